@@ -31,7 +31,6 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.hook import ApprovalHook
-from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
 from langgraph_keel.display.text import plain
 from langgraph_keel.engine.checkpoints import (
@@ -39,7 +38,6 @@ from langgraph_keel.engine.checkpoints import (
     copy_thread,
     delete_thread,
     delta_history,
-    list_threads,
     load,
     page,
     put,
@@ -48,10 +46,10 @@ from langgraph_keel.engine.checkpoints import (
 )
 from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.entries import next_version_of
+from langgraph_keel.engine.entries import Status, next_version_of
 from langgraph_keel.engine.hooks import Hook, LookOnly
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
-from langgraph_keel.engine.queries import PAGE, ThreadFilter, checked_limit, query_of
+from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_allowlist_of
@@ -72,6 +70,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
+from langgraph_keel.history.threads import ThreadPages, filter_of
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.methods import KeyMethods
 from langgraph_keel.keys.store import SealedStore
@@ -577,8 +576,17 @@ class KeelSaver(
         owner: str | None = None,
         waiting: bool = False,
         since: datetime | None = None,
+        until: datetime | None = None,
+        status: Status | None = None,
+        label: str | None = None,
+        node: str | None = None,
+        error: str | type[BaseException] | None = None,
+        where: Mapping[str, Any] | None = None,
+        after: str | None = None,
     ) -> Iterator[ThreadInfo]:
         """Yield the threads of this store, last activity first by the clocks of those who put. No state is read.
+
+        Two round trips for each 50 threads that the store finds. What is asked for together must all be so.
 
         Args:
             limit: Most to yield.
@@ -587,8 +595,20 @@ class KeelSaver(
             owner: Only threads whose latest checkpoint names this owner (`configurable["user_id"]`).
             waiting: Only threads that wait for a person's decision. One round trip more for each open request.
             since: Only threads in which something was put since then; without a zone it is local time.
+            until: Only threads in which nothing was put after that; without a zone it is local time.
+            status: Only threads of this status: `"running"`, `"waiting"`, `"failed"`, `"done"`, or `"idle"`
+                (`ThreadInfo.status` says what each means).
+            label: Only threads in which a checkpoint has this label. One round trip more for each thread.
+            node: Only threads in which this node runs next.
+            error: Only threads in which a task has failed with an error of this class, or of a class of this name.
+            where: Only threads whose latest checkpoints have these metadata, as in `list(filter=...)`.
+            after: The `cursor` of the thread after which to go on, of a list that was asked for the same.
+
+        Raises:
+            InvalidInput: What is asked for cannot be meant, or `after` is a cursor of another list.
         """
-        pages = ThreadPages(self.engine.session, limit, filter_of(model, match, owner, since), waiting)
+        wanted = filter_of(model, match, owner, waiting, since, until, status, label, node, error, where)
+        pages = ThreadPages(self.engine.session, limit, wanted, after)
         while (page := self.engine.run(pages.next())) is not None:
             yield from page
 
@@ -601,9 +621,17 @@ class KeelSaver(
         owner: str | None = None,
         waiting: bool = False,
         since: datetime | None = None,
+        until: datetime | None = None,
+        status: Status | None = None,
+        label: str | None = None,
+        node: str | None = None,
+        error: str | type[BaseException] | None = None,
+        where: Mapping[str, Any] | None = None,
+        after: str | None = None,
     ) -> AsyncIterator[ThreadInfo]:
         """As `threads`, asynchronously."""
-        pages = ThreadPages(self.engine.session, limit, filter_of(model, match, owner, since), waiting)
+        wanted = filter_of(model, match, owner, waiting, since, until, status, label, node, error, where)
+        pages = ThreadPages(self.engine.session, limit, wanted, after)
         while (page := await self.engine.arun(pages.next())) is not None:
             for info in page:
                 yield info
@@ -669,53 +697,6 @@ def watch(provenance: bool) -> None:
     run_claims.watch()
     if provenance:
         capture.watch()
-
-
-def filter_of(model: str | None, match: str | None, owner: str | None, since: datetime | None) -> ThreadFilter:
-    """Return what a list of threads is asked for.
-
-    Raises:
-        InvalidInput: `since` is no time.
-    """
-    if since is not None and not isinstance(since, datetime):
-        raise InvalidInput(f"since must be a datetime, not {since!r:.100}")
-    return ThreadFilter(model, match, owner, None if since is None else since.timestamp() * 1000)
-
-
-class ThreadPages:
-    """Reads a store's threads page by page, last activity first.
-
-    Args:
-        session: What it runs on.
-        limit: Most threads to read.
-        wanted: Which threads.
-        waiting: Whether only those that wait for a person.
-    """
-
-    def __init__(self, session: Session, limit: int | None, wanted: ThreadFilter, waiting: bool) -> None:
-        self._session = session
-        self._wanted = wanted
-        self._waiting = waiting
-        self._after: tuple[str, str] | None = None
-        self._left = checked_limit(limit)
-
-    def next(self) -> Plan[Sequence[ThreadInfo] | None]:
-        """Return the next threads; `None` if there are no more."""
-        if self._left == 0:
-            return None
-        if self._waiting and self._wanted.among is None:
-            self._wanted = replace(self._wanted, among=(yield from find_waiting_threads(self._session)))
-        size = PAGE if self._left is None or self._wanted != ThreadFilter() else min(PAGE, self._left)
-        page = yield from list_threads(self._session, self._after, size)
-        if not page:
-            return None
-        self._after = page[-1].updated_at, page[-1].thread_id
-        wanted = [info for info in page if self._wanted.fits(info)][: self._left]
-        if len(page) < size or self._wanted.ends_at(page[-1]):
-            self._left = 0
-        elif self._left is not None:
-            self._left -= len(wanted)
-        return wanted
 
 
 def archive_rule(removed: bool | Collection[str]) -> ArchiveRule | None:

@@ -20,12 +20,12 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     NewEntry,
     Outcome,
     Query,
     Run,
     Stamp,
-    ThreadInfo,
     Unchanged,
 )
 from langgraph_keel.engine.store import Store
@@ -156,21 +156,28 @@ class TenantStore(Store[Any, Any]):
         names: Sequence[str] = yield from self._shared.find_runs(run_ids)
         return [self._outside(name) for name in names]
 
-    def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> Plan[Sequence[Listed]]:
         """See `Store.read_threads`."""
-        page: Sequence[tuple[ThreadInfo, bytes]] = yield from self._shared.read_threads(self._place(after), limit)
+        page: Sequence[Listed] = yield from self._shared.read_threads(self._place(after), limit, terms)
         return self._show_page(page)
 
-    def show_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`."""
-        page: Sequence[tuple[ThreadInfo, bytes]] = yield from self._shared.show_threads(self._place(after), limit)
+        page: Sequence[Listed] = yield from self._shared.show_threads(self._place(after), limit, terms)
         return self._show_page(page)
 
     def _place(self, after: tuple[str, str] | None) -> tuple[str, str] | None:
         return None if after is None else (after[0], self._inside(after[1]))
 
-    def _show_page(self, page: Sequence[tuple[ThreadInfo, bytes]]) -> Sequence[tuple[ThreadInfo, bytes]]:
-        return [(replace(info, thread_id=self._outside(info.thread_id)), header) for info, header in page]
+    def _show_page(self, page: Sequence[Listed]) -> Sequence[Listed]:
+        return [
+            (replace(info, thread_id=self._outside(info.thread_id)), head and self._show_entry(head))
+            for info, head in page
+        ]
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
         """See `Store.list_strays`."""

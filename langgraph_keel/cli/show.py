@@ -21,6 +21,7 @@ from langgraph_keel.cli.output import block, console, local_time, print_json
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import call_text, content_text
 from langgraph_keel.display.text import is_internal, one_line, plain
+from langgraph_keel.engine.entries import next_nodes
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history import changes as steps
@@ -83,9 +84,9 @@ def ns_of(found: CheckpointTuple) -> str:
     return str(found.config["configurable"].get("checkpoint_ns") or "")
 
 
-def next_nodes(found: CheckpointTuple) -> tuple[str, ...]:
+def nodes_after(found: CheckpointTuple) -> tuple[str, ...]:
     """Return the nodes that run from a checkpoint."""
-    return steps.next_nodes(cast(Any, found.checkpoint), found.checkpoint["channel_values"])
+    return next_nodes(cast(Any, found.checkpoint), found.checkpoint["channel_values"])
 
 
 def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
@@ -160,7 +161,7 @@ def _heading(found: CheckpointTuple, position: int) -> Text:
     if ns := ns_of(found):
         place.append(f"namespace {plain(ns)}")
     place.append(local_time(found.checkpoint["ts"]))
-    following = plain(", ".join(next_nodes(found))) or "nothing"
+    following = plain(", ".join(nodes_after(found))) or "nothing"
     return Text.assemble(
         ("checkpoint ", ""), (plain(id_of(found)), "bold green"), "\n",
         (" · ".join(place), "dim"), "\n", ("next: ", "dim"), following,
@@ -232,7 +233,7 @@ def _checkpoint_json(found: CheckpointTuple) -> dict[str, Any]:
         "checkpoint_id": id_of(found),
         "parent_checkpoint_id": ((found.parent_config or {}).get("configurable") or {}).get("checkpoint_id"),
         "ts": found.checkpoint["ts"],
-        "next": list(next_nodes(found)),
+        "next": list(nodes_after(found)),
         "values": as_json(found.checkpoint["channel_values"]),
         "metadata": as_json(dict(found.metadata)),
         "pending_writes": [

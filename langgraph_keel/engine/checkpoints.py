@@ -43,11 +43,14 @@ from langgraph_keel.engine.entries import (
     hidden_parent,
     inheritance_of,
     is_hidden,
+    marks_of,
     pack_batch,
     pack_header,
     pending_writes,
     rebuilt_channels,
     rest_of,
+    terms_of_entry,
+    terms_of_writes,
     unpack_batches,
     unpack_header,
     versions_of,
@@ -132,6 +135,7 @@ def put(
     new = Put(config, checkpoint, metadata, metadata.get("source"), parent, address, header)
     inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
     yield from tell(session.hooks.draft_put, session, new)
+    new.terms = [] if address.checkpoint_ns else [*terms_of_entry(checkpoint, new.source), *new.terms]
     draft = yield from _draft_put(session, new, inheritance)
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
@@ -254,6 +258,7 @@ def _compose(
         run_id=None if run_id is None else text_of(str(run_id), "run_id"),
         updated_at=text_of(str(new.checkpoint.get("ts", "")), "ts"),
         known=channels,
+        terms=marks_of(new.terms),
     )
     return Draft(entry, channels)
 
@@ -503,6 +508,8 @@ def put_writes(
     new = Writes(config, address, kept, task_id)
     yield from tell(session.hooks.draft_writes, session, new)
     batch = pack_batch(kept, *task, session.codec, address, new.beside)
+    if not address.checkpoint_ns and (terms := [*terms_of_writes(kept, session.codec), *new.terms]):
+        batch = replace(batch, terms=marks_of(terms))
     try:
         yield from tell(session.hooks.before_writes, session, new)
         yield from session.store.write_batch(address, batch)
@@ -534,21 +541,19 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
     yield from tell(session.hooks.after_copy, session, Copy(source, target))
 
 
-def list_threads(session: Session, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[ThreadInfo]]:
-    """Read a page of threads, last activity first, for those who look: of what is damaged, what can be read."""
-    page = yield from session.store.show_threads(after, limit)
-    return [_describe(session, info, header) for info, header in page]
+def describe_thread(session: Session, info: ThreadInfo, head: Entry | None) -> tuple[ThreadInfo, Mapping[str, Any]]:
+    """Return what the latest checkpoint of a thread says of it, and its metadata. No trip.
 
-
-def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
-    if not header:
-        return info
+    If it is damaged, that is logged.
+    """
+    if head is None:
+        return info, {}
     try:
-        head = unpack_header(header, session.codec, Address(info.thread_id))
+        header = unpack_header(head.header, session.codec, head.address)
     except CorruptStore as error:
         _log.warning("thread %r is listed without what its latest checkpoint says: %s", info.thread_id, error)
-        return info
-    info = replace(info, step=head.metadata.get("step"))
+        return info, {}
+    info = replace(info, step=header.metadata.get("step"))
     for hear in session.hooks.describe_thread:
-        info = hear(info, head)
-    return info
+        info = hear(info, header)
+    return info, header.metadata

@@ -1,5 +1,7 @@
 """What of a checkpoint is stored: the header of its entry, what it has from its ancestors, and its pending writes.
 
+Also what a list of threads can be asked for: which nodes run next, whether a task waits or has failed.
+
 *The header* is all of a checkpoint that does not stand in items, and its metadata. Keys that Keel does not know are
 kept: LangGraph adds some from time to time.
 
@@ -21,13 +23,25 @@ beside a checkpoint, for whatever is asked there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import field
-from typing import Any
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
+from langgraph.constants import START
 
-from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NULL_TASK_ID, RESUME
+from langgraph_keel._langgraph import (
+    BRANCH_TO,
+    ERROR,
+    ERROR_SOURCE_NODE,
+    INTERRUPT,
+    JOIN,
+    NULL_TASK_ID,
+    RESUME,
+    TASKS,
+)
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.encoding.values import Known
@@ -223,6 +237,99 @@ def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> Address | None:
     if not any(counters[channel][0] for channel in rebuilt_channels(metadata, entry.refs)):
         return None
     return entry.address.at(f"{entry.address.checkpoint_id}{HIDDEN}")
+
+
+# -- what is next ------------------------------------------------------------------------------------------------------
+
+
+def is_trigger(channel: str) -> bool:
+    """Return whether the value of a channel decides which nodes run."""
+    return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)
+
+
+def next_nodes(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the nodes that run next, by the channels of a `StateGraph`."""
+    targets = (_target(checkpoint, channel, value) for channel, value in values.items())
+    return tuple(sorted({*nodes_sent_to(values), *(node for node in targets if node)}))
+
+
+def _target(checkpoint: Mapping[str, Any], channel: str, value: Any) -> str | None:
+    """Return the node that a filled trigger channel starts, unless the node has seen this version already."""
+    node = _addressee(channel, value)
+    versions: Mapping[str, Any] = checkpoint["channel_versions"]
+    if node is None or channel not in versions:
+        return None
+    seen = checkpoint["versions_seen"].get(node, {}).get(channel)
+    return node if seen is None or versions[channel] > seen else None
+
+
+def _addressee(channel: str, value: Any) -> str | None:
+    if channel.startswith(BRANCH_TO):
+        return channel.removeprefix(BRANCH_TO)
+    if channel.startswith(JOIN):
+        starts, _, node = channel.removeprefix(JOIN).partition(":")
+        return node if isinstance(value, set) and value >= set(starts.split("+")) else None
+    return channel if channel == START else None
+
+
+def nodes_sent_to(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the nodes that tasks are sent to (`Send`)."""
+    if sent := values.get(TASKS):
+        from langgraph.types import Send
+
+        yield from (send.node for send in sent if isinstance(send, Send))
+
+
+Status: TypeAlias = Literal["running", "waiting", "failed", "done", "idle"]
+"""What is so of a thread at its latest checkpoint: see `ThreadInfo.status`."""
+
+
+def status_of(source: object, nodes: Sequence[str], asks: bool = False, errors: Sequence[str] = ()) -> Status:
+    """Return the status of a thread: what has made its latest checkpoint, what is next, and what tasks have written."""
+    if asks:
+        return "waiting"
+    if errors:
+        return "failed"
+    if nodes:
+        return "running"
+    return "done" if source == "loop" else "idle"
+
+
+def error_class(error: object) -> str:
+    """Return the class of what a task has failed with: the beginning of `ValueError('no ...')`."""
+    return error.partition("(")[0] if isinstance(error, str) else type(error).__name__
+
+
+def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
+    """Return what the thread of a checkpoint can be found by: its status, and the nodes that run next."""
+    triggers = {name: value for name, value in checkpoint["channel_values"].items() if is_trigger(name)}
+    nodes = next_nodes(checkpoint, triggers) if triggers else ()
+    return [f"status:{status_of(source, nodes)}", *(f"node:{node}" for node in nodes)]
+
+
+def terms_of_writes(writes: Iterable[tuple[str, Any]], codec: Codec) -> list[str]:
+    """Return what the thread of a task can be found by besides: that it asks, or has failed."""
+    terms = []
+    for channel, value in writes:
+        if channel == INTERRUPT:
+            terms.append("status:waiting")
+        elif channel == ERROR:
+            terms += ["status:failed", f"error:{error_class(codec.plain_error(value))}"]
+    return terms
+
+
+def marks_of(terms: Collection[str]) -> tuple[str, ...]:
+    """Return how a store keeps what a thread can be found by: eight hexadecimal digits for each term.
+
+    They are short, need no escaping anywhere, and say nothing in the clear. That two terms have one mark does no harm:
+    who lists threads looks again.
+    """
+    return tuple([_mark_of(term) for term in dict.fromkeys(terms)])
+
+
+@lru_cache(4096)
+def _mark_of(term: str) -> str:
+    return blake2b(term.encode(errors="surrogatepass"), digest_size=4).hexdigest()
 
 
 # -- pending writes ----------------------------------------------------------------------------------------------------

@@ -65,6 +65,9 @@ class Put:
             it is encoded, after `draft_put`.
         refs: Where its values will be, once they are encoded.
         base: What this process knows of the last checkpoint of its thread and namespace, once they are encoded.
+        terms: What its thread can be found by while it is the latest, such as `"owner:ada"`. A hook may add to it,
+            until it is encoded; it is used of checkpoints of the root namespace. A list of threads that is asked for
+            it reads no others, and then looks at each that it has read: a term too many does no harm.
         notes: What a hook notes for itself between two events.
     """
 
@@ -77,6 +80,7 @@ class Put:
     header: Header
     refs: Mapping[str, Ref] = field(default_factory=dict)
     base: KnownEntry | None = None
+    terms: list[str] = field(default_factory=list)
     notes: dict[Hook, Any] = field(default_factory=dict)
 
 
@@ -90,6 +94,7 @@ class Writes:
         writes: Channels and values.
         task_id: The task.
         beside: What hooks have to store with them. It is not seen as a write.
+        terms: What the thread can be found by besides (`Put.terms`), as long as the checkpoint is its latest.
         notes: What a hook notes for itself between two events.
     """
 
@@ -98,6 +103,7 @@ class Writes:
     writes: Sequence[tuple[str, Any]]
     task_id: str
     beside: list[Any] = field(default_factory=list)
+    terms: list[str] = field(default_factory=list)
     notes: dict[Hook, Any] = field(default_factory=dict)
 
 

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from langgraph_keel.engine.config import address_of, configurable, text_of
 from langgraph_keel.engine.entries import as_lists
-from langgraph_keel.engine.lineage import instant
-from langgraph_keel.engine.records import Query, ThreadInfo, record
+from langgraph_keel.engine.records import Query
 from langgraph_keel.errors import InvalidInput
 
 PAGE = 50
@@ -68,40 +66,6 @@ def query_of(
         checkpoint_ns=None if everywhere else address.checkpoint_ns,
         checkpoint_id=address.checkpoint_id,
     )
-
-
-@record
-class ThreadFilter:
-    """Which threads a listing is to name, by what it says of each.
-
-    Attributes:
-        model: Only those that this model has written.
-        match: Only those whose ids fit this pattern, with `*`, `?` and `[...]`.
-        owner: Only those that are this owner's, as their latest checkpoints say.
-        since: Only those in which something was put since then, in milliseconds since 1970.
-        among: Only these.
-    """
-
-    model: str | None = None
-    match: str | None = None
-    owner: str | None = None
-    since: float | None = None
-    among: Collection[str] | None = None
-
-    def fits(self, info: ThreadInfo) -> bool:
-        """Return whether a thread is to be named."""
-        return (
-            (self.model is None or self.model in info.models)
-            and (self.match is None or fnmatchcase(info.thread_id, self.match))
-            and self.owner in (None, info.owner)
-            and (self.among is None or info.thread_id in self.among)
-            and not self.ends_at(info)
-        )
-
-    def ends_at(self, info: ThreadInfo) -> bool:
-        """Return whether a thread, and so all that come after it, is too old."""
-        at = None if self.since is None else instant(info.updated_at)
-        return at is not None and self.since is not None and at < self.since
 
 
 def matches(

@@ -94,6 +94,7 @@ class NewEntry:
         updated_at: ISO time of the checkpoint, kept as the thread's last activity.
         known: Per channel with items, what the process knows of it: `rows` are those that `refs` name and are there
             already. For a store that proves what it holds; never stored.
+        terms: Of the root namespace: what the thread can be found by from now on (see `entries.marks_of`).
     """
 
     address: Address
@@ -108,6 +109,7 @@ class NewEntry:
     run_id: str | None = None
     updated_at: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)
+    terms: tuple[str, ...] = ()
 
 
 @record
@@ -163,11 +165,20 @@ class Entry:
 
 @record
 class Batch:
-    """The writes of one `put_writes` call, in arrival order among those of their checkpoint."""
+    """The writes of one `put_writes` call, in arrival order among those of their checkpoint.
+
+    Attributes:
+        task_id: The task that has written.
+        task_path: Where it stands among the tasks of its step.
+        body: Channels and values; opaque to stores.
+        terms: Of the root namespace, as a call brings it: what the thread can be found by besides, as long as this
+            checkpoint is the latest. Not read back.
+    """
 
     task_id: str
     task_path: str
     body: bytes
+    terms: tuple[str, ...] = ()
 
 
 @record
@@ -257,6 +268,15 @@ class ThreadInfo:
         owner: Whose it is, as its latest checkpoint says (`configurable["user_id"]`); empty if that says nothing.
         facts: What else features say of it (`Hook.describe_thread`): names of columns of `keel threads`, and what
             stands there.
+        status: What is so of its latest checkpoint. `"waiting"`: a task of the next step asks a person. `"failed"`:
+            one has failed. `"running"`: there are tasks for a next step; a run may be at them, or was cut off, and
+            `saver.where(thread_id)` tells which. `"done"`: its last run has come to its end. `"idle"`: no run has,
+            but nothing is next: a program put the state there. Empty if that cannot be read.
+        next: The nodes that run next.
+        error: The class of what a task has failed with, if it is `"failed"`.
+        tokens: What the models took and gave that led to its latest checkpoint, as far as they report it.
+        cost: What those calls cost, as far as they report it; `None` if none did.
+        cursor: Where a list goes on after this thread: `saver.threads(after=info.cursor)`, asked for the same.
     """
 
     thread_id: str
@@ -267,3 +287,13 @@ class ThreadInfo:
     models: tuple[str, ...] = ()
     owner: str = field(default="", repr=False)
     facts: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    status: str = field(default="", repr=False)
+    next: tuple[str, ...] = field(default=(), repr=False)
+    error: str = field(default="", repr=False)
+    tokens: tuple[int, int] = field(default=(0, 0), repr=False)
+    cost: float | None = field(default=None, repr=False)
+    cursor: str = field(default="", repr=False)
+
+
+Listed: TypeAlias = tuple[ThreadInfo, Entry | None]
+"""A thread, and its root head, if it has one."""

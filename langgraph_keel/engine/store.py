@@ -24,12 +24,12 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     NewEntry,
     Outcome,
     Query,
     Run,
     Stamp,
-    ThreadInfo,
     Unchanged,
 )
 from langgraph_keel.errors import InvalidInput
@@ -173,26 +173,33 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def read_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Q, R, Sequence[Listed]]:
         """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
-        with the header of its root head (empty if none); all else of `ThreadInfo` is the engine's and the hooks'.
+        with its root head (`None` if it has none); all else of `ThreadInfo` is the engine's and the hooks'.
+
+        Args:
+            after: Where the page begins; `None` for the first.
+            limit: Most threads.
+            terms: Only threads that can be found by each of these: by what the put of the root head has brought
+                (`NewEntry.terms`), or a task that has written to it since (`Batch.terms`). There may be others among
+                them, and a store that keeps no terms returns all threads.
 
         Raises:
             CorruptStore: One of them cannot be read; whoever must not miss one, as an erasure, is told.
         """
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Q, R, Sequence[Listed]]:
         """As `read_threads`, for those who only look: what is damaged is passed over, and logged.
 
         A page is shorter than `limit` only if it is the last one. Where damage cannot have a listing fail, as the
         database sees to it that names are text, the two are the same.
         """
-        return self.read_threads(after, limit)
+        return self.read_threads(after, limit, terms)
 
     @abstractmethod
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> StorePlan[Q, R, Swapped]:

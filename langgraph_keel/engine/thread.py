@@ -18,6 +18,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     Moved,
     NewEntry,
     Node,
@@ -248,13 +249,13 @@ def graph_of(thread: Thread) -> Graph:
     return Graph(nodes, {key: log.end for key, log in thread.logs.items()}, thread.epoch)
 
 
-def info_of(name: str, thread: Thread) -> tuple[ThreadInfo, bytes]:
-    """Return what a listing says of a thread, and the header of its root head."""
+def info_of(name: str, thread: Thread) -> Listed:
+    """Return what a listing says of a thread, and its root head."""
     visible = [record for record in thread.records.values() if not record.ghost]
     head = thread.head("")
     latest = head.entry.address.checkpoint_id if head else None
     updated_at = visible[-1].updated_at if visible else ""
-    return ThreadInfo(name, len(visible), updated_at, latest, None), head.entry.header if head else b""
+    return ThreadInfo(name, len(visible), updated_at, latest, None), shown(thread, head) if head else None
 
 
 def selected(thread: Thread, query: Query) -> Iterator[Entry]:

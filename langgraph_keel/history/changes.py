@@ -9,17 +9,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.base import PendingWrite
 from langgraph.constants import START
 
-from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, JOIN, RESUME, TASKS
+from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, RESUME
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import is_internal, one_line, represent
 from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.entries import nodes_sent_to
 from langgraph_keel.engine.records import Kind, Ref, Row, Run
 from langgraph_keel.errors import CorruptStore, ValueRefused
 from langgraph_keel.history.records import Change, ToolUse
@@ -255,56 +256,17 @@ def tools_in(changes: Sequence[Change]) -> tuple[ToolUse, ...]:
     return tuple(ToolUse(str(each.name or "?"), _REPLAY in each.response_metadata) for each in messages)
 
 
-Checkpoint: TypeAlias = Mapping[str, Any]
-"""A checkpoint's `channel_versions` and `versions_seen`; its values are passed beside it."""
-Values: TypeAlias = Mapping[str, Any]
-
 _INTERNAL_NODES = (INPUT, INTERRUPT)
 _NOT_OUTPUT = (INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE)
 
 
-def is_trigger(channel: str) -> bool:
-    """Return whether the value of a channel decides which nodes run."""
-    return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)
-
-
-def next_nodes(checkpoint: Checkpoint, values: Values) -> tuple[str, ...]:
-    """Return the nodes that run next, by the channels of a `StateGraph`."""
-    targets = (_target(checkpoint, channel, value) for channel, value in values.items())
-    return tuple(sorted({*_sent(values), *(node for node in targets if node)}))
-
-
-def _target(checkpoint: Checkpoint, channel: str, value: Any) -> str | None:
-    """Return the node that a filled trigger channel starts, unless the node has seen this version already."""
-    node = _addressee(channel, value)
-    versions: Mapping[str, Any] = checkpoint["channel_versions"]
-    if node is None or channel not in versions:
-        return None
-    seen = checkpoint["versions_seen"].get(node, {}).get(channel)
-    return node if seen is None or versions[channel] > seen else None
-
-
-def _addressee(channel: str, value: Any) -> str | None:
-    if channel.startswith(BRANCH_TO):
-        return channel.removeprefix(BRANCH_TO)
-    if channel.startswith(JOIN):
-        starts, _, node = channel.removeprefix(JOIN).partition(":")
-        return node if isinstance(value, set) and value >= set(starts.split("+")) else None
-    return channel if channel == START else None
-
-
-def _sent(values: Values) -> Iterator[str]:
-    if sent := values.get(TASKS):
-        from langgraph.types import Send
-
-        yield from (send.node for send in sent if isinstance(send, Send))
-
-
-def nodes_run(checkpoint: Checkpoint, before: Checkpoint, sent_before: Values) -> tuple[str, ...]:
+def nodes_run(
+    checkpoint: Mapping[str, Any], before: Mapping[str, Any], sent_before: Mapping[str, Any]
+) -> tuple[str, ...]:
     """Return the nodes that ran between two checkpoints, the second of which has `source="loop"`."""
     seen = before["versions_seen"]
     moved = {node for node, now in checkpoint["versions_seen"].items() if now != seen.get(node)}
-    return tuple(sorted((moved | set(_sent(sent_before))) - set(_INTERNAL_NODES)))
+    return tuple(sorted((moved | set(nodes_sent_to(sent_before))) - set(_INTERNAL_NODES)))
 
 
 def open_questions(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:

@@ -14,9 +14,9 @@ from langgraph.checkpoint.base import PendingWrite
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.entries import Header, pending_writes, unpack_header
+from langgraph_keel.engine.entries import Header, is_trigger, next_nodes, pending_writes, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run
+from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run, record
 from langgraph_keel.engine.serde.serializer import Codec, find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
@@ -113,7 +113,7 @@ def _few_replaced(entry: Entry, before: Mapping[str, Ref], new: Mapping[str, Ref
 
 
 def _triggers(entry: Entry) -> dict[str, Any]:
-    return {name: ref for name, ref in entry.refs.items() if steps.is_trigger(name) and ref.kind is not Kind.INLINE}
+    return {name: ref for name, ref in entry.refs.items() if is_trigger(name) and ref.kind is not Kind.INLINE}
 
 
 class _Reader(Unpacker):
@@ -143,7 +143,7 @@ class _Reader(Unpacker):
         where = entry.address
         self._unread.clear()
         header = unpack_header(entry.header, self._codec, where)
-        small = {name: value for name, value in header.inline.items() if steps.is_trigger(name)}
+        small = {name: value for name, value in header.inline.items() if is_trigger(name)}
         large = self._look(self.values(_triggers(entry), found.rows, where))
         writes = self._look(pending_writes(found.batches, self._codec, where))
         return _Read(entry, header, found, {**small, **large}, writes, tuple(self._unread))
@@ -164,7 +164,7 @@ class _Reader(Unpacker):
             source=str(header.metadata.get("source", "")),
             time=_time(header.checkpoint.get("ts")),
             nodes=_nodes(read, parent),
-            next=steps.next_nodes(header.checkpoint, read.triggers),
+            next=next_nodes(header.checkpoint, read.triggers),
             changes=changes,
             summary=_summary(changes),
             models=_models(calls),
@@ -181,6 +181,44 @@ class _Reader(Unpacker):
             + sum(nbytes(ref.runs, read.found.rows.get(name, ())) for name, ref in sides.new.items()),
             metadata=header.metadata,
         )
+
+
+@record
+class Doing:
+    """What a thread is doing at its latest checkpoint.
+
+    Attributes:
+        source: What has made the checkpoint, in LangGraph's words: `input`, `loop`, `update` or `fork`.
+        next: The nodes that run next.
+        asks: Whether a task asks somebody.
+        errors: What tasks have failed with.
+    """
+
+    source: str
+    next: tuple[str, ...]
+    asks: bool
+    errors: tuple[str, ...]
+
+
+def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:
+    """Return what threads are doing at their latest checkpoints. One trip.
+
+    Raises:
+        CorruptStore: One of them cannot be read.
+    """
+    found = yield from session.store.read_values([replace(head, refs=_triggers(head)) for head in heads])
+    reader = _Reader(session.codec)
+    read = {head.address: head for head in heads}
+    return {each.entry.address: _doing(reader.read(read[each.entry.address], each)) for each in found}
+
+
+def _doing(read: _Read) -> Doing:
+    return Doing(
+        str(read.header.metadata.get("source", "")),
+        next_nodes(read.header.checkpoint, read.triggers),
+        bool(steps.open_questions(read.writes)),
+        steps.task_errors(read.writes),
+    )
 
 
 def _sides(read: _Read, parent: _Read | None) -> Sides:

@@ -16,7 +16,6 @@ from langgraph_keel.approvals.plans import answers_of, find_open_requests
 from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
 from langgraph_keel.approvals.run_claims import ClaimRecord, find_claim
 from langgraph_keel.display.text import count_of, one_line
-from langgraph_keel.engine.checkpoints import list_threads
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
@@ -197,11 +196,11 @@ class UnfinishedPages:
 
     def next(self) -> Plan[Sequence[Standing] | None]:
         """Return those among the next threads; `None` if there are no more threads."""
-        page = yield from list_threads(self._session, self._after, PAGE)
+        page = yield from self._session.store.show_threads(self._after, PAGE)
         if not page:
             return None
-        self._after = page[-1].updated_at, page[-1].thread_id
+        self._after = page[-1][0].updated_at, page[-1][0].thread_id
         found: list[Standing] = []
-        for info in page:
+        for info, _ in page:
             found.append((yield from read_standing(self._session, info.thread_id)))
         return [each for each in found if each.state not in ("new", "idle")]  # new: deleted meanwhile

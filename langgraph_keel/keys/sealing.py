@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 import ormsgpack
@@ -38,7 +39,7 @@ class Sealer:
         InvalidInput: The package `cryptography` is missing.
     """
 
-    __slots__ = ("_decrypt", "_encrypt")
+    __slots__ = ("_decrypt", "_encrypt", "_secret")
 
     def __init__(self, secret: bytes) -> None:
         try:
@@ -46,7 +47,7 @@ class Sealer:
         except ImportError:
             raise InvalidInput("encryption needs another package: pip install 'langgraph-keel[crypto]'") from None
         cipher = AESGCM(secret)
-        self._encrypt, self._decrypt = cipher.encrypt, cipher.decrypt
+        self._encrypt, self._decrypt, self._secret = cipher.encrypt, cipher.decrypt, secret
 
     def seal(self, data: bytes, place: bytes) -> bytes:
         """Return a nonce, the ciphertext, and its tag."""
@@ -67,6 +68,10 @@ class Sealer:
             return self._decrypt(sealed[:_NONCE], sealed[_NONCE:], place)
         except InvalidTag:
             raise SealBroken("it was changed, or put there from elsewhere") from None
+
+    def hide(self, mark: str) -> str:
+        """Return what stands for a mark that threads are found by: the same for the same, and nothing tells which."""
+        return blake2b(mark.encode(), digest_size=4, key=self._secret, person=b"keel threads").hexdigest()
 
 
 def place_of(*parts: Any) -> bytes:

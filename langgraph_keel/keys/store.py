@@ -3,7 +3,8 @@
 It stands between the engine and any backend, so neither knows of it. Everything the engine gives it in the clear is
 sealed on its way in, and what comes out was sealed at that very place, or a named error is raised. What stands in the
 clear: ids of threads, checkpoints, runs and tasks, names of namespaces and channels, which items a version shows, keys
-and tokens of cells, times of last activity, and sizes, padded.
+and tokens of cells, times of last activity, and sizes, padded. Of what threads can be found by, such as their owners,
+stands there a keyed hash: that two threads have one in common can be seen, and not which.
 
 *Order.* The number of an item is given by the store in the very request that writes it, so no row can be bound to it.
 Instead the sealed header of each entry holds a digest of each of its channels: of the items that it shows, in their
@@ -35,6 +36,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     NewEntry,
     Outcome,
     Query,
@@ -43,7 +45,6 @@ from langgraph_keel.engine.records import (
     Run,
     Stamp,
     Stored,
-    ThreadInfo,
     Unchanged,
 )
 from langgraph_keel.engine.store import Store
@@ -104,6 +105,7 @@ class SealedStore(Store[Any, Any]):
             header=seals.header(new.header, address, new.parent, new.run_id, digests),
             appends={name: seals.rows(rows, address, name) for name, rows in new.appends.items()},
             repacks={name: seals.rows(rows, address, name) for name, rows in new.repacks.items()},
+            terms=(yield from self._hide(new.terms)),
         )
         outcome: Outcome = yield from self.inner.write_entry(sealed)
         if isinstance(outcome, Stored):
@@ -118,7 +120,8 @@ class SealedStore(Store[Any, Any]):
     def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
         """See `Store.write_batch`. Up to four trips more for the first one of a thread."""
         seals = yield from self._seals(address.thread_id)
-        yield from self.inner.write_batch(address, seals.batch(batch, address))
+        hidden = yield from self._hide(batch.terms)
+        yield from self.inner.write_batch(address, replace(seals.batch(batch, address), terms=hidden))
 
     def read_entry(self, address: Address) -> Plan[Found | None]:
         """See `Store.read_entry`. Up to two trips more for the first one of a thread."""
@@ -247,30 +250,37 @@ class SealedStore(Store[Any, Any]):
         names: Sequence[str] = yield from self.inner.find_runs(run_ids)
         return names
 
-    def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> Plan[Sequence[Listed]]:
         """See `Store.read_threads`. A trip more for each thread whose keys are not known."""
-        page: Sequence[tuple[ThreadInfo, bytes]] = yield from self.inner.read_threads(after, limit)
+        hidden = yield from self._hide(terms)
+        page: Sequence[Listed] = yield from self.inner.read_threads(after, limit, hidden)
         return (yield from self._open_threads(page))
 
-    def show_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`. A thread that does not open is listed with what stands in the clear, and logged."""
-        page: Sequence[tuple[ThreadInfo, bytes]] = yield from self.inner.show_threads(after, limit)
-        opened: list[tuple[ThreadInfo, bytes]] = []
+        hidden = yield from self._hide(terms)
+        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, hidden)
+        opened: list[Listed] = []
         for each in page:
             try:
                 opened += yield from self._open_threads([each])
             except (CorruptStore, KeyMissing) as error:
                 _log.warning("%s", error)
-                opened.append((each[0], b""))
+                opened.append((each[0], None))
         return opened
 
-    def _open_threads(self, page: Sequence[tuple[ThreadInfo, bytes]]) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
-        opened = []
-        for info, header in page:
-            if header:
-                seals = yield from self._opener(info.thread_id, [header])
-                header = seals.open_header(header, Address(info.thread_id, "", info.latest))[0]
-            opened.append((info, header))
+    def _open_threads(self, page: Sequence[Listed]) -> Plan[Sequence[Listed]]:
+        opened: list[Listed] = []
+        for info, head in page:
+            if head:
+                seals = yield from self._opener(info.thread_id, [head.header])
+                head, digests = seals.open_entry(sealed := head)
+                self._learn(sealed, digests)
+            opened.append((info, head))
         return opened
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
@@ -327,6 +337,13 @@ class SealedStore(Store[Any, Any]):
         """Return what seals records of a thread, or of what threads share. No trip if its keys are known."""
         keys = yield from (self.chest.shared() if thread_id is None else self.chest.make(thread_id))
         return _Seals(self.chest.store_id, keys)
+
+    def _hide(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
+        """Return marks that threads are found by as they are stored. No trip, but for the very first time."""
+        if not marks:
+            return ()
+        keys = yield from self.chest.shared()
+        return tuple(keys.current.sealer.hide(mark) for mark in marks)
 
     def _opener(self, thread_id: str | None, bodies: Sequence[bytes]) -> Plan[_Seals]:
         """Return what opens records of a thread, or of what threads share. No trip if its keys are known."""

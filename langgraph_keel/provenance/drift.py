@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.provenance.records import Record, names_of
@@ -90,6 +90,37 @@ class Seen:
 UNSEEN = Seen()
 
 
+class Spent(NamedTuple):
+    """What calls have taken, as far as models report it.
+
+    Attributes:
+        input: Tokens that they were given.
+        output: Tokens that they have written.
+        cost: What that cost; `None` if no call said so.
+    """
+
+    input: int = 0
+    output: int = 0
+    cost: float | None = None
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Tokens given, and written."""
+        return self.input, self.output
+
+    def add(self, call: Record) -> Spent:
+        """Return what it is with one call more."""
+        usage, cost = call.get("usage") or {}, call.get("cost")
+        given, written = (
+            count if type(count) is int else 0 for count in map(usage.get, ("input_tokens", "output_tokens"))
+        )
+        total = self.cost if cost is None else (self.cost or 0.0) + cost
+        return Spent(self.input + given, self.output + written, total)
+
+
+NOTHING_SPENT = Spent()
+
+
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """What a thread was written with.
@@ -99,12 +130,14 @@ class Fingerprint:
         versions: Per package, the versions seen; of the application's own, `""` if it had none.
         step: The last step that called a model.
         names: All names of models, asked for and served, in the order they came.
+        spent: What the calls have taken that led there.
     """
 
     nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     step: int | None = None
     names: Sequence[str] = ()
+    spent: Spent = NOTHING_SPENT
 
     def pack(self) -> list[Any]:
         """Return it as it is stored."""
@@ -112,19 +145,31 @@ class Fingerprint:
             path: {name: [seen.served, seen.fingerprints, seen.tools, seen.step] for name, seen in models.items()}
             for path, models in self.nodes.items()
         }
-        return [nodes, self.versions, self.step, list(self.names)]
+        spent = [list(self.spent)] if self.spent != NOTHING_SPENT else []
+        return [nodes, self.versions, self.step, list(self.names), *spent]
 
     @classmethod
     def unpack(cls, stored: Any) -> Fingerprint:
         """Return a fingerprint from what is stored; an empty one if that is something else."""
         try:
-            nodes, versions, step, names = stored
+            nodes, versions, step, names, *rest = stored
             seen = {
                 path: {name: _unpack_seen(*each) for name, each in models.items()} for path, models in nodes.items()
             }
-            return cls(seen, _unpack_lists(versions), step, [name for name in names if isinstance(name, str)])
+            return cls(
+                seen,
+                _unpack_lists(versions),
+                step,
+                [name for name in names if isinstance(name, str)],
+                _unpack_spent(rest),
+            )
         except (TypeError, ValueError, AttributeError):
             return cls()
+
+
+def _unpack_spent(stored: Sequence[Any]) -> Spent:
+    given, written, cost = stored[0] if stored else NOTHING_SPENT
+    return Spent(int(given), int(written), None if cost is None else float(cost))
 
 
 def _unpack_seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
@@ -172,7 +217,8 @@ def _add_call(before: Fingerprint, call: Record) -> Fingerprint:
     )
     nodes = _with_last(before.nodes, path, _with_last(models, model, seen, SEEN), NODES)
     names = [*before.names, *sorted(names_of(call) - set(before.names))][-NAMES:]
-    return Fingerprint(nodes, _with_versions(before.versions, call.get("versions", {})), step, names)
+    versions = _with_versions(before.versions, call.get("versions", {}))
+    return Fingerprint(nodes, versions, step, names, before.spent.add(call))
 
 
 def _with_tools(seen: Mapping[str, Sequence[str]], tools: Mapping[str, str]) -> Mapping[str, Sequence[str]]:

@@ -42,7 +42,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, InvalidInput, StoreError
 from langgraph_keel.provenance.carryover import CARRYOVERS, carry, copy_carryovers, drop_runs
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, Change, DriftReport, Fingerprint, update_fingerprint
-from langgraph_keel.provenance.reading import models_of, thread_models_of
+from langgraph_keel.provenance.reading import models_of
 from langgraph_keel.provenance.records import ModelCall, Record, names_of, pack_call, pack_refusal, unpack_calls
 
 OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
@@ -558,6 +558,8 @@ class Recorder(Hook):
             warnings.warn(DriftWarning(entry.drift), stacklevel=2)
         put.header.metadata.update(entry.metadata)
         put.header.about.update(entry.about)
+        if entry.fingerprint is not None:
+            put.terms += [f"model:{name}" for name in entry.fingerprint.names]
         put.notes[self] = entry
 
     def after_put(self, session: Session, put: Put) -> None:
@@ -667,8 +669,9 @@ class Recorder(Hook):
         return {"model": models_of(header.about)}
 
     def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
-        """Say which models wrote a thread."""
-        return replace(info, models=tuple(sorted(thread_models_of(header.about))))
+        """Say which models wrote a thread, and what they took."""
+        known = Fingerprint.unpack(header.about["known"]) if "known" in header.about else UNKNOWN
+        return replace(info, models=tuple(sorted(known.names)), tokens=known.spent.tokens, cost=known.spent.cost)
 
 
 # Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.

@@ -15,7 +15,7 @@ from langgraph_keel.engine.encoding.bodies import row_index
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Query, Ref, Row, ThreadInfo
+from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
 from langgraph_keel.errors import CorruptStore, KeelError, StoreError, ValueRefused
@@ -110,7 +110,7 @@ class StoreCheck:
         self._after = (page[-1][0].updated_at, page[-1][0].thread_id) if page else None
         return found
 
-    def _read_again(self) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+    def _read_again(self) -> Plan[Sequence[Listed]]:
         return (yield from self._read(self._after, THREADS))
 
     def _check_shared(self) -> Plan[Sequence[Finding]]:

@@ -74,13 +74,16 @@ class OwnerHook(Hook):
             InvalidInput: The program's own function failed, or returned something else than text.
             InvalidConfig: A name holds NUL.
         """
-        if owner_in(put.header.metadata):
-            owner_of(put.config)
-            return
-        # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
-        owner = owner_of(put.config, session.owner) or self._recall(put.parent)
+        owner = owner_in(put.header.metadata)
         if owner:
-            put.header.metadata[USER] = owner
+            owner_of(put.config)
+        else:
+            # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
+            owner = owner_of(put.config, session.owner) or self._recall(put.parent)
+            if owner:
+                put.header.metadata[USER] = owner
+        if owner:
+            put.terms.append(f"owner:{owner}")
 
     def after_put(self, session: Session, put: Put) -> None:
         """Remember whom a checkpoint names."""

@@ -30,6 +30,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     NewEntry,
     Occupied,
     Outcome,
@@ -38,7 +39,6 @@ from langgraph_keel.engine.records import (
     Run,
     Stamp,
     Stored,
-    ThreadInfo,
     Unchanged,
 )
 from langgraph_keel.engine.removal import live_runs
@@ -294,22 +294,22 @@ class FileStore(Store[Work, Any]):
         return self._send(find)
 
     def read_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
 
-        def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
+        def read(root: Root) -> list[Listed]:
             infos = (_look_at(files, partial(_info, place), None) for place, files in root.newest(after))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
         return self._send(read)
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.show_threads`."""
 
-        def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
+        def read(root: Root) -> list[Listed]:
             infos = (_look_or_pass(place, files) for place, files in root.newest(after, passes=True))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
@@ -376,7 +376,7 @@ def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
     yield from _look_at(files, look, list[Entry]())
 
 
-def _look_or_pass(place: tuple[str, str], files: ThreadFiles) -> tuple[ThreadInfo, bytes] | None:
+def _look_or_pass(place: tuple[str, str], files: ThreadFiles) -> Listed | None:
     try:
         return _look_at(files, partial(_info, place), None)
     except CorruptStore as error:
@@ -384,11 +384,11 @@ def _look_or_pass(place: tuple[str, str], files: ThreadFiles) -> tuple[ThreadInf
         return None
 
 
-def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
+def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> Listed:
     updated_at, thread_id = place
-    info, header = info_of(thread_id, thread)
+    info, head = info_of(thread_id, thread)
     # The time in the listing: that of a put which came in between would disturb the order of the page.
-    return replace(info, updated_at=updated_at), bodies.of(header)
+    return replace(info, updated_at=updated_at), head and replace(head, header=bodies.of(head.header))
 
 
 def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:

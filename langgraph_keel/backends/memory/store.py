@@ -22,6 +22,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     NewEntry,
     Occupied,
     Outcome,
@@ -30,7 +31,6 @@ from langgraph_keel.engine.records import (
     Run,
     Stamp,
     Stored,
-    ThreadInfo,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import (
@@ -272,11 +272,11 @@ class MemoryStore(Store[Request, Any]):
         return self._send(find)
 
     def read_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Request, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Request, Any, Sequence[Listed]]:
         """See `Store.read_threads`."""
 
-        def read(state: State) -> list[tuple[ThreadInfo, bytes]]:
+        def read(state: State) -> list[Listed]:
             infos = [pair for name, thread in state.items() if (pair := info_of(name, thread))[0].checkpoints]
             infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
             return [pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after][:limit]

@@ -69,8 +69,9 @@ from langgraph_keel.errors import (
 )
 
 FORMAT = 1
+UNDEFINED_COLUMN = "42703"
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
-FOREIGN = {"42703", "42883"}  # undefined_column, undefined_function (an operator for other types)
+FOREIGN = {UNDEFINED_COLUMN, "42883"}  # undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
 # Somebody else has just created the same: unique_violation and internal_error ("tuple concurrently
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
@@ -93,7 +94,7 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
         missing = yield from _find_missing(tables, where)
         if not missing:
             return
-        what = "there are no tables of Keel" if "schema.sql" in missing else "an older Keel made no keel_cells"
+        what = "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel made no {missing[0]}"
         if read_only:
             raise NotFound(f"{where}: {what}")
         if not create:
@@ -112,16 +113,19 @@ def _find_missing(tables: Tables, where: str) -> StorePlan[str, Rows, Sequence[s
         return [*PARTED]
     _check_format(formats, where)
     cells = yield from _query_table(tables, where, "cells", "SELECT token FROM {cells} LIMIT 0")
-    return ["cells.sql"] if cells is None else []
+    index = yield from _query_table(tables, where, "threads", "SELECT late FROM {threads} LIMIT 0", UNDEFINED_COLUMN)
+    return [file for file, there in (("cells.sql", cells), ("index.sql", index)) if there is None]
 
 
-def _query_table(tables: Tables, where: str, table: str, query: str) -> StorePlan[str, Rows, Rows | None]:
-    """Return the rows of a query, `None` if its table is not there."""
+def _query_table(
+    tables: Tables, where: str, table: str, query: str, *missing: str
+) -> StorePlan[str, Rows, Rows | None]:
+    """Return the rows of a query, `None` if its table is not there, or one of these errors says that a part is not."""
     try:
         rows = yield tables.fill_names(query)
     except StoreError as error:
         state = _sqlstate(error)
-        if state in MISSING:
+        if state in MISSING or state in missing:
             return None
         if state in FOREIGN:
             raise NotAKeelStore(f"{where}: the table keel_{table} is not Keel's: use another schema=") from error

@@ -183,6 +183,7 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
         "parent": new.parent and key(new.parent),
         "run": new.run_id if new.run_id is None else key(new.run_id),
         "put_at": escape(new.updated_at),
+        "marks": None if new.address.checkpoint_ns else " ".join(new.terms),
         "header": shrink(new.header),
         "channels": text_array(map(key, new.refs)),
         "kinds": "".join(str(int(ref.kind)) for ref in new.refs.values()),
@@ -413,7 +414,7 @@ def removal_parameters(
 TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
 INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
 PARAMETER = re.compile(r"%\((\w+)\)s")
-PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",)}
+PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",), "index.sql": ()}
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.
 _SQL = {file: files(__package__).joinpath(file).read_text("utf-8") for file in PARTED}

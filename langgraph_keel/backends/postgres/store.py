@@ -13,6 +13,7 @@ again. So a swap is right at every isolation level (above READ COMMITTED the ser
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from secrets import randbits
 from typing import Any, TypeAlias
@@ -54,6 +55,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     Moved,
     NewEntry,
     Occupied,
@@ -69,6 +71,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 from langgraph_keel.errors import CorruptStore, StoreBusy
 
+_log = logging.getLogger(__name__)
 SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
 HERE = f"{SHELF} AND c.key = %(key)s"
 HEAD = "c.token, c.origin, c.name, c.expires_at, c.header"
@@ -258,7 +261,10 @@ class PostgresStore(Store[Request, Reply]):
             "path": escape(batch.task_path),
             "body": shrink(batch.body),
         }
-        yield self._request(parameters, sql.WRITE_BATCH, writes=True, joins=True)
+        texts = (sql.WRITE_BATCH, sql.FIND_LATE) if batch.terms else (sql.WRITE_BATCH,)
+        if batch.terms:
+            parameters["late"] = " ".join(batch.terms)
+        yield self._request(parameters, *texts, writes=True, joins=True)
 
     def read_entry(self, address: Address) -> StorePlan[Request, Reply, Found | None]:
         """See `Store.read_entry`."""
@@ -393,15 +399,18 @@ class PostgresStore(Store[Request, Reply]):
         return [unescape(name or thread) for thread, name in reply[0]]
 
     def read_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Request, Reply, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Request, Reply, Sequence[Listed]]:
         """See `Store.read_threads`. Reads the short row of every thread."""
         parameters: dict[str, Any] = {"limit": limit, **self._bounds}
-        text = self._of_tenant(sql.THREADS, "t.thread_id")
+        only = ""
+        if terms:
+            only, parameters["terms"] = sql.FOUND_BY, [f"%{term}%" for term in terms]
         if after is not None:
+            only += sql.AFTER
             parameters |= {"put_at": escape(after[0]), "after": key(after[1])}
-        bound = " AND (t.put_at, t.thread_id) < (%(put_at)s, %(after)s)" if after is not None else ""
-        reply = yield self._request(parameters, text.replace("{after}", bound))
+        text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{only}", only)
+        reply = yield self._request(parameters, text)
         return [_info(*line) for line in reply[0]]
 
     def swap_cell(
@@ -449,19 +458,20 @@ class PostgresStore(Store[Request, Reply]):
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
 
 
-def _info(
-    thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
-) -> tuple[ThreadInfo, bytes]:
-    latest = head and name_of(head, names_by_key(names))
-    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), _restored(header or b"")
+def _info(thread: str, name: str | None, put_at: str, count: int, *line: Any) -> Listed:
+    latest = None if line[1] is None else name_of(line[3], names_by_key(line[16]))
+    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), _head(
+        Line(*line)
+    ) if latest else None
 
 
-def _restored(header: bytes) -> bytes:
-    """Return a header of a page; one that is damaged as it stands: whoever reads it is told, and nobody else."""
+def _head(line: Line) -> Entry | None:
+    """Return the head of a page; `None` if it is damaged: whoever reads the thread is told, and nobody else."""
     try:
-        return restore_frame(header)
-    except CorruptStore:
-        return header
+        return entry_of(line)
+    except CorruptStore as error:
+        _log.warning("a thread is listed without its latest checkpoint: %s", error)
+        return None
 
 
 def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:

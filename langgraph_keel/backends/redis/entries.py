@@ -130,6 +130,10 @@ class Keys:
         """Return the key of a bucket's index of the threads that expire."""
         return f"{self.prefix}:{{{bucket}}}:expiring"
 
+    def marks(self, bucket: str) -> str:
+        """Return the key of what a bucket's threads can be found by."""
+        return f"{self.prefix}:{{{bucket}}}:marks"
+
     def thread(self, thread_id: str) -> str:
         """Return the key of a thread."""
         return f"{self.prefix}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
@@ -139,10 +143,11 @@ class Keys:
         bucket, tail = bucket_of(thread_id), name(thread_id)
         return f"{self.prefix}:{{{bucket}}}:cells:{tail}", f"{self.prefix}:{{{bucket}}}:names:{tail}"
 
-    def of(self, thread_id: str) -> tuple[str, str, str, str, str]:
+    def of(self, thread_id: str) -> tuple[str, ...]:
         """Return all keys that a change of a thread touches."""
         bucket = bucket_of(thread_id)
-        return self.thread(thread_id), self.index(bucket), self.expiring(bucket), *self.cells(thread_id)
+        indexes = self.index(bucket), self.expiring(bucket)
+        return self.thread(thread_id), *indexes, *self.cells(thread_id), self.marks(bucket)
 
     @property
     def of_threads(self) -> str:
@@ -169,7 +174,7 @@ class Keys:
 
     def is_ours(self, key: str) -> bool:
         """Return whether Keel could have made this key, here or under a longer prefix."""
-        kinds = "(thread|cells|names):.*|threads|expiring"
+        kinds = "(thread|cells|names):.*|threads|expiring|marks"
         ours = rf"{re.escape(self.prefix)}:(.*:)?(\{{[0-9a-f]{{2}}\}}:({kinds})|keel)"
         return bool(re.fullmatch(ours, key, re.DOTALL))
 

@@ -28,7 +28,6 @@ from langgraph_keel.backends.redis.entries import (
     entry_of,
     entry_with_rows,
     graph_of,
-    line_of,
     mark_of,
     member_of,
     name,
@@ -54,6 +53,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Listed,
     Moved,
     NewEntry,
     Occupied,
@@ -133,9 +133,17 @@ def selection(query: Query) -> tuple[str, ...]:
     return has_ns, name(query.checkpoint_ns or ""), name(query.checkpoint_id or ""), name(query.before or "")
 
 
-def _read_members(keys: Keys, after: bytes = b"", limit: int = ALL) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read the members of all buckets, last activity first."""
-    replies = yield Request(tuple(Call("find_threads", (keys.index(bucket),), (after, limit)) for bucket in BUCKETS))
+def _read_members(
+    keys: Keys, after: bytes = b"", limit: int = ALL, marks: Sequence[str] = ()
+) -> StorePlan[Request, Replies, list[bytes]]:
+    """Read the members of all buckets, or of those threads that can be found by some marks, last activity first."""
+    calls = (
+        Call("find_narrowed", (keys.index(bucket), keys.marks(bucket)), (after, limit, *marks))
+        if marks
+        else Call("find_threads", (keys.index(bucket),), (after, limit))
+        for bucket in BUCKETS
+    )
+    replies = yield Request(tuple(calls))
     return sorted((member for members in replies for member in members), reverse=True)
 
 
@@ -217,17 +225,22 @@ def find_runs(keys: Keys, run_ids: Collection[str]) -> StorePlan[Request, Replie
 
 
 def read_threads(
-    keys: Keys, after: tuple[str, str] | None, limit: int, may_forget: bool, passes: bool = False
-) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+    keys: Keys,
+    after: tuple[str, str] | None,
+    limit: int,
+    marks: Sequence[str],
+    may_forget: bool,
+    passes: bool = False,
+) -> StorePlan[Request, Replies, Sequence[Listed]]:
     """See `Store.read_threads`, and with `passes` `Store.show_threads`.
 
     If it may, it takes threads that have expired out of the index.
     """
-    page: list[tuple[ThreadInfo, bytes]] = []
+    page: list[Listed] = []
     last = member_of(*after) if after else b""
     while len(page) < limit:
         wanted = limit - len(page)
-        read = (yield from _read_members(keys, last, wanted))[:wanted]
+        read = (yield from _read_members(keys, last, wanted, marks))[:wanted]
         members = _without_damaged(read) if passes else read
         _check_members(members)
         found = yield from _read_summaries(keys, members)
@@ -261,13 +274,13 @@ def _damaged_in(found: Mapping[bytes, Sequence[Any]]) -> list[str]:
     return [parse_member(member)[1] for member, told in found.items() if told == [None]]
 
 
-def _show(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
+def _show(member: bytes, found: Sequence[Any]) -> Listed:
     try:
         return _info(member, found)
     except CorruptStore as error:
         updated_at, thread_id, _ = parse_member(member)
         _log.warning("thread %r is listed without its latest checkpoint: %s", thread_id, error)
-        return ThreadInfo(thread_id, found[0], updated_at, None, None), b""
+        return ThreadInfo(thread_id, found[0], updated_at, None, None), None
 
 
 def _read_summaries(keys: Keys, members: Sequence[bytes]) -> StorePlan[Request, Replies, dict[bytes, Any]]:
@@ -282,12 +295,12 @@ def _read_summaries(keys: Keys, members: Sequence[bytes]) -> StorePlan[Request, 
 
 
 @as_corrupt_store
-def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
+def _info(member: bytes, found: Sequence[Any]) -> Listed:
     # The time in the index: that of a put which came in between would disturb the order of the page.
     updated_at, thread_id, _ = parse_member(member)
-    checkpoints, latest, entry = found
+    checkpoints, latest, *head = found
     info = ThreadInfo(thread_id, checkpoints, updated_at, parse_name(latest.decode()) or None, None)
-    return info, restore_frame(line_of(entry)[1]) if entry else b""
+    return info, entry_of(thread_id, *head) if latest else None
 
 
 def list_strays(keys: Keys, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
@@ -349,7 +362,12 @@ def _forget_request(keys: Keys, members: Iterable[bytes]) -> Request:
     calls = [
         Call(
             "forget_threads",
-            (keys.index(bucket), keys.expiring(bucket), *(keys.thread(parse_member(member)[1]) for member in group)),
+            (
+                keys.index(bucket),
+                keys.expiring(bucket),
+                keys.marks(bucket),
+                *(keys.thread(parse_member(member)[1]) for member in group),
+            ),
             tuple(group),
         )
         for bucket, group in _groups(members, ASKED)
@@ -437,6 +455,7 @@ class RedisStore(Store[Request, Replies]):
             new.on_conflict if new.checked else "",
             member_of(new.updated_at, address.thread_id),
             self._ttl,
+            "" if address.checkpoint_ns else f"={' '.join(new.terms)}",
             *_appends(new.appends),
             "",
             *_repacks(new.repacks),
@@ -447,7 +466,8 @@ class RedisStore(Store[Request, Replies]):
         """See `Store.write_batch`."""
         place = name(address.checkpoint_ns), name(str(address.checkpoint_id))
         value = f"{word(batch.task_id)} {word(batch.task_path)} ".encode() + shrink(batch.body)
-        yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value)
+        late = " ".join(batch.terms)
+        yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value, late)
 
     def read_entry(self, address: Address) -> StorePlan[Request, Replies, Found | None]:
         """See `Store.read_entry`."""
@@ -583,16 +603,16 @@ class RedisStore(Store[Request, Replies]):
         return (yield from find_runs(self.keys, run_ids))
 
     def read_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Request, Replies, Sequence[Listed]]:
         """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
-        return (yield from read_threads(self.keys, after, limit, not self._read_only))
+        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only))
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Request, Replies, Sequence[Listed]]:
         """See `Store.show_threads`."""
-        return (yield from read_threads(self.keys, after, limit, not self._read_only, passes=True))
+        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only, passes=True))
 
     def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
         return *self.keys.cells(thread_id), self.keys.thread(thread_id)

@@ -102,7 +102,7 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
         NotAKeelStore: It holds something else.
         NewerFormat: A newer Keel wrote it.
     """
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    tables = _tables_of(connection)
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (format,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION_ID:
@@ -113,6 +113,10 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
         return False
     whose = "LangGraph's SqliteSaver" if {"checkpoints", "writes"} <= tables else "another program"
     raise NotAKeelStore(f"{path} is a database of {whose}, not of Keel: choose another path")
+
+
+def _tables_of(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def refuse_others(connection: sqlite3.Connection, path: str) -> None:
@@ -131,7 +135,7 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
 
     Raises:
         NotAKeelStore: It holds something else, or it is empty and `create` is false.
-        NotSetUp: It has no tables for cells, as one that an earlier Keel made, and `create` is false.
+        NotSetUp: A table is missing, as an earlier Keel did not make it, and `create` is false.
         NewerFormat: A newer Keel wrote it.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -141,10 +145,13 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
             raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _write_ahead(connection, path)
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'cells'").fetchone():
+    missing = {"cells", "thread_index"} - _tables_of(connection)
+    if not missing:
         return
     if not create:
-        raise NotSetUp(f"{path} has no tables for cells, which are new, and auto_setup is off: call saver.setup() once")
+        raise NotSetUp(
+            f"{path} has no table {min(missing)}, which is new, and auto_setup is off: call saver.setup() once"
+        )
     connection.executescript(f"BEGIN IMMEDIATE; {schema()} COMMIT;")
 
 

@@ -424,7 +424,33 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
             new.header,
         ),
     )
+    if state == 0 and not place.nested:
+        execute(FIND_HEAD, (place.thread, new.updated_at, key, " ".join(new.terms), new.address.checkpoint_id))
+    else:
+        execute(FIND_TIME, (place.thread, new.updated_at))
     return Stored(key, first)
+
+
+FIND_HEAD = (
+    "INSERT INTO thread_index (thread, put_at, head, marks) VALUES (?, ?, ?, ?) ON CONFLICT (thread) DO UPDATE SET "
+    "put_at = excluded.put_at, head = excluded.head, marks = excluded.marks, late = iif(late_of = ?, late, NULL)"
+)
+FIND_TIME = (
+    "INSERT INTO thread_index (thread, put_at) VALUES (?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
+)
+FIND_LATE = (
+    "INSERT INTO thread_index (thread, late_of, late) SELECT id, ?1, ?2 FROM threads WHERE name = ?3 "
+    "ON CONFLICT (thread) DO UPDATE SET late_of = ?1, "
+    "late = iif(late_of = ?1 AND late IS NOT NULL, iif(instr(late, ?2), late, late || ' ' || ?2), ?2)"
+)
+FORGET = (
+    "DELETE FROM thread_index WHERE thread = (SELECT id FROM threads WHERE name = ?) AND ("
+    "NOT EXISTS (SELECT 1 FROM entries WHERE key = head AND state = 0) OR put_at IS NOT ("
+    f"SELECT put_at FROM entries WHERE key BETWEEN thread << 32 AND thread << 32 | {LAST} AND state < 2 "
+    "ORDER BY key DESC LIMIT 1))"
+)
+"""Forgets what the index says of a thread whose head is another one by now, or whose last entry is."""
 
 
 def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
@@ -448,6 +474,8 @@ def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
     if execute(INSERT_BATCH, parts).rowcount == 0:
         create_place(execute, address)
         execute(INSERT_BATCH, parts)
+    if batch.terms:
+        execute(FIND_LATE, (checkpoint_id, " ".join(batch.terms), address.thread_id))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -481,7 +509,7 @@ def entry_of(row: Any, thread_id: str, namespace: str, slots: Slots) -> Entry:
 def _read_entry(address: Address, execute: Execute) -> Found | None:
     """See `Store.read_entry`."""
     place = find_place(execute, address)
-    row = place and _find_row(execute, place, address.checkpoint_id)
+    row = place and find_row(execute, place, address.checkpoint_id)
     if not place or not row:
         return None
     slots = read_slots(execute, place.namespace)
@@ -508,7 +536,8 @@ def _read_known(address: Address, known: Stamp, execute: Execute) -> Found | Unc
     return Unchanged(parent, _batches(execute, namespace, checkpoint_id))
 
 
-def _find_row(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
+def find_row(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
+    """Return the row (`SHOWN`) of a checkpoint, or of the head; `None` if there is none."""
     head = head_of(execute, place) if checkpoint_id is None else None
     key = head[0] if head else checkpoint_id and key_of(execute, place.namespace, checkpoint_id)
     return execute(f"SELECT {SHOWN} FROM entries e WHERE e.key = ? AND e.state < 2", (key,)).fetchone()
@@ -557,7 +586,7 @@ def _read_values(entries: Sequence[Entry], execute: Execute) -> list[Found]:
 def _read_history(address: Address, channels: set[str], execute: Execute) -> list[Found]:
     """See `Store.read_history`."""
     place = find_place(execute, address)
-    row = place and _find_row(execute, place, address.checkpoint_id)
+    row = place and find_row(execute, place, address.checkpoint_id)
     if not place or not row:
         return []
     slots = read_slots(execute, place.namespace)

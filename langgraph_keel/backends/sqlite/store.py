@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from langgraph_keel.backends.sqlite.entries import (
     COLUMNS,
+    FORGET,
     LAST,
     PLAIN,
     SHOWN,
@@ -24,6 +25,7 @@ from langgraph_keel.backends.sqlite.entries import (
     Work,
     entry_of,
     find_place,
+    find_row,
     head_of,
     insert_namespace,
     last_seq,
@@ -43,6 +45,7 @@ from langgraph_keel.engine.records import (
     CopyOutcome,
     Entry,
     Graph,
+    Listed,
     Node,
     Occupied,
     Query,
@@ -51,6 +54,7 @@ from langgraph_keel.engine.records import (
     ThreadInfo,
 )
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
+from langgraph_keel.errors import CorruptStore
 
 
 class SqliteStore(SqliteEntries):
@@ -104,17 +108,17 @@ class SqliteStore(SqliteEntries):
         return plan_of(partial(_find_runs, list(run_ids), self._tenant))
 
     def read_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.read_threads`."""
-        return plan_of(partial(_read_threads, after, limit, self._tenant))
+        return plan_of(partial(_read_threads, after, limit, terms, self._tenant))
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.show_threads`."""
-        show = partial(_show_threads, after, limit, self._tenant)
-        found: Sequence[tuple[ThreadInfo, bytes]] = yield Work(show, takes_bytes=True)
+        show = partial(_show_threads, after, limit, terms, self._tenant)
+        found: Sequence[Listed] = yield Work(show, takes_bytes=True)
         return found
 
     def swap_cell(
@@ -225,55 +229,68 @@ def _find_runs(run_ids: list[str], tenant: str, execute: Execute) -> list[str]:
 
 
 def _read_threads(
-    after: tuple[str, str] | None, limit: int, tenant: str, execute: Execute
-) -> list[tuple[ThreadInfo, bytes]]:
+    after: tuple[str, str] | None, limit: int, terms: Sequence[str], tenant: str, execute: Execute
+) -> list[Listed]:
     """See `Store.read_threads`."""
-    return [_info(execute, *row) for row in _thread_rows(after, limit, 0, tenant, execute)]
+    return [_info(execute, *row) for row in _thread_rows(after, limit, 0, terms, tenant, execute)]
 
 
 def _show_threads(
-    after: tuple[str, str] | None, limit: int, tenant: str, execute: Execute
-) -> list[tuple[ThreadInfo, bytes]]:
+    after: tuple[str, str] | None, limit: int, terms: Sequence[str], tenant: str, execute: Execute
+) -> list[Listed]:
     """See `Store.show_threads`. Where a text is none, it comes as bytes."""
-    page: list[tuple[ThreadInfo, bytes]] = []
+    page: list[Listed] = []
     offset, has_more = 0, True
     while has_more and len(page) < limit:
-        rows = _thread_rows(after, limit - len(page), offset, tenant, execute)
+        rows = _thread_rows(after, limit - len(page), offset, terms, tenant, execute)
         offset, has_more = offset + len(rows), bool(rows)
         for thread, name, updated_at in rows:
             if not (isinstance(name, str) and isinstance(updated_at, str)):
                 _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, updated_at)
                 continue
-            info, header = _info(execute, thread, name, updated_at)
-            if info.latest is not None and not isinstance(info.latest, str):
-                _log.warning("thread %r is listed without its latest checkpoint: its id is damaged", name)
-                info, header = replace(info, latest=None), b""
-            page.append((info, header))
+            page.append(_info(execute, thread, name, updated_at))
     return page
 
 
-def _thread_rows(after: tuple[str, str] | None, limit: int, offset: int, tenant: str, execute: Execute) -> list[Any]:
+_PUT_AT = (
+    f"(SELECT e.put_at FROM entries e WHERE e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
+    "ORDER BY e.key DESC LIMIT 1)"
+)
+_FOUND_BY = "AND (i.marks IS NULL OR instr(i.marks, ?) OR instr(i.late, ?)) "
+
+
+def _thread_rows(
+    after: tuple[str, str] | None, limit: int, offset: int, terms: Sequence[str], tenant: str, execute: Execute
+) -> list[Any]:
     of_tenant, bounds = _of_tenant("t.name", tenant)
+    at, join, narrow = f"coalesce(i.put_at, {_PUT_AT})", "LEFT JOIN thread_index i ON i.thread = t.id", _FOUND_BY
+    if not execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone():
+        at, join, narrow, terms = _PUT_AT, "", "", ()  # an earlier Keel made it, and here it is only read
     rows = execute(
-        "SELECT t.id, t.name, (SELECT e.put_at FROM entries e "
-        f"WHERE e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 ORDER BY e.key DESC LIMIT 1) AS at "
-        f"FROM threads t WHERE {of_tenant} AND at IS NOT NULL {'AND (at, t.name) < (?, ?)' if after else ''} "
+        f"SELECT t.id, t.name, {at} AS at FROM threads t {join} WHERE {of_tenant} AND at IS NOT NULL "
+        f"{narrow * len(terms)}{'AND (at, t.name) < (?, ?)' if after else ''} "
         "ORDER BY at DESC, t.name DESC LIMIT ? OFFSET ?",
-        (*bounds, *(after or ()), limit, offset),
+        (*bounds, *(term for term in terms for _ in "12"), *(after or ()), limit, offset),
     )
     return rows.fetchall()
 
 
-def _info(execute: Execute, thread: int, name: str, updated_at: str) -> tuple[ThreadInfo, bytes]:
-    ((checkpoints,),) = execute(
-        "SELECT count(*) FROM entries WHERE key BETWEEN ? AND ? AND state < 2", span(thread)
-    ).fetchall()
+def _info(execute: Execute, thread: int, name: str, updated_at: str) -> Listed:
+    sql = "SELECT count(*) FROM entries WHERE key BETWEEN ? AND ? AND state < 2"
+    info = ThreadInfo(name, execute(sql, span(thread)).fetchone()[0], updated_at, None, None)
     place = find_place(execute, Address(name))
-    head = head_of(execute, place) if place else None
-    if not head:
-        return ThreadInfo(name, checkpoints, updated_at, None, None), b""
-    (header,) = execute("SELECT header FROM entries WHERE key = ?", head[:1]).fetchone()
-    return ThreadInfo(name, checkpoints, updated_at, head[1], None), header
+    row = find_row(execute, place, None) if place else None
+    if not place or not row:
+        return info, None
+    if not isinstance(row[1], str):
+        _log.warning("thread %r is listed without its latest checkpoint: its id is damaged", name)
+        return info, None
+    info = replace(info, latest=row[1])
+    try:
+        return info, entry_of(row, name, "", read_slots(execute, place.namespace))
+    except CorruptStore as error:  # whoever reads the thread is told, and nobody else
+        _log.warning("a thread is listed without its latest checkpoint: %s", error)
+        return info, None
 
 
 # -- what is removed or copied -----------------------------------------------------------------------------------------
@@ -336,6 +353,7 @@ def _remove_entries(
             kept = {slots[name].slot for name in channels if name in slots}
             refs = [ref for ref in PLAIN.unpack(open_frame(row[1])) if ref[0] in kept]
             execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(PLAIN.pack(refs)), stamp))
+    execute(FORGET, (thread_id,))
 
 
 def _raise_floor(execute: Execute, thread_id: str) -> None:
@@ -379,6 +397,7 @@ def _delete_thread(thread_id: str, last: Stamp | None, execute: Execute) -> bool
         execute("DELETE FROM batches WHERE namespace = ?", (place.namespace,))
         execute("DELETE FROM namespaces WHERE id = ?", (place.namespace,))
         execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(place.thread))
+    execute("DELETE FROM thread_index WHERE thread = (SELECT id FROM threads WHERE name = ?)", (thread_id,))
     execute("DELETE FROM threads WHERE name = ?", (thread_id,))
     _delete_cells(thread_id, execute)
     return True

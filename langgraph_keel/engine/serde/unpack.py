@@ -176,7 +176,9 @@ def _later_fields(cls: Any, shape: Shape) -> dict[str, Any]:
     """Return the fields that a class of Keel's own may have got since a value was stored: those with plain defaults."""
     fields = _of_class(cls, "__dataclass_fields__")
     return {
-        name: fields[name].default for name in shape.fields if type(fields[name].default) in (str, int, bool, tuple)
+        name: fields[name].default
+        for name in shape.fields
+        if type(fields[name].default) in (str, int, bool, tuple, type(None))
     }
 
 

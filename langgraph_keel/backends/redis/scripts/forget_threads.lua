@@ -1,12 +1,13 @@
--- Take lives out of the bucket's indexes (KEYS[1], KEYS[2]) that are no more: expired, deleted by hand, or followed by
+-- Take lives out of the bucket's indexes (KEYS[1] to KEYS[3]) that are no more: expired, deleted by hand, or followed by
 -- another. With: fields
 -- Grows with: the threads. ARGV: their members; the other KEYS are their hashes.
 for number, member in ipairs(ARGV) do
-  local key = KEYS[number + 2]
+  local key = KEYS[number + 3]
   local thread = life(key, redis.call('HGET', key, 'thread'))
   if not thread or thread.epoch ~= member:match('[^%z]*$') then
     redis.call('ZREM', KEYS[1], member)
     redis.call('ZREM', KEYS[2], member)
+    redis.call('HDEL', KEYS[3], member:match('[^%z]*$'))
   end
 end
 return 1

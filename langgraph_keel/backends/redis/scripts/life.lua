@@ -1,9 +1,26 @@
 -- Shared. KEYS[2] is the index of the bucket's threads, KEYS[3] that of those that expire, by when; KEYS[4] and KEYS[5]
--- are the thread's cells, which live as long as it. With: expiry
+-- are the thread's cells, which live as long as it; KEYS[6] is what the bucket's threads can be found by. With: expiry
 -- Both indexes name a life of a thread, by its last activity, its id and its epoch: so that what an earlier life left
 -- there, which expired or was deleted by hand, is never taken for this one.
 local function place(life)
   return life.member .. '\0' .. life.epoch
+end
+
+-- What a life can be found by (engine/entries.py), under its epoch: the sequence number of the root entry that the marks
+-- are of, the marks, the id of the checkpoint that the late ones are of, and those, which tasks have added that have
+-- written to it. Where it does not stand, or the marks are '?', the thread is always looked at.
+local function marks_of(life)
+  local held = redis.call('HGET', KEYS[6], life.epoch) or '|?||'
+  local seq, marks, late_of, late = held:match('^(%d*)|([^|]*)|([^|]*)|([^|]*)$')
+  return { seq = seq or '', marks = marks or '?', late_of = late_of or '', late = late or '' }
+end
+
+local function mark(life, held)
+  redis.call('HSET', KEYS[6], life.epoch, table.concat({ held.seq, held.marks, held.late_of, held.late }, '|'))
+end
+
+local function unmark(member)
+  redis.call('HDEL', KEYS[6], member:match('[^%z]*$'))
 end
 
 -- Move the thread to another place in the index. Before the thread itself is written: should the user have no right
@@ -14,6 +31,8 @@ local function index(life, member)
     life.member = member
     if member ~= '' then
       redis.call('ZADD', KEYS[2], 0, place(life))
+    else
+      unmark(life.epoch)
     end
     if old then
       redis.call('ZREM', KEYS[2], old)
@@ -27,6 +46,7 @@ local function sweep(now)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 4)) do
     redis.call('ZREM', KEYS[2], member)
     redis.call('ZREM', KEYS[3], member)
+    unmark(member)
   end
 end
 

@@ -1,11 +1,17 @@
--- Store.read_threads: what a listing says of the threads of KEYS. With: fields, lives
+-- Store.read_threads: what a listing says of the threads of KEYS. With: fields, parents, lives
 -- Grows with: the threads. ARGV: as in lives. A life that is no more is an empty list, and one that is damaged a list of
 -- nothing: the others are told all the same.
 local function told(number, key)
   local thread = indexed(number)
+  if not thread then
+    return {}
+  end
   local seq, id = (redis.call('HGET', key, 'head:') or ''):match('^(%d+) %l+ (.*)$')
-  local entry = seq and redis.call('HGET', key, 'entry:' .. seq) or ''
-  return thread and { thread.visible, id or '', entry } or {}
+  if not seq then
+    return { thread.visible, '' }
+  end
+  local entry = redis.call('HGET', key, 'entry:' .. seq)
+  return { thread.visible, id, thread.epoch, tonumber(seq), entry, shown(key, '', parse(entry).parent) }
 end
 local reply = {}
 for number, key in ipairs(KEYS) do

@@ -81,6 +81,10 @@ for ns, head in pairs(touched) do
   end
 end
 
+if touched[''] and touched[''].seq ~= marks_of(thread).seq then
+  unmark(thread.epoch)
+end
+
 -- The index orders by time as it was before percent-encoding; NUL separates, and \1 escapes both.
 local member = ''
 if newest then

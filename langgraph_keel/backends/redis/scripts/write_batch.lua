@@ -1,7 +1,7 @@
 -- Store.write_batch. With: fields, expiry, life
 -- Grows with: the logarithm of the batches that the checkpoint has.
--- ARGV: epoch (of the thread, should it be new), ns, id, ttl, value
-local epoch, ns, id, ttl, value = unpack(ARGV)
+-- ARGV: epoch (of the thread, should it be new), ns, id, ttl, value, what the thread can be found by besides
+local epoch, ns, id, ttl, value, late = unpack(ARGV)
 local line = get('thread')
 local thread = life(KEYS[1], line) or { epoch = epoch, seq = 0, visible = 0, member = '' }
 local function there(n)
@@ -28,6 +28,16 @@ end
 redis.call('HSET', KEYS[1], string.format('write:%s:%s:%d', ns, id, free), value)
 if not line then
   redis.call('HSET', KEYS[1], 'thread', life_line(thread))
+end
+-- What is written before a put is not kept so: the put that lists the thread looks for it.
+if late ~= '' and thread.member ~= '' then
+  local held = marks_of(thread)
+  if held.late_of ~= id then
+    held.late_of, held.late = id, late
+  elseif not held.late:find(late, 1, true) then
+    held.late = held.late .. ' ' .. late
+  end
+  mark(thread, held)
 end
 arm(thread, ttl)
 return 1

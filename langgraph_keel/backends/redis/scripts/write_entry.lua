@@ -2,12 +2,12 @@
 -- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
 -- put since.
 -- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch, sequence
--- number and token of the base, what to check, time and id for the index, ttl; then per channel of appends: name, count of rows, and each row's
+-- number and token of the base, what to check, time and id for the index, ttl, of the root namespace '=' and what the thread can be found by; then per channel of appends: name, count of rows, and each row's
 -- count and body; after an empty name the repacks: name, count of rows, and each row's number, count and body.
 -- All that can be refused is refused before the first write: Redis does not take back what a script has written. Out
 -- of memory (OOM), Redis refuses the first ZADD or HSET, and lets a script go on that has written.
 local epoch, ns, id, parent, run, at, token, refs, header, base_epoch, base, base_token,
-  check, member, ttl = unpack(ARGV, 1, 15)
+  check, member, ttl, marks = unpack(ARGV, 1, 16)
 local found = redis.call('HMGET', KEYS[1], 'thread', field('head', ns), field('id', ns, id), field('id', ns, parent),
   'entry:' .. base)
 local thread = life(KEYS[1], found[1]) or { epoch = epoch, seq = 0, visible = 0, member = '' }
@@ -44,7 +44,7 @@ local function put(name, value)
 end
 
 -- Append, numbered on from the highest number ever used there.
-local first, p = {}, 16
+local first, p = {}, 17
 while ARGV[p] ~= '' do
   local channel, rows = ARGV[p], tonumber(ARGV[p + 1])
   local number = tonumber(get(field('end', ns, channel)) or 0)
@@ -132,7 +132,16 @@ for number = same and same + 1 or thread.seq, thread.seq - 1 do
   end
 end
 
+local is_unlisted = thread.member == ''
 index(thread, member)
+if marks ~= '' and state == 'trunk' and not (is_unlisted and get(field('write', ns, id, 0))) then
+  local held = marks_of(thread)
+  held.seq, held.marks = seq, marks:sub(2)
+  if held.late_of ~= id then
+    held.late_of, held.late = '', ''
+  end
+  mark(thread, held)
+end
 put('thread', life_line(thread))
 in_parts('HSET', KEYS[1], set)
 if same then

@@ -1,0 +1,266 @@
+"""Which threads there are, and what each of them is doing: lists that are asked for some of it, counts and usage.
+
+What a list says of a thread is read from its latest checkpoint and from what tasks have written to that. What it is
+asked for, stores narrow by marks that came with the put (`engine.entries.marks_of`), and it is looked at here again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+from typing import Any, get_args
+
+from langgraph_keel.approvals.plans import find_waiting_threads
+from langgraph_keel.engine.checkpoints import describe_thread
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Status, as_lists, error_class, marks_of, status_of
+from langgraph_keel.engine.lineage import instant
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.queries import PAGE, checked_limit
+from langgraph_keel.engine.records import Entry, Listed, ThreadInfo, record
+from langgraph_keel.engine.session import Session
+from langgraph_keel.errors import CorruptStore, InvalidInput
+from langgraph_keel.history.labels import read_labels
+from langgraph_keel.history.reading import Doing, read_doing
+
+_log = logging.getLogger(__name__)
+
+_ZONES = timedelta(days=1)
+"""More than two clocks that show the same moment can differ by: times are compared as text where a page begins."""
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+@record
+class ThreadFilter:
+    """Which threads a list is to name.
+
+    Attributes:
+        model: Only those that this model has written.
+        match: Only those whose ids fit this pattern, with `*`, `?` and `[...]`.
+        owner: Only those that are this owner's, as their latest checkpoints say.
+        since: Only those in which something was put since then, in milliseconds since 1970.
+        until: Only those in which nothing was put after that, in milliseconds since 1970.
+        status: Only those of this status.
+        label: Only those in which a checkpoint has this label.
+        node: Only those where this node runs next.
+        error: Only those where a task has failed with an error of this class.
+        where: Only those whose latest checkpoints have these metadata.
+        waiting: Only those that wait for a person's decision, by their requests.
+    """
+
+    model: str | None = None
+    match: str | None = None
+    owner: str | None = None
+    since: float | None = None
+    until: float | None = None
+    status: Status | None = None
+    label: str | None = None
+    node: str | None = None
+    error: str | None = None
+    where: Mapping[str, Any] | None = None
+    waiting: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all threads are asked for."""
+        return self == ThreadFilter()
+
+    def marks(self) -> tuple[str, ...]:
+        """Return what a store can narrow the list by."""
+        asked = {"owner": self.owner, "model": self.model, "status": self.status, "node": self.node}
+        terms = [f"{name}:{value}" for name, value in {**asked, "error": self.error}.items() if value is not None]
+        return marks_of(terms)
+
+    def first_place(self) -> tuple[str, str] | None:
+        """Return where a list begins that leaves out what is too new; `None` at the newest."""
+        if self.until is None:
+            return None
+        return (datetime.fromtimestamp(self.until / 1000, UTC) + _ZONES).isoformat(), ""
+
+    def fits(self, info: ThreadInfo, metadata: Mapping[str, Any]) -> bool:
+        """Return whether a thread is to be named, by what its latest checkpoint says."""
+        at = instant(info.updated_at)
+        return (
+            (self.model is None or self.model in info.models)
+            and (self.match is None or fnmatchcase(info.thread_id, self.match))
+            and self.owner in (None, info.owner)
+            and (self.since is None or at is None or at >= self.since)
+            and (self.until is None or at is None or at <= self.until)
+            and all(metadata.get(key) == as_lists(value) for key, value in (self.where or {}).items())
+        )
+
+    def fits_doing(self, info: ThreadInfo) -> bool:
+        """Return whether a thread is to be named, by what it is doing."""
+        return (
+            self.status in (None, info.status)
+            and (self.node is None or self.node in info.next)
+            and self.error in (None, info.error)
+        )
+
+    def ends_at(self, info: ThreadInfo) -> bool:
+        """Return whether a thread, and so all that come after it, is too old."""
+        at = None if self.since is None else instant(info.updated_at)
+        return at is not None and self.since is not None and at < self.since
+
+
+def filter_of(
+    model: str | None = None,
+    match: str | None = None,
+    owner: str | None = None,
+    waiting: bool = False,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    status: Status | None = None,
+    label: str | None = None,
+    node: str | None = None,
+    error: str | type[BaseException] | None = None,
+    where: Mapping[str, Any] | None = None,
+) -> ThreadFilter:
+    """Return what a list of threads is asked for; `KeelSaver.threads` has the arguments.
+
+    Raises:
+        InvalidInput: One of them cannot be meant.
+    """
+    for name, value in (("model", model), ("match", match), ("owner", owner), ("label", label), ("node", node)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidInput(f"{name} must be a text, not {value!r:.100}")
+    if status is not None and status not in get_args(Status):
+        raise InvalidInput(f"status must be one of {', '.join(get_args(Status))}, not {status!r:.100}")
+    if where is not None and not (isinstance(where, Mapping) and all(isinstance(key, str) for key in where)):
+        raise InvalidInput(f"where must map keys of metadata to values, not {where!r:.100}")
+    if isinstance(error, type):
+        error = error.__name__
+    return ThreadFilter(
+        model=model,
+        match=match,
+        owner=owner,
+        since=_milliseconds("since", since),
+        until=_milliseconds("until", until),
+        status=status,
+        label=label,
+        node=node,
+        error=error,
+        where=where,
+        waiting=waiting,
+    )
+
+
+def _milliseconds(name: str, at: datetime | None) -> float | None:
+    if at is not None and not isinstance(at, datetime):
+        raise InvalidInput(f"{name} must be a datetime, not {at!r:.100}")
+    return None if at is None else at.timestamp() * 1000
+
+
+class ThreadPages:
+    """Reads a store's threads page by page, last activity first.
+
+    Args:
+        session: What it runs on.
+        limit: Most threads to read.
+        wanted: Which threads.
+        after: The cursor of the thread that comes before, of a list that was asked for the same.
+
+    Raises:
+        InvalidInput: The cursor is none, or of another list.
+    """
+
+    def __init__(self, session: Session, limit: int | None, wanted: ThreadFilter, after: str | None = None) -> None:
+        self._session = session
+        self._wanted = wanted
+        self._marks = wanted.marks()
+        self._asked = _digest_of(wanted)
+        self._after = wanted.first_place() if after is None else _place_in(after, self._asked)
+        self._left = checked_limit(limit)
+        self._waiting: set[str] | None = None
+
+    def next(self) -> Plan[Sequence[ThreadInfo] | None]:
+        """Return the next threads; `None` if there are no more. Two trips, and those of what is asked for besides."""
+        if self._left == 0:
+            return None
+        wanted = self._wanted
+        if wanted.waiting and self._waiting is None:
+            self._waiting = yield from find_waiting_threads(self._session)
+        size = PAGE if self._left is None or not wanted.is_empty else min(PAGE, self._left)
+        page: Sequence[Listed] = yield from self._session.store.show_threads(self._after, size, self._marks)
+        if not page:
+            return None
+        last, _ = page[-1]
+        self._after = last.updated_at, last.thread_id
+        found = (yield from self._choose(page))[: self._left]
+        if len(page) < size or wanted.ends_at(last):
+            self._left = 0
+        elif self._left is not None:
+            self._left -= len(found)
+        return [replace(info, cursor=_cursor_at(info, self._asked)) for info in found]
+
+    def _choose(self, page: Sequence[Listed]) -> Plan[Sequence[ThreadInfo]]:
+        chosen: list[Listed] = []
+        for info, head in page:
+            told, metadata = describe_thread(self._session, info, head)
+            is_asked = self._waiting is None or info.thread_id in self._waiting
+            if is_asked and self._wanted.fits(told, metadata) and (yield from self._has_label(info.thread_id)):
+                chosen.append((told, head))
+        doing = yield from _read_all(self._session, [head for _, head in chosen if head])
+        told_all = [_with_doing(info, doing.get(head.address) if head else None) for info, head in chosen]
+        return [info for info in told_all if self._wanted.fits_doing(info)]
+
+    def _has_label(self, thread_id: str) -> Plan[bool]:
+        name = self._wanted.label
+        return name is None or name in {label.name for label in (yield from read_labels(self._session, thread_id))}
+
+
+def _read_all(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:
+    """Read what threads are doing at their heads. One trip; if one is damaged, one for each, and that is logged."""
+    try:
+        return (yield from read_doing(session, heads)) if heads else {}
+    except CorruptStore as error:
+        if len(heads) == 1:
+            _log.warning("a thread is listed without what it is doing: %s", error)
+            return {}
+    found: dict[Address, Doing] = {}
+    for head in heads:
+        found |= yield from _read_all(session, [head])
+    return found
+
+
+def _with_doing(info: ThreadInfo, doing: Doing | None) -> ThreadInfo:
+    if doing is None:
+        return info
+    status = status_of(doing.source, doing.next, doing.asks, doing.errors)
+    error = error_class(doing.errors[0]) if status == "failed" else ""
+    return replace(info, status=status, next=doing.next, error=error)
+
+
+# -- cursors -----------------------------------------------------------------------------------------------------------
+
+
+def _digest_of(wanted: ThreadFilter) -> str:
+    where = dict(sorted((wanted.where or {}).items()))
+    return blake2b(repr(replace(wanted, where=where)).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+
+
+def _cursor_at(info: ThreadInfo, asked: str) -> str:
+    place = [info.updated_at, info.thread_id, asked]
+    return urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def _place_in(cursor: str, asked: str) -> tuple[str, str]:
+    try:
+        text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        updated_at, thread_id, was_asked = json.loads(text)
+        parts = [str(part) for part in (updated_at, thread_id)]
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"after must be the cursor of a thread of this list (`info.cursor`): {cursor!r:.100}"
+        ) from None
+    if was_asked != asked:
+        raise InvalidInput("after is the cursor of a list that was asked for something else: ask for the same")
+    return parts[0], parts[1]
