@@ -94,7 +94,8 @@ class NewEntry:
         updated_at: ISO time of the checkpoint, kept as the thread's last activity.
         known: Per channel with items, what the process knows of it: `rows` are those that `refs` name and are there
             already. For a store that proves what it holds; never stored.
-        terms: Of the root namespace: what the thread can be found by from now on (see `entries.marks_of`).
+        terms: Of the root namespace: what the thread can be found by from now on (see `entries.marks_of`). Empty if
+            nobody knows: it is found by whatever is asked for.
     """
 
     address: Address

@@ -21,7 +21,10 @@ STATUSES = ("waiting", "claimed", "approved", "rejected", "edited", "answered", 
 CACHE_KEY = (("golden", "node"), "key")
 DELTA = "delta"
 _SHOWN, _LONG = 120, 300
-LATER = {"ThreadInfo": ("owner", "facts"), "KeptCall": ("retries",)}
+LATER = {
+    "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
+    "KeptCall": ("retries",),
+}
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 
 

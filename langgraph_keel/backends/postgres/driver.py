@@ -53,7 +53,7 @@ from langgraph_keel.backends.postgres.connection import (
     is_usable,
     name_error,
 )
-from langgraph_keel.backends.postgres.rows import PARTED, Request, Statement, Tables
+from langgraph_keel.backends.postgres.rows import PARTED, UNDEFINED_COLUMN, Request, Statement, Tables
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.session import arun, run
 from langgraph_keel.errors import (
@@ -69,7 +69,6 @@ from langgraph_keel.errors import (
 )
 
 FORMAT = 1
-UNDEFINED_COLUMN = "42703"
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
 FOREIGN = {UNDEFINED_COLUMN, "42883"}  # undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
@@ -94,7 +93,9 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
         missing = yield from _find_missing(tables, where)
         if not missing:
             return
-        what = "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel made no {missing[0]}"
+        if read_only and missing == ["index.sql"]:
+            return  # lists are not narrowed then
+        what = "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel ran no {missing[0]}"
         if read_only:
             raise NotFound(f"{where}: {what}")
         if not create:

@@ -1,4 +1,4 @@
--- What lists of threads are narrowed by. A thread whose `marks` are NULL is always looked at.
+-- What lists of threads are narrowed by. A thread without `marks` is always looked at.
 ALTER TABLE {threads}
     ADD COLUMN IF NOT EXISTS head bigint,   -- the sequence number of the root entry that `marks` are of
     ADD COLUMN IF NOT EXISTS marks text,    -- what the thread can be found by (engine/entries.py), with a space between

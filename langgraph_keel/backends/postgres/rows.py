@@ -411,6 +411,8 @@ def removal_parameters(
     }
 
 
+UNDEFINED_COLUMN = "42703"
+"""The code of the server's error."""
 TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
 INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
 PARAMETER = re.compile(r"%\((\w+)\)s")

@@ -293,7 +293,7 @@ WHERE e.run_id = ANY (%(runs)s) AND {of_tenant}
 THREADS = f"""
 WITH page AS (
     SELECT t.thread_id, t.name, t.epoch, t.put_at FROM {{threads}} t
-    WHERE (t.marks IS NOT NULL OR EXISTS (
+    WHERE ({{found_by}} IS NOT NULL OR EXISTS (
         SELECT 1 FROM {{entries}} e WHERE e.thread_id = t.thread_id AND e.state < 2
     )) AND {{of_tenant}}{{only}}
     ORDER BY t.put_at DESC, t.thread_id DESC LIMIT %(limit)s
@@ -310,7 +310,7 @@ LEFT JOIN {{entries}} e ON e.thread_id = t.thread_id AND e.ns = '' AND e.seq = c
 ORDER BY t.put_at DESC, t.thread_id DESC
 """
 AFTER = " AND (t.put_at, t.thread_id) < (%(put_at)s, %(after)s)"
-FOUND_BY = " AND (t.marks IS NULL OR t.marks || ' ' || coalesce(t.late, '') LIKE ALL (%(terms)s::text[]))"
+FOUND_BY = " AND (coalesce(t.marks, '') = '' OR t.marks || ' ' || coalesce(t.late, '') LIKE ALL (%(terms)s::text[]))"
 
 # -- removing: first the thread's row, so that the statements after it see what everybody else has done ----
 

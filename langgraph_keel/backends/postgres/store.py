@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from langgraph_keel.backends.postgres import statements as sql
 from langgraph_keel.backends.postgres.rows import (
+    UNDEFINED_COLUMN,
     Line,
     Mark,
     Request,
@@ -69,7 +70,7 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
-from langgraph_keel.errors import CorruptStore, StoreBusy
+from langgraph_keel.errors import CorruptStore, StoreBusy, StoreError
 
 _log = logging.getLogger(__name__)
 SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
@@ -402,15 +403,20 @@ class PostgresStore(Store[Request, Reply]):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Request, Reply, Sequence[Listed]]:
         """See `Store.read_threads`. Reads the short row of every thread."""
-        parameters: dict[str, Any] = {"limit": limit, **self._bounds}
-        only = ""
-        if terms:
-            only, parameters["terms"] = sql.FOUND_BY, [f"%{term}%" for term in terms]
+        parameters = {"limit": limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
+        later = ""
         if after is not None:
-            only += sql.AFTER
+            later = sql.AFTER
             parameters |= {"put_at": escape(after[0]), "after": key(after[1])}
-        text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{only}", only)
-        reply = yield self._request(parameters, text)
+        text = self._of_tenant(sql.THREADS, "t.thread_id")
+        narrowed = text.replace("{found_by}", "t.marks").replace("{only}", later + (sql.FOUND_BY if terms else ""))
+        try:
+            reply = yield self._request(parameters, narrowed)
+        except StoreError as error:
+            if getattr(error.__cause__, "sqlstate", None) != UNDEFINED_COLUMN:
+                raise
+            # An older Keel made the tables, and here they are only read.
+            reply = yield self._request(parameters, text.replace("{found_by}", "NULL::text").replace("{only}", later))
         return [_info(*line) for line in reply[0]]
 
     def swap_cell(

@@ -256,7 +256,7 @@ _PUT_AT = (
     f"(SELECT e.put_at FROM entries e WHERE e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
     "ORDER BY e.key DESC LIMIT 1)"
 )
-_FOUND_BY = "AND (i.marks IS NULL OR instr(i.marks, ?) OR instr(i.late, ?)) "
+_FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
 
 
 def _thread_rows(

@@ -175,11 +175,8 @@ def _check_state(state: Any) -> None:
 def _later_fields(cls: Any, shape: Shape) -> dict[str, Any]:
     """Return the fields that a class of Keel's own may have got since a value was stored: those with plain defaults."""
     fields = _of_class(cls, "__dataclass_fields__")
-    return {
-        name: fields[name].default
-        for name in shape.fields
-        if type(fields[name].default) in (str, int, bool, tuple, type(None))
-    }
+    plain = (str, int, bool, tuple, type(None))
+    return {name: fields[name].default for name in shape.fields if type(fields[name].default) in plain}
 
 
 def _dataclass(record: list[Any], policy: TypePolicy) -> Any:

@@ -6,7 +6,7 @@ local limit = tonumber(ARGV[2])
 
 local function fits(held)
   local marks, late = (held or ''):match('^%d*|([^|]*)|[^|]*|([^|]*)$')
-  if not marks or marks == '?' then
+  if not marks or marks == '' then
     return true
   end
   for number = 3, #ARGV do

@@ -8,11 +8,11 @@ end
 
 -- What a life can be found by (engine/entries.py), under its epoch: the sequence number of the root entry that the marks
 -- are of, the marks, the id of the checkpoint that the late ones are of, and those, which tasks have added that have
--- written to it. Where it does not stand, or the marks are '?', the thread is always looked at.
+-- written to it. Where there are no marks, the thread is always looked at.
 local function marks_of(life)
-  local held = redis.call('HGET', KEYS[6], life.epoch) or '|?||'
+  local held = redis.call('HGET', KEYS[6], life.epoch) or '|||'
   local seq, marks, late_of, late = held:match('^(%d*)|([^|]*)|([^|]*)|([^|]*)$')
-  return { seq = seq or '', marks = marks or '?', late_of = late_of or '', late = late or '' }
+  return { seq = seq or '', marks = marks or '', late_of = late_of or '', late = late or '' }
 end
 
 local function mark(life, held)

@@ -1,0 +1,191 @@
+"""What `saver.threads` is asked for: narrowed by the store, and never by too much."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.types import Interrupt
+from places import Place
+from tiers import sized
+
+from langgraph_keel import (
+    CheckpointConflict,
+    KeelSaver,
+    Keyring,
+    LocalKey,
+    MemorySaver,
+    Retention,
+    ThreadExists,
+    ThreadInfo,
+)
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT
+
+OPERATIONS = sized(120, 120, 1500)
+THREADS = ["a", "b", "c", "a/b", "d%", "é"]
+OWNERS, NODES, ERRORS = ("ada", "bob", "a" * 300), ("ask", "act"), (ValueError("no"), KeyError("k"), OSError())
+
+
+class World:
+    """Random work on a few threads, through the public API."""
+
+    def __init__(self, saver: KeelSaver, seed: int) -> None:
+        self.saver, self.random = saver, random.Random(seed)
+        self.step = 0
+
+    def _config(self, thread: str, ns: str = "", **more: Any) -> RunnableConfig:
+        return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, **more}}
+
+    def _some(self, thread: str, ns: str = "") -> RunnableConfig | None:
+        found = list(self.saver.list(self._config(thread, ns)))
+        return self.random.choice(found[:3]).config if found else None
+
+    def put(self, thread: str, ns: str = "") -> None:
+        """Put a checkpoint: after the latest, with or without nodes that are next."""
+        self.step += 1
+        head = self.saver.get_tuple(self._config(thread, ns))
+        node = self.random.choice([None, *NODES])
+        checkpoint = empty_checkpoint()
+        if node:
+            channel = f"{BRANCH_TO}{node}"
+            checkpoint["channel_values"], checkpoint["channel_versions"] = {channel: None}, {channel: self.step}
+        owner = self.random.choice([None, *OWNERS])
+        config = head.config if head else self._config(thread, ns)
+        config = {"configurable": {**config["configurable"], **({"user_id": owner} if owner else {})}}
+        if self.random.random() < 0.3:
+            self.write(thread, {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}})
+        source = self.random.choice(["loop", "loop", "update", "input"])
+        about: Any = {"source": source, "step": self.step, "parents": {}, "kind": self.random.choice("xy")}
+        self.saver.put(config, checkpoint, {**about, "run_id": f"run {self.step % 5}"}, checkpoint["channel_versions"])
+
+    def put_nested(self, thread: str) -> None:
+        """Put a checkpoint of a subgraph."""
+        self.put(thread, "sub:1")
+
+    def write(self, thread: str, config: RunnableConfig | None = None) -> None:
+        """Write what a task asks, has failed with, or has done, to one of the last checkpoints."""
+        config = config or self._some(thread)
+        if config:
+            value = self.random.choice(
+                [
+                    (INTERRUPT, (Interrupt("ok?", id=f"i{self.step}"),)),
+                    (ERROR, self.random.choice(ERRORS)),
+                    ("out", 1),
+                ]
+            )
+            self.saver.put_writes(config, [value], self.random.choice("tuv"))
+
+    def prune(self, thread: str) -> None:
+        """Keep some of the last checkpoints."""
+        self.saver.prune([thread], strategy=Retention(last=self.random.choice([1, 2])))
+
+    def delete_run(self, thread: str) -> None:
+        """Delete what a run has put, perhaps the latest checkpoint."""
+        self.saver.delete_for_runs([f"run {self.random.randrange(5)}"])
+
+    def delete(self, thread: str) -> None:
+        """Delete a thread."""
+        self.saver.delete_thread(thread)
+
+    def copy(self, thread: str) -> None:
+        """Copy a thread, if the other one is not there."""
+        with suppress(ThreadExists):
+            self.saver.copy_thread(thread, self.random.choice([each for each in THREADS if each != thread]))
+
+    def fork(self, thread: str) -> None:
+        """Fork a thread, at one of its last checkpoints."""
+        if config := self._some(thread):
+            with suppress(ThreadExists):
+                self.saver.fork(config, self.random.choice([each for each in THREADS if each != thread]))
+
+    def rewind(self, thread: str) -> None:
+        """Go back to one of the last checkpoints."""
+        if config := self._some(thread):
+            self.saver.rewind(config)
+
+    def act(self) -> str:
+        """Do something."""
+        kinds: list[Callable[[str], None]] = [self.put] * 8 + [self.write] * 5 + [self.put_nested] * 2
+        kinds += [self.prune, self.delete_run, self.delete, self.copy, self.fork, self.rewind]
+        kind, thread = self.random.choice(kinds), self.random.choice(THREADS)
+        with suppress(CheckpointConflict):
+            kind(thread)
+        return f"{kind.__name__} {thread}"
+
+
+def questions(random: random.Random, now: datetime) -> Iterator[tuple[Mapping[str, Any], Callable[[ThreadInfo], bool]]]:
+    """What can be asked for, and which threads that means by what is said of each."""
+    for owner in OWNERS:
+        yield {"owner": owner}, lambda info, owner=owner: info.owner == owner
+    for status in ("running", "waiting", "failed", "done", "idle"):
+        yield {"status": status}, lambda info, status=status: info.status == status
+        yield {"status": status, "owner": "ada"}, lambda info, s=status: info.status == s and info.owner == "ada"
+    for node in NODES:
+        yield {"node": node}, lambda info, node=node: node in info.next
+    for error in ERRORS:
+        name = type(error).__name__
+        yield {"error": name}, lambda info, name=name: info.error == name
+        yield {"error": type(error), "status": "failed"}, lambda info, name=name: info.error == name
+    yield {"match": "a*"}, lambda info: info.thread_id.startswith("a")
+    yield {"since": now - timedelta(hours=1)}, lambda info: True
+    yield {"until": now - timedelta(hours=1)}, lambda info: False
+    yield {"until": now + timedelta(hours=1), "node": "ask"}, lambda info: "ask" in info.next
+
+
+def test_what_is_asked_for_is_what_would_be_chosen_of_all(place: Place) -> None:
+    with place.open() as saver:
+        compare(saver)
+
+
+def test_in_memory() -> None:
+    with MemorySaver() as saver:
+        compare(saver)
+
+
+def test_under_keys(place: Place) -> None:
+    with place.open(encryption=Keyring(LocalKey("k", bytes(range(32))))) as saver:
+        compare(saver, OPERATIONS // 3)
+
+
+def test_of_a_tenant(place: Place) -> None:
+    with place.open() as shared:
+        compare(shared.for_tenant("acme"), OPERATIONS // 3)
+        assert list(shared.threads(status="done")) == []
+
+
+def compare(saver: KeelSaver, operations: int = OPERATIONS) -> None:
+    world = World(saver, seed=7)
+    log: list[str] = []
+    for number in range(operations):
+        log.append(world.act())
+        known = list(saver.threads())
+        for wanted, is_meant in questions(world.random, datetime.now(UTC)):
+            found = [info.thread_id for info in saver.threads(**wanted)]
+            assert found == [info.thread_id for info in known if is_meant(info)], (wanted, log[-6:])
+        if number % 5 == 0:
+            check_infos(saver, known)
+    assert {info.status for info in saver.threads()} - {""}
+
+
+def check_infos(saver: KeelSaver, infos: list[ThreadInfo]) -> None:
+    """What a list says of a thread is what its latest checkpoint says."""
+    for info in infos:
+        found = saver.get_tuple({"configurable": {"thread_id": info.thread_id}})
+        if found is None:
+            assert (info.status, info.latest) == ("", None)
+            continue
+        values = found.checkpoint["channel_values"]
+        assert info.next == tuple(sorted(name.removeprefix(BRANCH_TO) for name in values))
+        writes = found.pending_writes or []
+        answered = {task for task, channel, _ in writes if channel not in (INTERRUPT, ERROR)}
+        asks = any(channel == INTERRUPT and task not in answered for task, channel, _ in writes)
+        failed = any(channel == ERROR for _, channel, _ in writes)
+        ended = "done" if found.metadata["source"] == "loop" else "idle"
+        told = "waiting" if asks else "failed" if failed else "running" if values else ended
+        assert info.status == told
+        assert (info.step, info.owner) == (found.metadata["step"], found.metadata.get("user_id", ""))
