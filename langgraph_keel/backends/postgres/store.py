@@ -403,21 +403,32 @@ class PostgresStore(Store[Request, Reply]):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Request, Reply, Sequence[Listed]]:
         """See `Store.read_threads`. Reads the short row of every thread."""
+        page: list[Listed] = []
+        place, found = after and (escape(after[0]), key(after[1])), limit
+        while found == limit and len(page) < limit:
+            lines = yield from self._read_threads(place, limit, terms)
+            found, place = len(lines), (lines[-1][2], lines[-1][0]) if lines else None
+            page += [_info(*line) for line in lines if line[3]]
+        return page[:limit]
+
+    def _read_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str]
+    ) -> StorePlan[Request, Reply, Sequence[Any]]:
         parameters = {"limit": limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
         later = ""
         if after is not None:
             later = sql.AFTER
-            parameters |= {"put_at": escape(after[0]), "after": key(after[1])}
+            parameters |= {"put_at": after[0], "after": after[1]}
         text = self._of_tenant(sql.THREADS, "t.thread_id")
-        narrowed = text.replace("{found_by}", "t.marks").replace("{only}", later + (sql.FOUND_BY if terms else ""))
         try:
-            reply = yield self._request(parameters, narrowed)
+            reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))
         except StoreError as error:
-            if getattr(error.__cause__, "sqlstate", None) != UNDEFINED_COLUMN:
+            if not terms or getattr(error.__cause__, "sqlstate", None) != UNDEFINED_COLUMN:
                 raise
             # An older Keel made the tables, and here they are only read.
-            reply = yield self._request(parameters, text.replace("{found_by}", "NULL::text").replace("{only}", later))
-        return [_info(*line) for line in reply[0]]
+            reply = yield self._request(parameters, text.replace("{only}", later))
+        lines: Sequence[Any] = reply[0]
+        return lines
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None

@@ -136,7 +136,10 @@ def selection(query: Query) -> tuple[str, ...]:
 def _read_members(
     keys: Keys, after: bytes = b"", limit: int = ALL, marks: Sequence[str] = ()
 ) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read the members of all buckets, or of those threads that can be found by some marks, last activity first."""
+    """Read members of all buckets, or of those threads that can be found by some marks, last activity first.
+
+    From after one on; perhaps more than asked for.
+    """
     calls = (
         Call("find_narrowed", (keys.index(bucket), keys.marks(bucket)), (after, limit, *marks))
         if marks
@@ -144,7 +147,8 @@ def _read_members(
         for bucket in BUCKETS
     )
     replies = yield Request(tuple(calls))
-    return sorted((member for members in replies for member in members), reverse=True)
+    found = (member for members in replies for member in members if not after or member < after)
+    return sorted(found, reverse=True)
 
 
 def _is_member(member: bytes) -> bool:

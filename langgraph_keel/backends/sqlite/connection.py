@@ -152,7 +152,7 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
         raise NotSetUp(
             f"{path} has no table {min(missing)}, which is new, and auto_setup is off: call saver.setup() once"
         )
-    connection.executescript(f"BEGIN IMMEDIATE; {schema()} COMMIT;")
+    connection.executescript(f"BEGIN IMMEDIATE; {schema()} {FILL_INDEX} COMMIT;")
 
 
 def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
@@ -164,6 +164,9 @@ def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode not in ("wal", "memory"):
         raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
+
+
+FILL_INDEX = "INSERT OR IGNORE INTO thread_index (thread, name) SELECT id, name FROM threads;"
 
 
 def schema() -> str:

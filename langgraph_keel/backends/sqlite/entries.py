@@ -399,11 +399,11 @@ def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
 
 
 def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
-    place, seq = before.place, before.seq + 1
+    place, seq, name = before.place, before.seq + 1, new.address.thread_id
     slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
-    first = {name: append_rows(execute, slots[name], rows) for name, rows in new.appends.items()}
-    for name, rows in new.repacks.items():
-        replace_rows(execute, slots[name].id, rows)
+    first = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
+    for channel, rows in new.repacks.items():
+        replace_rows(execute, slots[channel].id, rows)
     if before.same is not None:
         _replace(execute, place, before.same, seq)
     key = span(place.thread)[0] + seq
@@ -425,27 +425,30 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
         ),
     )
     if state == 0 and not place.nested:
-        execute(FIND_HEAD, (place.thread, new.updated_at, key, " ".join(new.terms), new.address.checkpoint_id))
+        marks = " ".join(new.terms)
+        execute(FIND_HEAD, (place.thread, name, new.updated_at, key, marks, new.address.checkpoint_id))
     else:
-        execute(FIND_TIME, (place.thread, new.updated_at))
+        execute(FIND_TIME, (place.thread, name, new.updated_at))
     return Stored(key, first)
 
 
 FIND_HEAD = (
-    "INSERT INTO thread_index (thread, put_at, head, marks) VALUES (?, ?, ?, ?) ON CONFLICT (thread) DO UPDATE SET "
-    "put_at = excluded.put_at, head = excluded.head, marks = excluded.marks, late = iif(late_of = ?, late, NULL)"
+    "INSERT INTO thread_index (thread, name, put_at, head, marks) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, head = excluded.head, marks = excluded.marks, "
+    "late = iif(late_of = ?, late, NULL)"
 )
 FIND_TIME = (
-    "INSERT INTO thread_index (thread, put_at) VALUES (?, ?) "
+    "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
     "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
 )
 FIND_LATE = (
-    "INSERT INTO thread_index (thread, late_of, late) SELECT id, ?1, ?2 FROM threads WHERE name = ?3 "
+    "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?1, ?2 FROM threads WHERE name = ?3 "
     "ON CONFLICT (thread) DO UPDATE SET late_of = ?1, "
     "late = iif(late_of = ?1 AND late IS NOT NULL, iif(instr(late, ?2), late, late || ' ' || ?2), ?2)"
 )
 FORGET = (
-    "DELETE FROM thread_index WHERE thread = (SELECT id FROM threads WHERE name = ?) AND ("
+    "UPDATE thread_index SET put_at = NULL, head = NULL, marks = NULL "
+    "WHERE thread = (SELECT id FROM threads WHERE name = ?) AND ("
     "NOT EXISTS (SELECT 1 FROM entries WHERE key = head AND state = 0) OR put_at IS NOT ("
     f"SELECT put_at FROM entries WHERE key BETWEEN thread << 32 AND thread << 32 | {LAST} AND state < 2 "
     "ORDER BY key DESC LIMIT 1))"

@@ -242,8 +242,9 @@ def _show_threads(
     page: list[Listed] = []
     offset, has_more = 0, True
     while has_more and len(page) < limit:
-        rows = _thread_rows(after, limit - len(page), offset, terms, tenant, execute)
-        offset, has_more = offset + len(rows), bool(rows)
+        wanted = limit - len(page)
+        rows = _thread_rows(after, wanted, offset, terms, tenant, execute)
+        offset, has_more = offset + len(rows), len(rows) == wanted
         for thread, name, updated_at in rows:
             if not (isinstance(name, str) and isinstance(updated_at, str)):
                 _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, updated_at)
@@ -253,23 +254,24 @@ def _show_threads(
 
 
 _PUT_AT = (
-    f"(SELECT e.put_at FROM entries e WHERE e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
+    f"(SELECT e.put_at FROM entries e WHERE e.key BETWEEN i.thread << 32 AND (i.thread << 32 | {LAST}) AND e.state < 2 "
     "ORDER BY e.key DESC LIMIT 1)"
 )
 _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
+_NO_INDEX = "(SELECT id AS thread, name, NULL AS put_at, NULL AS marks, NULL AS late FROM threads)"
 
 
 def _thread_rows(
     after: tuple[str, str] | None, limit: int, offset: int, terms: Sequence[str], tenant: str, execute: Execute
 ) -> list[Any]:
-    of_tenant, bounds = _of_tenant("t.name", tenant)
-    at, join, narrow = f"coalesce(i.put_at, {_PUT_AT})", "LEFT JOIN thread_index i ON i.thread = t.id", _FOUND_BY
-    if not execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone():
-        at, join, narrow, terms = _PUT_AT, "", "", ()  # an earlier Keel made it, and here it is only read
+    of_tenant, bounds = _of_tenant("i.name", tenant)
+    # An earlier Keel has made no index, and here the store may only be read.
+    has_index = execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone()
     rows = execute(
-        f"SELECT t.id, t.name, {at} AS at FROM threads t {join} WHERE {of_tenant} AND at IS NOT NULL "
-        f"{narrow * len(terms)}{'AND (at, t.name) < (?, ?)' if after else ''} "
-        "ORDER BY at DESC, t.name DESC LIMIT ? OFFSET ?",
+        f"SELECT i.thread, i.name, coalesce(i.put_at, {_PUT_AT}) AS at "
+        f"FROM {'thread_index' if has_index else _NO_INDEX} i WHERE {of_tenant} AND at IS NOT NULL "
+        f"{_FOUND_BY * len(terms)}{'AND (at, i.name) < (?, ?)' if after else ''} "
+        "ORDER BY at DESC, i.name DESC LIMIT ? OFFSET ?",
         (*bounds, *(term for term in terms for _ in "12"), *(after or ()), limit, offset),
     )
     return rows.fetchall()
@@ -452,6 +454,7 @@ def _copy_thread(source: str, target: str, upto: Entry | None, execute: Execute)
         # know it.
         floor = last_seq(execute, old[0])
         ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
+        execute("INSERT INTO thread_index (thread, name) VALUES (?, ?)", (new, target))
         stamp = upto.stamp if upto else None
         for place, name in _namespaces_of(execute, source):
             _copy_namespace(execute, Part(place, span(old[0])[0], span(old[0])[1]), new, name, stamp)

@@ -8,36 +8,40 @@ end
 
 -- What a life can be found by (engine/entries.py), under its epoch: the sequence number of the root entry that the marks
 -- are of, the marks, the id of the checkpoint that the late ones are of, and those, which tasks have added that have
--- written to it. Where there are no marks, the thread is always looked at.
+-- written to it; and its place in the index, so that a list reads nothing else. Without marks it is always looked at.
 local function marks_of(life)
-  local held = redis.call('HGET', KEYS[6], life.epoch) or '|||'
-  local seq, marks, late_of, late = held:match('^(%d*)|([^|]*)|([^|]*)|([^|]*)$')
+  local held = redis.call('HGET', KEYS[6], life.epoch) or ''
+  local seq, marks, late_of, late = held:match('^(%d*)|([^|]*)|([^|]*)|([^|]*)|')
   return { seq = seq or '', marks = marks or '', late_of = late_of or '', late = late or '' }
 end
 
 local function mark(life, held)
-  redis.call('HSET', KEYS[6], life.epoch, table.concat({ held.seq, held.marks, held.late_of, held.late }, '|'))
+  local parts = { held.seq, held.marks, held.late_of, held.late, place(life) }
+  redis.call('HSET', KEYS[6], life.epoch, table.concat(parts, '|'))
 end
 
 local function unmark(member)
   redis.call('HDEL', KEYS[6], member:match('[^%z]*$'))
 end
 
--- Move the thread to another place in the index. Before the thread itself is written: should the user have no right
--- to that (ACL), all that is left is a member that readers pass over.
-local function index(life, member)
+-- Move the thread to another place in the index, with what it can be found by there. Before the thread itself is
+-- written: should the user have no right to that (ACL), all that is left is a member that readers pass over.
+local function index(life, member, held)
   if life.member ~= member then
     local old = life.member ~= '' and place(life)
     life.member = member
     if member ~= '' then
       redis.call('ZADD', KEYS[2], 0, place(life))
-    else
-      unmark(life.epoch)
     end
     if old then
       redis.call('ZREM', KEYS[2], old)
       redis.call('ZREM', KEYS[3], old)
     end
+  end
+  if member ~= '' then
+    mark(life, held)
+  else
+    unmark(life.epoch)
   end
 end
 

@@ -81,8 +81,9 @@ for ns, head in pairs(touched) do
   end
 end
 
-if touched[''] and touched[''].seq ~= marks_of(thread).seq then
-  unmark(thread.epoch)
+local held = marks_of(thread)
+if touched[''] and touched[''].seq ~= held.seq then
+  held.seq, held.marks = '', ''
 end
 
 -- The index orders by time as it was before percent-encoding; NUL separates, and \1 escapes both.
@@ -92,7 +93,7 @@ if newest then
   at = at:gsub('[%z\1]', function(byte) return byte == '\1' and '\1\2' or '\1\1' end)
   member = at .. thread.member:match('%z.*$')
 end
-index(thread, member)
+index(thread, member, held)
 redis.call('HSET', KEYS[1], 'thread', life_line(thread))
 arm(thread, '')
 return 1

@@ -132,16 +132,16 @@ for number = same and same + 1 or thread.seq, thread.seq - 1 do
   end
 end
 
-local is_unlisted = thread.member == ''
-index(thread, member)
-if marks ~= '' and state == 'trunk' and not (is_unlisted and get(field('write', ns, id, 0))) then
-  local held = marks_of(thread)
-  held.seq, held.marks = seq, marks:sub(2)
+local held = marks_of(thread)
+if marks ~= '' and state == 'trunk' then
+  -- What tasks have written before the thread was listed is not kept so.
+  local is_late = thread.member == '' and get(field('write', ns, id, 0))
+  held.seq, held.marks = seq, is_late and '' or marks:sub(2)
   if held.late_of ~= id then
     held.late_of, held.late = '', ''
   end
-  mark(thread, held)
 end
+index(thread, member, held)
 put('thread', life_line(thread))
 in_parts('HSET', KEYS[1], set)
 if same then

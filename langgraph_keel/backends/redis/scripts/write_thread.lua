@@ -15,7 +15,7 @@ for n = 4, #ARGV, 2 do
   table.insert(fields, ARGV[n + 1])
 end
 thread.epoch, thread.member = ARGV[1], ''
-index(thread, ARGV[2])
+index(thread, ARGV[2], { seq = '', marks = '', late_of = '', late = '' })
 -- The later of two values of a field counts.
 table.insert(fields, 'thread')
 table.insert(fields, life_line(thread))
