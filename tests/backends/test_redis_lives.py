@@ -69,9 +69,9 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
 
     monkeypatch.setattr(driver_of(saver), "send", between)
     assert [info.thread_id for info in saver.threads()] == ["t"]
-    assert [id_of(found) for found in saver.list(None, limit=1)] == ["0003"]
+    assert [id_of(found) for found in saver.list(None, limit=1)] == ["0004"]
     assert saver.engine.run(store_of(saver).find_runs(["run 3"])) == ["t"]
-    assert trips == ["read_threads", "search", "read_values", "find_runs"]
+    assert trips == ["read_threads", "read_values", "search", "read_values", "find_runs"]
 
 
 def test_what_an_expired_thread_left_does_not_hide_its_follower(opened: Open, behind: Any, redis_prefix: str) -> None:

@@ -16,15 +16,16 @@ local function fits(held)
   return true
 end
 
--- An earlier Keel has listed threads without this, or one of these was deleted by hand.
-local is_whole = redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1])
-local found, known = {}, {}
-if is_whole then
+-- Where few are found, their places stand with the marks; else most of the newest are. An earlier Keel has listed threads
+-- without marks: then there are fewer of these.
+if redis.call('HLEN', KEYS[2]) == redis.call('ZCARD', KEYS[1]) then
+  local found = {}
   for _, held in ipairs(redis.call('HVALS', KEYS[2])) do
     if fits(held) then
-      local member = held:match('^%d*|[^|]*|[^|]*|[^|]*|(.*)$')
-      table.insert(found, member)
-      known[member] = true
+      table.insert(found, held:match('^%d*|[^|]*|[^|]*|[^|]*|(.*)$'))
+      if #found > few then
+        break
+      end
     end
   end
   if #found <= few then
@@ -32,16 +33,11 @@ if is_whole then
   end
 end
 
-local page, from = {}, after == '' and '+' or '(' .. after
-found = {}
+local found, page, from = {}, nil, after == '' and '+' or '(' .. after
 repeat
-  page = redis.call('ZREVRANGEBYLEX', KEYS[1], from, '-', 'LIMIT', 0, 200)
+  page = redis.call('ZREVRANGEBYLEX', KEYS[1], from, '-', 'LIMIT', 0, 100)
   for _, member in ipairs(page) do
-    local is_found = known[member]
-    if not is_whole then
-      is_found = fits(redis.call('HGET', KEYS[2], member:match('%z(%w+)$')))
-    end
-    if is_found then
+    if fits(redis.call('HGET', KEYS[2], member:match('%z(%w+)$'))) then
       table.insert(found, member)
       if #found == limit then
         return found
@@ -49,5 +45,5 @@ repeat
     end
     from = '(' .. member
   end
-until #page < 200
+until #page < 100
 return found
