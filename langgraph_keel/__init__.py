@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
     from langgraph_keel.history.standing import Standing
+    from langgraph_keel.history.threads import ThreadCounts, Usage, count_threads
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
     from langgraph_keel.keys.methods import MasterKeys
@@ -116,6 +117,7 @@ _NAMES = {
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
     "history.standing": ("Standing",),
+    "history.threads": ("ThreadCounts", "Usage", "count_threads"),
     "history.timeline": ("Timeline",),
     "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
     "keys.methods": ("MasterKeys",),
@@ -235,6 +237,7 @@ __all__ = [
     "SummaryFailed",
     "SummaryWarning",
     "SweepReport",
+    "ThreadCounts",
     "ThreadExists",
     "ThreadInfo",
     "ThreadPruned",
@@ -248,8 +251,10 @@ __all__ = [
     "Unread",
     "UnsafeStore",
     "UnstorableValue",
+    "Usage",
     "ValueRefused",
     "arequest_approval",
+    "count_threads",
     "open_saver",
     "request_approval",
 ]

@@ -100,8 +100,8 @@ def duration(text: str) -> float:
     return seconds
 
 
-def moment_since(text: str) -> datetime:
-    """Return the time that `--since` names: so long ago (`12h`, `7d`), or a date or a time in ISO form.
+def moment_since(text: str, option: str = "--since") -> datetime:
+    """Return the time that `--since` or another option names: so long ago (`12h`, `7d`), or a date or time in ISO form.
 
     Raises:
         InvalidInput: It is neither.
@@ -113,7 +113,7 @@ def moment_since(text: str) -> datetime:
     try:
         return datetime.now(UTC) - timedelta(seconds=duration(text))
     except (InvalidInput, OverflowError):
-        raise InvalidInput(f"--since {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
+        raise InvalidInput(f"{option} {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
 
 
 @contextmanager

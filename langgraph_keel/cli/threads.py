@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Any
+from json import loads as json_of
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Group, RenderableType
@@ -14,8 +15,11 @@ from rich.text import Text
 
 from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, moment_since, open_to_read
-from langgraph_keel.cli.output import Fitting, console, local_time, print_json, table_of, without_password
-from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.cli.output import Fitting, bar, console, local_time, print_json, table_of, without_password
+from langgraph_keel.display.text import count_of, format_money, plain
+from langgraph_keel.engine.entries import Status
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.history.threads import count_threads
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
@@ -29,6 +33,31 @@ Since = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only threads active since: so long ago (12h, 7d), or 2026-11-23."),
 ]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="TIME", help="Only threads not active after: so long ago, or 2026-11-23."),
+]
+StatusIs = Annotated[
+    str | None,
+    typer.Option("--status", metavar="STATUS", help=f"Only threads that are so: {', '.join(get_args(Status))}."),
+]
+Node = Annotated[str | None, typer.Option("--node", metavar="NODE", help="Only threads in which this node runs next.")]
+Error = Annotated[
+    str | None, typer.Option("--error", metavar="CLASS", help="Only threads that failed with this error: `ValueError`.")
+]
+LabelIs = Annotated[str | None, typer.Option("--label", metavar="LABEL", help="Only threads with this label.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="KEY=VALUE",
+        help="Only threads whose latest checkpoint has this in its metadata; a number, true, false, null, or a text.",
+    ),
+]
+After = Annotated[
+    str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this thread, as the page before says.")
+]
+Count = Annotated[bool, typer.Option("--count", help="Count them, by status, day and owner, and add what they took.")]
 Unfinished = Annotated[
     bool, typer.Option("--unfinished", help="Only threads that are not idle: cut off, waiting, decided, or being run.")
 ]
@@ -41,24 +70,39 @@ def threads(
     owner: Owner = None,
     waiting: Waiting = False,
     since: Since = None,
+    until: Until = None,
+    status: StatusIs = None,
+    node: Node = None,
+    error: Error = None,
+    label: LabelIs = None,
+    where: Where = None,
     model: Model = None,
+    after: After = None,
+    count: Count = False,
     unfinished: Unfinished = False,
     json: AsJson = False,
 ) -> None:
     """List the threads in a store, the one last active first.
 
-    Those that wait for a person are marked. What is asked for together must all be so. With --unfinished, each thread
-    is looked at, which tells those that were cut off, and what to do is said.
+    What is asked for together must all be so. A thread that is `running` may have been cut off: with --unfinished, each
+    thread is looked at, which tells, and what to do is said.
 
-    Example: `keel threads --match 'customer-*' --waiting --since 7d`
+    Example: `keel threads --status failed --error TimeoutError --since 24h`
     """
-    after = None if since is None else moment_since(since)
-    wanted: dict[str, Any] = {"model": model, "match": match, "owner": owner, "waiting": waiting, "since": after}
+    wanted: dict[str, Any] = {
+        **{"model": model, "match": match, "owner": owner, "waiting": waiting, "status": status, "node": node},
+        **{"error": error, "label": label, "where": _where(where)},
+        "since": None if since is None else moment_since(since),
+        "until": None if until is None else moment_since(until, "--until"),
+    }
     with open_to_read(url) as saver:
+        if count:
+            _count(saver, wanted, json)
+            return
         if unfinished:
             found = list(islice(_find_unfinished(saver, wanted), limit + 1))
         else:
-            found = _mark_waiting(saver, list(saver.threads(limit + 1, **wanted)))
+            found = _mark_waiting(saver, list(saver.threads(limit + 1, after=after, **wanted)))
         others = 0 if found else sum(1 for _ in saver.threads())
         tenants = 0 if found or others or saver.tenant else len(saver.tenants())
     more, found = len(found) > limit, found[:limit]
@@ -73,7 +117,42 @@ def threads(
     else:
         console().print(_threads_table(found))
     if more and not json:
-        console().print(Text("… and older ones: --limit shows more", "dim"))
+        following = "" if unfinished else f", or --after {found[-1].cursor}"
+        console().print(Text(f"… and older ones: --limit shows more{following}", "dim"), soft_wrap=True)
+
+
+def _where(words: list[str] | None) -> dict[str, Any] | None:
+    """Return what metadata is asked for.
+
+    Raises:
+        InvalidInput: A word is not KEY=VALUE.
+    """
+    asked: dict[str, Any] = {}
+    for word in words or ():
+        key, is_pair, text = word.partition("=")
+        if not is_pair or not key:
+            raise InvalidInput(f"--where {word!r}: say KEY=VALUE, such as step=5")
+        try:
+            asked[key] = json_of(text)
+        except ValueError:
+            asked[key] = text
+    return asked or None
+
+
+def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
+    with bar("threads", quiet=as_json) as tell:
+        counts = count_threads(_tell_each(saver.threads(**wanted), tell))
+    if as_json:
+        usage = {owner: each._asdict() for owner, each in counts.owners.items()}
+        print_json({**counts.all._asdict(), "statuses": counts.statuses, "owners": usage, "days": counts.days})
+    else:
+        console().print(Text(str(counts)), soft_wrap=True)
+
+
+def _tell_each(found: Iterable[Any], tell: Callable[[int, int | None], None]) -> Iterator[Any]:
+    for number, info in enumerate(found, 1):
+        tell(number, None)
+        yield info
 
 
 def _mark_waiting(saver: Any, found: Sequence[Any]) -> list[Any]:
@@ -116,7 +195,7 @@ def _standing_json(standing: Any) -> dict[str, Any]:
 
 def _threads_table(found: Sequence[Any]) -> RenderableType:
     """Return the table of `keel threads`; whose they are, and each fact of a feature, if any thread has it."""
-    rows = [{**({"owner": info.owner} if info.owner else {}), **dict(info.facts)} for info in found]
+    rows = [dict(_columns(info)) for info in found]
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = table_of("thread", *map(plain, names), "checkpoints", "last activity")
     table.columns[-2].justify = "right"
@@ -130,7 +209,23 @@ def _threads_table(found: Sequence[Any]) -> RenderableType:
     return Fitting(table, Group(*narrow), 60)
 
 
+def _columns(info: Any) -> Iterator[tuple[str, str]]:
+    """Yield what stands between a thread's name and its checkpoints: only what one of the threads has is a column."""
+    facts = dict(info.facts)
+    person = f" {facts.pop('waits')}" if info.status == "waiting" and "waits" in facts else ""
+    if info.status:
+        yield "status", f"{info.status}{person}{f': {info.error}' if info.error else ''}"
+    if info.next:
+        yield "next", ", ".join(info.next)
+    if info.owner:
+        yield "owner", info.owner
+    if info.cost is not None:
+        yield "cost", format_money(info.cost)
+    yield from facts.items()
+
+
 def _thread_json(info: Any) -> dict[str, Any]:
     """Return what `keel threads --json` prints of a thread."""
-    fields = ("thread_id", "checkpoints", "step", "updated_at", "latest", "owner")
-    return {**{name: getattr(info, name) for name in fields}, "models": list(info.models), "facts": dict(info.facts)}
+    fields = ("thread_id", "checkpoints", "step", "updated_at", "latest", "owner", "status", "error", "cost", "cursor")
+    lists = {name: list(getattr(info, name)) for name in ("models", "next", "tokens")}
+    return {**{name: getattr(info, name) for name in fields}, **lists, "facts": dict(info.facts)}

@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from langgraph_keel.approvals.plans import find_waiting_threads
+from langgraph_keel.display import html
+from langgraph_keel.display.text import count_of, format_money, one_line, plain
 from langgraph_keel.engine.checkpoints import describe_thread
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Status, as_lists, error_class, marks_of, status_of
@@ -24,6 +27,7 @@ from langgraph_keel.engine.lineage import instant
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry, Listed, ThreadInfo, record
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput
 from langgraph_keel.history.labels import read_labels
@@ -31,6 +35,8 @@ from langgraph_keel.history.reading import Doing, read_doing
 
 _log = logging.getLogger(__name__)
 
+_DAYS, _WIDTH, _OWNERS, _NAME = 14, 40, 10, 40
+"""Of counts as text: days, the width of the longest bar, owners, and characters of a name."""
 _ZONES = timedelta(days=1)
 """More than two clocks that show the same moment can differ by: times are compared as text where a page begins."""
 
@@ -243,8 +249,9 @@ def _with_doing(info: ThreadInfo, doing: Doing | None) -> ThreadInfo:
 
 
 def _digest_of(wanted: ThreadFilter) -> str:
+    """Return what tells a list from those that were asked for something else. Times may move, as with `--since 24h`."""
     where = dict(sorted((wanted.where or {}).items()))
-    return blake2b(repr(replace(wanted, where=where)).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+    return blake2b(repr(replace(wanted, where=where, since=None, until=None)).encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 def _cursor_at(info: ThreadInfo, asked: str) -> str:
@@ -264,3 +271,100 @@ def _place_in(cursor: str, asked: str) -> tuple[str, str]:
     if was_asked != asked:
         raise InvalidInput("after is the cursor of a list that was asked for something else: ask for the same")
     return parts[0], parts[1]
+
+
+# -- counts and usage --------------------------------------------------------------------------------------------------
+
+
+@publish
+class Usage(NamedTuple):
+    """What some threads have taken.
+
+    Attributes:
+        threads: How many there are.
+        checkpoints: How many checkpoints they hold.
+        tokens: What models took and gave that led to their latest checkpoints, as far as they report it.
+        cost: What those calls cost, as far as they report it; `None` if none did.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    tokens: tuple[int, int] = (0, 0)
+    cost: float | None = None
+
+    def add(self, info: ThreadInfo) -> Usage:
+        """Return what it is with one thread more."""
+        (given, written), (more_given, more_written) = self.tokens, info.tokens
+        cost = self.cost if info.cost is None else (self.cost or 0.0) + info.cost
+        tokens = given + more_given, written + more_written
+        return Usage(self.threads + 1, self.checkpoints + info.checkpoints, tokens, cost)
+
+
+@publish
+class ThreadCounts(NamedTuple):
+    """How many threads there are, of what kind, and what they have taken.
+
+    Attributes:
+        all: All of them.
+        statuses: Those of each status; `""` is where it cannot be read.
+        owners: What those of each owner have taken; `""` is where none is named.
+        days: How many had their last activity on each day (UTC, ISO date), in order.
+    """
+
+    all: Usage
+    statuses: Mapping[str, int]
+    owners: Mapping[str, Usage]
+    days: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """Return it in lines: the statuses, a histogram of the last days, and the owners who took most."""
+        return "\n".join(_count_lines(self))
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return html.pre(str(self))
+
+
+def count_threads(threads: Iterable[ThreadInfo]) -> ThreadCounts:
+    """Count threads, by status, owner and day: `count_threads(saver.threads(since=...))`. No trip of its own."""
+    everything, statuses, days = Usage(), Counter[str](), Counter[str]()
+    owners: defaultdict[str, Usage] = defaultdict(Usage)
+    for info in threads:
+        everything = everything.add(info)
+        owners[info.owner] = owners[info.owner].add(info)
+        statuses[info.status] += 1
+        days[_day_of(info)] += 1
+    return ThreadCounts(everything, dict(statuses), dict(owners), dict(sorted(days.items())))
+
+
+def _day_of(info: ThreadInfo) -> str:
+    at = instant(info.updated_at)
+    return info.updated_at[:10] if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
+
+
+def _count_lines(counts: ThreadCounts) -> Iterator[str]:
+    parts = [f"{counts.statuses[status]:,} {status}" for status in get_args(Status) if status in counts.statuses]
+    yield ": ".join([count_of(counts.all.threads, "thread"), *([" · ".join(parts)] if parts else [])])
+    if not counts.all.threads:
+        return
+    yield usage_text(counts.all)
+    yield ""
+    most = max(counts.days.values())
+    for day, count in list(counts.days.items())[-_DAYS:]:
+        yield f"{plain(day)}  {'█' * max(1, round(_WIDTH * count / most))} {count:,}"
+    ordered = sorted(counts.owners.items(), key=lambda each: (-sum(each[1].tokens), -each[1].threads, each[0]))
+    if [*counts.owners] != [""]:
+        yield ""
+        for owner, usage in ordered[:_OWNERS]:
+            name = one_line(owner, _NAME) if owner else "(nobody)"
+            yield f"{name}  {count_of(usage.threads, 'thread')} · {usage_text(usage)}"
+        if len(ordered) > _OWNERS:
+            yield f"… and {count_of(len(ordered) - _OWNERS, 'owner')} more"
+
+
+def usage_text(usage: Usage) -> str:
+    """Return what threads have taken, in a few words."""
+    given, written = usage.tokens
+    cost = [] if usage.cost is None else [f"cost {format_money(usage.cost)}"]
+    tokens = [f"{given:,} + {written:,} tokens"] if given or written else []
+    return " · ".join([count_of(usage.checkpoints, "checkpoint"), *tokens, *cost])
