@@ -19,7 +19,7 @@ from langgraph_keel.cli.output import Fitting, bar, console, local_time, print_j
 from langgraph_keel.display.text import count_of, format_money, plain
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.threads import count_threads
+from langgraph_keel.history.threads import Usage, count_threads
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
@@ -143,10 +143,15 @@ def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
     with bar("threads", quiet=as_json) as tell:
         counts = count_threads(_tell_each(saver.threads(**wanted), tell))
     if as_json:
-        usage = {owner: each._asdict() for owner, each in counts.owners.items()}
-        print_json({**counts.all._asdict(), "statuses": counts.statuses, "owners": usage, "days": counts.days})
+        owners = {owner: _usage_json(usage) for owner, usage in counts.owners.items()}
+        print_json({**_usage_json(counts.all), "statuses": counts.statuses, "owners": owners, "days": counts.days})
     else:
         console().print(Text(str(counts)), soft_wrap=True)
+
+
+def _usage_json(usage: Usage) -> dict[str, Any]:
+    fields = ("threads", "checkpoints", "cost")
+    return {**{name: getattr(usage, name) for name in fields}, "tokens": list(usage.tokens)}
 
 
 def _tell_each(found: Iterable[Any], tell: Callable[[int, int | None], None]) -> Iterator[Any]:

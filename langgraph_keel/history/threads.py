@@ -138,12 +138,14 @@ def filter_of(
     for name, value in (("model", model), ("match", match), ("owner", owner), ("label", label), ("node", node)):
         if value is not None and not isinstance(value, str):
             raise InvalidInput(f"{name} must be a text, not {value!r:.100}")
-    if status is not None and status not in get_args(Status):
+    if status is not None and not (isinstance(status, str) and status in get_args(Status)):
         raise InvalidInput(f"status must be one of {', '.join(get_args(Status))}, not {status!r:.100}")
     if where is not None and not (isinstance(where, Mapping) and all(isinstance(key, str) for key in where)):
         raise InvalidInput(f"where must map keys of metadata to values, not {where!r:.100}")
     if isinstance(error, type):
         error = error.__name__
+    if error is not None and not isinstance(error, str):
+        raise InvalidInput(f"error must be a class, or its name, not {error!r:.100}")
     return ThreadFilter(
         model=model,
         match=match,
@@ -251,7 +253,9 @@ def _with_doing(info: ThreadInfo, doing: Doing | None) -> ThreadInfo:
 def _digest_of(wanted: ThreadFilter) -> str:
     """Return what tells a list from those that were asked for something else. Times may move, as with `--since 24h`."""
     where = dict(sorted((wanted.where or {}).items()))
-    return blake2b(repr(replace(wanted, where=where, since=None, until=None)).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+    return blake2b(
+        repr(replace(wanted, where=where, since=None, until=None)).encode(errors="surrogatepass"), digest_size=6
+    ).hexdigest()
 
 
 def _cursor_at(info: ThreadInfo, asked: str) -> str:
@@ -325,6 +329,7 @@ class ThreadCounts(NamedTuple):
         return html.pre(str(self))
 
 
+@publish
 def count_threads(threads: Iterable[ThreadInfo]) -> ThreadCounts:
     """Count threads, by status, owner and day: `count_threads(saver.threads(since=...))`. No trip of its own."""
     everything, statuses, days = Usage(), Counter[str](), Counter[str]()

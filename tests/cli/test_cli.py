@@ -66,9 +66,9 @@ def test_a_fact_of_a_feature_is_a_column_of_threads(url: str, monkeypatch: pytes
         return replace(info, facts=(*info.facts, ("plan", "gold"))) if info.thread_id == "trip" else info
 
     monkeypatch.setattr(OwnerHook, "describe_thread", describe)
-    shown = keel("threads", "--url", url).stdout
-    assert re.search(r"thread +waits +plan +checkpoints", shown)
-    assert re.search(r"trip +for a person +gold +\d", shown)
+    shown = keel("threads", "--url", url, COLUMNS="120").stdout
+    assert re.search(r"thread +status +next +plan +checkpoints", shown)
+    assert re.search(r"trip +waiting for a person +\w+ +gold +\d", shown)
     facts = [info["facts"] for info in keel_json("threads", "--url", url)["threads"]]
     assert facts == [{"waits": "for a person"}, {"plan": "gold", "waits": "for a person"}]
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, StoreClosed, open_saver
 from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.cli import app
+from langgraph_keel.engine.entries import is_trigger
 from langgraph_keel.testing.faults import Counter, with_tap
 
 START: Any = {"told": None}
@@ -69,8 +70,15 @@ def test_threads_are_filtered_without_their_states(place: Place, monkeypatch: py
         def refuse(*_: object) -> Any:
             raise AssertionError("a state was read")
 
-        for verb in ("read_entry", "read_values", "read_graph"):
-            monkeypatch.setattr(saver.engine.session.store, verb, refuse)
+        def read_values(entries: Any) -> Any:
+            assert all(map(is_trigger, (name for entry in entries for name in entry.refs)))
+            return (yield from read(entries))
+
+        store = saver.engine.session.store
+        read = store.read_values
+        for verb in ("read_entry", "read_graph"):
+            monkeypatch.setattr(store, verb, refuse)
+        monkeypatch.setattr(store, "read_values", read_values)  # what decides which nodes run next, and writes
         assert ids(saver, match="c*", owner="ada", waiting=True, since=datetime(2020, 1, 1)) == ["customer-5"]
 
 
@@ -102,6 +110,26 @@ def test_the_command_takes_the_filters(url: str) -> None:
     assert found("--match", "customer-*", "--waiting", "--since", "1h") == ["customer-5"]
     assert found("--owner", "bob", "--since", "2020-01-01") == ["customer-17"]
     assert found("--since", "2999-01-01") == []
+    assert found("--until", "2020-01-01") == []
+    assert found("--status", "waiting", "--match", "c*") == ["customer-5"]
+    assert found("--where", "user_id=bob", "--where", "source=loop") == ["customer-17"]
+    assert found("--node", "nobody") == found("--error", "ValueError") == found("--label", "x") == []
+    first = keel_json("threads", "--url", url, "--limit", "1")["threads"][0]
+    after = keel_json("threads", "--url", url, "--after", first["cursor"])["threads"]
+    assert [first["thread_id"], *(each["thread_id"] for each in after)] == [
+        each["thread_id"] for each in keel_json("threads", "--url", url)["threads"]
+    ]
+    assert first["cursor"] in keel("threads", "--limit", "1", "--url", url).stdout
+    assert (
+        "for something else"
+        in keel("threads", "--after", first["cursor"], "--owner", "a", "--url", url, status=2).stderr
+    )
+    assert "KEY=VALUE" in keel("threads", "--where", "x", "--url", url, status=2).stderr
+    assert "must be one of running" in keel("threads", "--status", "busy", "--url", url, status=2).stderr
+    counts = keel_json("threads", "--count", "--url", url)
+    assert counts["threads"] == sum(counts["statuses"].values()) == sum(counts["days"].values()) == 3
+    assert {"ada", "bob"} <= {*counts["owners"]}
+    assert "3 threads" in keel("threads", "--count", "--url", url).stdout
     assert found("--unfinished", "--match", "int*") == ["internal"]
     assert "fits" in keel("threads", "--owner", "nobody", "--url", url).stdout
     assert "how long ago" in keel("threads", "--since", "yesterday", "--url", url, status=2).stderr
@@ -121,8 +149,8 @@ def test_threads_that_wait_are_marked(url: str) -> None:
     }
     shown = keel("threads", "--url", url, COLUMNS="120").stdout
     assert shown.count("for a person") == 2
-    assert shown.split()[:3] == ["thread", "waits", "owner"]
-    assert "waits" not in keel("threads", "--match", "customer-17", "--url", url).stdout
+    assert shown.split()[:3] == ["thread", "status", "next"]
+    assert "for a person" not in keel("threads", "--match", "customer-17", "--url", url).stdout
 
 
 def test_the_mark_takes_one_listing_and_a_look_at_each_of_the_requests_shown(place: Place) -> None:
