@@ -11,14 +11,14 @@ from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import row_index
+from langgraph_keel.engine.encoding.bodies import SEALED, row_index
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
-from langgraph_keel.errors import CorruptStore, KeelError, StoreError, ValueRefused
+from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, StoreError, ValueRefused
 from langgraph_keel.retention.erase import each_stray
 from langgraph_keel.retention.sweep import POLICIES
 
@@ -27,6 +27,8 @@ THREADS, ENTRIES, CELLS = 50, 50, 50
 ADVICE = "a backup has it; `keel rewind` goes back to a moment before it, `keel delete` removes the thread"
 
 _LIST = "the list of threads"
+_DAMAGE = CorruptStore, KeyMissing
+"""What damage of a record looks like. Its first byte may come to say that it is sealed."""
 Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
 
 
@@ -95,6 +97,7 @@ class StoreCheck:
             found.append(Finding("lost", None, _LIST, str(error), "a backup has it"))
             self._read = self._session.store.show_threads  # the others are looked at
             page = yield from self._read(self._after, THREADS)
+        _check_key(self._session, [head for _, head in page if head])
         odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
         for info, _ in page:
             damage, disagreements = yield from check_thread(self._session, info, self._tables)
@@ -127,6 +130,16 @@ class StoreCheck:
         for name in strays:
             found += yield from check_cells(self._session, name, self._tables)
         return found
+
+
+def _check_key(session: Session, heads: Sequence[Entry]) -> None:
+    """See that a store whose records are all sealed is not looked at without a key.
+
+    Raises:
+        KeyMissing: It is.
+    """
+    if heads and all(head.header.startswith(SEALED) for head in heads):
+        unpack_header(heads[0].header, session.codec, heads[0].address)
 
 
 def check_thread(
@@ -177,7 +190,7 @@ def _check_header(session: Session, address: Address, header: bytes) -> Finding 
         unpack_header(header, session.codec, address)
     except ValueRefused:
         return None  # of a class that is not here: its checksum is right
-    except CorruptStore as error:
+    except _DAMAGE as error:
         return _lost(address.thread_id, f"checkpoint {address.checkpoint_id}", error)
     return None
 
@@ -221,7 +234,7 @@ class _Values:
             read()
         except ValueRefused:
             pass  # of a class that is not here: its checksum is right
-        except CorruptStore as error:
+        except _DAMAGE as error:
             place = f"checkpoint {address.checkpoint_id}, {what}"
             self.findings.append(_lost(address.thread_id, place, error))
 
@@ -255,13 +268,13 @@ def _read_values(session: Session, page: Sequence[Entry], values: _Values) -> Pl
     """Read the values of entries; if that cannot be, of each by itself, to find out of which."""
     try:
         return (yield from session.store.read_values(page))
-    except CorruptStore:
+    except _DAMAGE:
         pass
     found: list[Found] = []
     for entry in page:
         try:
             found += yield from session.store.read_values([entry])
-        except CorruptStore as error:
+        except _DAMAGE as error:
             address = entry.address
             values.findings.append(_lost(address.thread_id, f"checkpoint {address.checkpoint_id}, its values", error))
     return found
@@ -291,14 +304,14 @@ def _check_records(
             needs_body = table.is_piece(key) or table.has_body(cells.keep(key, cell).record)
             if cell.body or needs_body:
                 session.codec.open(cell.body)
-        except CorruptStore as error:
+        except _DAMAGE as error:
             if not isinstance(error.__cause__, ValueRefused):
                 yield _lost(cells.shelf.thread_id, f"{table.kind} {key}", error)
 
 
 def _is_damage(error: KeelError) -> bool:
     """Return whether an error is of what is stored; a script of Redis that meets damage has no name for it."""
-    return isinstance(error, CorruptStore) or type(error) is StoreError
+    return isinstance(error, _DAMAGE) or type(error) is StoreError
 
 
 def _lost(thread_id: str | None, place: str, error: KeelError) -> Finding:

@@ -18,6 +18,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, get_checkpoint_metadata
+from langgraph.types import Interrupt
 from pydantic import SecretStr
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, METADATA_NODE, TASKS
@@ -280,6 +281,58 @@ class ReadingContract(RigFixtures):
         assert [info.checkpoints for info in listed] == [1, 2, 2]
         assert (listed[-1].latest, listed[-1].step) == (id_of(last), 5)
         assert [info.thread_id for info in warm.face.saver.threads(limit=1)] == ["old"]
+
+    def test_threads_are_found_by_their_latest_checkpoint(self, rig: Rig) -> None:
+        ends: dict[str, Any] = {}
+        goes_on = {f"{BRANCH_TO}act": None}
+        for thread, owner, values in (("a", "ada", ends), ("b", "bob", goes_on), ("c", "ada", goes_on)):
+            rig.author(thread).put(values, metadata={"user_id": owner})
+        assert _found(rig, owner="ada") == ["a", "c"]
+        assert _found(rig, status="done") == ["a"]
+        assert _found(rig, status="running", node="act") == ["b", "c"]
+        assert _found(rig, owner="ada", node="act") == ["c"]
+        assert _found(rig, owner="nobody") == _found(rig, node="none") == []
+        rig.author("a").put(goes_on, metadata={"user_id": "bob"})
+        rig.author("b", "inner:1").put(ends, metadata={"user_id": "eve"})  # that of a subgraph tells nothing
+        assert (_found(rig, owner="ada"), _found(rig, owner="bob")) == (["c"], ["a", "b"])
+        assert (_found(rig, status="done"), _found(rig, node="act"), _found(rig, owner="eve")) == (
+            [],
+            ["a", "b", "c"],
+            [],
+        )
+
+    def test_threads_are_found_by_what_tasks_have_written(self, rig: Rig) -> None:
+        author, other = rig.author("t"), rig.author("other")
+        other.put({})
+        rig.face.put_writes(at("t", "", "00000001"), [(ERROR, ValueError("early"))], "task")  # before its checkpoint
+        author.put({}, checkpoint_id="00000001")
+        assert (_found(rig, status="failed"), _found(rig, error="ValueError")) == (["t"], ["t"])
+        second = author.put({}, checkpoint_id="00000002")
+        assert _found(rig, status="failed") == _found(rig, error=ValueError) == []
+        rig.face.put_writes(second, [(ERROR, KeyError("k"))], "one")
+        rig.face.put_writes(second, [("out", 1)], "two")
+        rig.face.put_writes(second, [(INTERRUPT, (Interrupt("?", id="i"),))], "three")
+        assert (_found(rig, status="waiting"), _found(rig, status="failed")) == (["t"], [])
+        rig.face.put_writes(second, [("out", 1)], "three")
+        assert (_found(rig, status="waiting"), _found(rig, error=KeyError)) == ([], ["t"])
+
+    def test_threads_are_found_after_their_latest_checkpoint_is_gone(self, rig: Rig) -> None:
+        author = rig.author("t")
+        for number, owner in enumerate(("ada", "bob", "eve")):
+            config = author.put({}, metadata={"user_id": owner, "run_id": f"run {number}"})
+        rig.face.put_writes(config, [(ERROR, ValueError("late"))], "task")
+        rig.face.delete_for_runs(["run 2"])
+        assert (_found(rig, owner="bob"), _found(rig, owner="eve"), _found(rig, status="failed")) == (["t"], [], [])
+        rig.face.saver.copy_thread("t", "copy")
+        assert _found(rig, owner="bob") == ["copy", "t"]
+        rig.face.delete_thread("t")
+        assert _found(rig, owner="bob") == ["copy"]
+        rig.author("t").put({}, metadata={"user_id": "ada"})
+        assert (_found(rig, owner="bob"), _found(rig, owner="ada")) == (["copy"], ["t"])
+
+
+def _found(rig: Rig, **wanted: Any) -> list[str]:
+    return sorted(info.thread_id for info in rig.face.saver.threads(**wanted))
 
 
 def _spoil_values(values: dict[str, Any]) -> None:

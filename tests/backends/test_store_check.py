@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import psycopg
 import pytest
 from damage import damaged_bytes, spots_of
 from golden.kinds import TYPES
+from langgraph.checkpoint.base import empty_checkpoint
 from places import Place
 from redis import Redis
 from test_damage import look, stored
 from tiers import sized
 
-from langgraph_keel import MemorySaver, SqliteSaver
+from langgraph_keel import KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
 from langgraph_keel.retention.check import Finding
 
 DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 8, 300)))
@@ -128,3 +131,27 @@ def test_a_damaged_page_of_sqlite_is_named(stored: Place) -> None:
         file.seek((root - 1) * size)
         file.write(bytes(size))
     assert any(finding.path == path for finding in found_in(stored))
+
+
+def test_a_row_that_seems_to_be_sealed_is_damage(tmp_path: Path) -> None:
+    """Its first byte says which sort of frame it is; of a store that is sealed all rows say so."""
+    path = tmp_path / "agent.db"
+    with SqliteSaver(path) as saver:
+        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        checkpoint = {**empty_checkpoint(), "channel_values": {"text": "long " * 50}, "channel_versions": {"text": 1}}
+        saver.put(config, checkpoint, {}, {"text": 1})  # type: ignore[arg-type]
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE items SET body = x'03' || substr(body, 2)")
+    connection.close()
+    with SqliteSaver(path) as saver:
+        assert {finding.kind for finding in saver.check()} == {"lost"}
+
+
+def test_a_store_that_is_sealed_is_not_checked_without_its_key(tmp_path: Path) -> None:
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with SqliteSaver(tmp_path / "agent.db", encryption=Keyring(LocalKey("k", bytes(range(32))))) as saver:
+        saver.put(config, empty_checkpoint(), {}, {})
+        assert list(saver.check()) == []
+    with SqliteSaver(tmp_path / "agent.db") as saver, pytest.raises(KeyMissing, match="is encrypted"):
+        list(saver.check())

@@ -96,4 +96,10 @@ CAUGHT_BY: Mapping[str, str] = {
     "TenantsOfOneBeginning": "test_what_each_tenant_has_is_its_own",
     "NoTenantIsListed": "test_tenants_are_listed_who_have_something",
     "TenantsBeginAnew": "test_tenants_are_listed_who_have_something",
+    "MarksOfTheFirstPut": "test_threads_are_found_by_their_latest_checkpoint",
+    "MarksOfSubgraphs": "test_threads_are_found_by_their_latest_checkpoint",
+    "WritesAreNotFound": "test_threads_are_found_by_what_tasks_have_written",
+    "EarlyWritesAreNotFound": "test_threads_are_found_by_what_tasks_have_written",
+    "TheLastWriteOnly": "test_threads_are_found_by_what_tasks_have_written",
+    "MarksOutliveTheHead": "test_threads_are_found_after_their_latest_checkpoint_is_gone",
 }

@@ -13,7 +13,10 @@ from langchain_core.messages import AIMessage, HumanMessage
 from test_trees import Log
 from tiers import examples
 
-from langgraph_keel.engine.encoding.values import BLOCK
+from langgraph_keel.engine.encoding.values import BLOCK, Unpacker
+from langgraph_keel.engine.records import Kind, Ref
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
+from langgraph_keel.errors import CorruptStore
 from langgraph_keel.testing.rig import exact
 
 LENGTH = 3 * BLOCK + 5
@@ -72,3 +75,10 @@ def test_every_version_of_a_long_list_comes_back(data: st.DataObject) -> None:
             value.append(value.pop(at % len(value)))
         log.put(value)
         assert exact(log.read()) == exact(value)
+
+
+@pytest.mark.parametrize("kind", [Kind.WHOLE, Kind.TREE])
+def test_a_value_of_which_no_item_is_left_is_named(kind: Kind) -> None:
+    """Damaged refs may show none (seen on PostgreSQL: an array of owners)."""
+    with pytest.raises(CorruptStore, match="no items"):
+        Unpacker(Codec(KeelSerializer())).value(Ref(kind), [])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
@@ -25,6 +26,7 @@ from langgraph_keel import (
     ThreadInfo,
 )
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT
+from langgraph_keel.engine.entries import Status
 
 OPERATIONS = sized(120, 120, 1500)
 THREADS = ["a", "b", "c", "a/b", "d%", "é"]
@@ -60,8 +62,8 @@ class World:
         if self.random.random() < 0.3:
             self.write(thread, {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}})
         source = self.random.choice(["loop", "loop", "update", "input"])
-        about: Any = {"source": source, "step": self.step, "parents": {}, "kind": self.random.choice("xy")}
-        self.saver.put(config, checkpoint, {**about, "run_id": f"run {self.step % 5}"}, checkpoint["channel_versions"])
+        about: Any = {"source": source, "step": self.step, "parents": {}, "run_id": f"run {self.step % 5}"}
+        self.saver.put(config, checkpoint, about, checkpoint["channel_versions"])
 
     def put_nested(self, thread: str) -> None:
         """Put a checkpoint of a subgraph."""
@@ -118,23 +120,42 @@ class World:
         return f"{kind.__name__} {thread}"
 
 
-def questions(random: random.Random, now: datetime) -> Iterator[tuple[Mapping[str, Any], Callable[[ThreadInfo], bool]]]:
-    """What can be asked for, and which threads that means by what is said of each."""
+class Question(NamedTuple):
+    """What is asked for, and which threads that means, by what is said of each."""
+
+    wanted: dict[str, Any]
+    is_meant: Callable[[ThreadInfo], bool]
+
+
+def questions(now: datetime) -> Iterator[Question]:
+    """What can be asked for."""
     for owner in OWNERS:
-        yield {"owner": owner}, lambda info, owner=owner: info.owner == owner
-    for status in ("running", "waiting", "failed", "done", "idle"):
-        yield {"status": status}, lambda info, status=status: info.status == status
-        yield {"status": status, "owner": "ada"}, lambda info, s=status: info.status == s and info.owner == "ada"
+        yield Question({"owner": owner}, partial(_has, "owner", owner))
+    for status in get_args(Status):
+        yield Question({"status": status}, partial(_has, "status", status))
+        yield Question({"status": status, "owner": "ada"}, partial(_is_adas, status))
     for node in NODES:
-        yield {"node": node}, lambda info, node=node: node in info.next
+        yield Question({"node": node}, partial(_is_next, node))
     for error in ERRORS:
         name = type(error).__name__
-        yield {"error": name}, lambda info, name=name: info.error == name
-        yield {"error": type(error), "status": "failed"}, lambda info, name=name: info.error == name
-    yield {"match": "a*"}, lambda info: info.thread_id.startswith("a")
-    yield {"since": now - timedelta(hours=1)}, lambda info: True
-    yield {"until": now - timedelta(hours=1)}, lambda info: False
-    yield {"until": now + timedelta(hours=1), "node": "ask"}, lambda info: "ask" in info.next
+        yield Question({"error": name}, partial(_has, "error", name))
+        yield Question({"error": type(error), "status": "failed"}, partial(_has, "error", name))
+    yield Question({"match": "a*"}, lambda info: info.thread_id.startswith("a"))
+    yield Question({"since": now - timedelta(hours=1)}, lambda info: True)
+    yield Question({"until": now - timedelta(hours=1)}, lambda info: False)
+    yield Question({"until": now + timedelta(hours=1), "node": "ask"}, partial(_is_next, "ask"))
+
+
+def _has(name: str, value: str, info: ThreadInfo) -> bool:
+    return bool(getattr(info, name) == value)
+
+
+def _is_adas(status: str, info: ThreadInfo) -> bool:
+    return (info.status, info.owner) == (status, "ada")
+
+
+def _is_next(node: str, info: ThreadInfo) -> bool:
+    return node in info.next
 
 
 def test_what_is_asked_for_is_what_would_be_chosen_of_all(place: Place) -> None:
@@ -164,7 +185,7 @@ def compare(saver: KeelSaver, operations: int = OPERATIONS) -> None:
     for number in range(operations):
         log.append(world.act())
         known = list(saver.threads())
-        for wanted, is_meant in questions(world.random, datetime.now(UTC)):
+        for wanted, is_meant in questions(datetime.now(UTC)):
             found = [info.thread_id for info in saver.threads(**wanted)]
             assert found == [info.thread_id for info in known if is_meant(info)], (wanted, log[-6:])
         if number % 5 == 0:

@@ -39,7 +39,7 @@ def test_the_life_of_a_thread(place: Place) -> None:
 
     builder = StateGraph(MessagesState).add_sequence([ask, act]).add_edge(START, "ask")
     with place.open() as saver:
-        graph = builder.compile(checkpointer=saver)
+        graph: Any = builder.compile(checkpointer=saver)
         graph.invoke({"messages": [("user", "hi")]}, config("t", user_id="ada"))
         info = only(saver, "t")
         assert (info.status, info.next, info.error, info.owner) == ("waiting", ("ask",), "", "ada")
@@ -63,7 +63,7 @@ def test_the_life_of_a_thread(place: Place) -> None:
 
 def test_labels_and_metadata() -> None:
     with MemorySaver() as saver:
-        graph = StateGraph(MessagesState).add_node("say", lambda state: {}).add_edge(START, "say").compile(saver)
+        graph: Any = StateGraph(MessagesState).add_node("say", lambda state: {}).add_edge(START, "say").compile(saver)
         for thread, plan in (("a", "gold"), ("b", "free")):
             graph.invoke({"messages": []}, {**config(thread), "metadata": {"plan": plan}})
         assert [info.thread_id for info in saver.threads(where={"plan": "gold", "step": 1})] == ["a"]
@@ -83,7 +83,7 @@ def test_pages_by_cursor(place: Place) -> None:
             seen += [info.thread_id for info in page]
             after = page[-1].cursor
         assert seen == ["t6", "t4", "t2", "t0"]
-        times = {"since": datetime.now(UTC) - timedelta(days=1), "until": datetime.now(UTC) + timedelta(days=1)}
+        times: Any = {"since": datetime.now(UTC) - timedelta(days=1), "until": datetime.now(UTC) + timedelta(days=1)}
         assert [info.thread_id for info in saver.threads(owner="bob", after=after, **times)] == []  # they may move
         with pytest.raises(InvalidInput, match="for something else"):
             list(saver.threads(owner="ada", after=after))

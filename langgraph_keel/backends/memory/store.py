@@ -31,6 +31,7 @@ from langgraph_keel.engine.records import (
     Run,
     Stamp,
     Stored,
+    ThreadInfo,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import (
@@ -57,6 +58,9 @@ class State(dict[str, Thread]):
     def __init__(self) -> None:
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
+        # What threads can be found by: of which entry, or checkpoint, it is, and the marks.
+        self.marks: dict[str, tuple[Stamp, Collection[str]]] = {}
+        self.late: dict[str, tuple[str | None, Collection[str]]] = {}
         self.tenants: defaultdict[str, State] = defaultdict(State)
 
     def threads_with_cells(self) -> set[str]:
@@ -126,7 +130,10 @@ class MemoryStore(Store[Request, Any]):
         first = {channel: self._append(thread, new.address, channel, rows) for channel, rows in new.appends.items()}
         for channel, rows in new.repacks.items():
             thread.log(new.address.checkpoint_ns, channel).repack(rows)
-        return self._keep(thread, new, first, trunk)
+        stored = self._keep(thread, new, first, trunk)
+        if not new.address.checkpoint_ns and trunk:
+            state.marks[new.address.thread_id] = stored.stamp, new.terms
+        return stored
 
     def _append(self, thread: Thread, address: Address, channel: str, rows: Sequence[Row]) -> int:
         return thread.log(address.checkpoint_ns, channel).append(rows)
@@ -143,6 +150,10 @@ class MemoryStore(Store[Request, Any]):
             thread = state.setdefault(address.thread_id, Thread())
             key = address.checkpoint_ns, str(address.checkpoint_id)
             thread.batches.setdefault(key, []).append(batch)
+            if batch.terms:
+                checkpoint_id, known = state.late.get(address.thread_id, (None, ()))
+                kept = known if checkpoint_id == address.checkpoint_id else ()
+                state.late[address.thread_id] = address.checkpoint_id, {*kept, *batch.terms}
 
         return self._send(write)
 
@@ -228,7 +239,8 @@ class MemoryStore(Store[Request, Any]):
         def delete(state: State) -> bool:
             if last is not None and not is_last(state.get(thread_id), last):
                 return False
-            state.pop(thread_id, None)
+            for kept in (state, state.marks, state.late):
+                kept.pop(thread_id, None)
             state.drop_cells(thread_id)
             return True
 
@@ -277,11 +289,23 @@ class MemoryStore(Store[Request, Any]):
         """See `Store.read_threads`."""
 
         def read(state: State) -> list[Listed]:
-            infos = [pair for name, thread in state.items() if (pair := info_of(name, thread))[0].checkpoints]
+            infos = [
+                pair
+                for name, thread in state.items()
+                if (pair := info_of(name, thread))[0].checkpoints and self._is_found(state, *pair, terms)
+            ]
             infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
             return [pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after][:limit]
 
         return self._send(read)
+
+    def _is_found(self, state: State, info: ThreadInfo, head: Entry | None, terms: Sequence[str]) -> bool:
+        """Return whether a thread can be found by some marks; it can be, if its head's are not known."""
+        stamp, marks = state.marks.get(info.thread_id, (None, ()))
+        if not marks or head is None or head.stamp != stamp:
+            return True
+        checkpoint_id, late = state.late.get(info.thread_id, (None, ()))
+        return {*terms} <= ({*marks, *late} if checkpoint_id == info.latest else {*marks})
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None

@@ -562,6 +562,8 @@ def _value_of(kind: Kind, items: list[Any]) -> Any:
     """Return the value that items make."""
     if kind is Kind.LIST:
         return items
+    if not items:
+        raise CorruptStore("a value has no items")
     return replay(items) if kind is Kind.TREE else items[0]
 
 

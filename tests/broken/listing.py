@@ -1,0 +1,83 @@
+"""Stores whose lists of threads are narrowed by too much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.plan import StorePlan
+from langgraph_keel.engine.records import Batch, Entry, NewEntry, Outcome, ThreadInfo
+
+
+class MarksOfTheFirstPut(MemoryStore):
+    """Finds a thread for ever by what its first checkpoint has brought."""
+
+    def _write(self, state: State, new: NewEntry) -> Outcome:
+        known = state.marks.get(new.address.thread_id)
+        outcome = super()._write(state, new)
+        stored = state.marks.get(new.address.thread_id)
+        if known and stored:
+            state.marks[new.address.thread_id] = stored[0], known[1]
+        return outcome
+
+
+class MarksOfSubgraphs(MemoryStore):
+    """Finds a thread by what is put last, in whichever namespace."""
+
+    def _write(self, state: State, new: NewEntry) -> Outcome:
+        outcome = super()._write(state, new)
+        if new.address.checkpoint_ns and new.address.thread_id in state.marks:
+            state.marks[new.address.thread_id] = state.marks[new.address.thread_id][0], ["none"]
+        return outcome
+
+
+class WritesAreNotFound(MemoryStore):
+    """Does not keep what tasks add."""
+
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
+        return super().write_batch(address, replace(batch, terms=()))
+
+
+class EarlyWritesAreNotFound(MemoryStore):
+    """Keeps what tasks add only where the checkpoint is there already."""
+
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
+        found = yield from super().read_entry(address)
+        yield from super().write_batch(address, batch if found else replace(batch, terms=()))
+
+
+class TheLastWriteOnly(MemoryStore):
+    """Forgets what other tasks have added to the same checkpoint."""
+
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
+        def forget(state: State) -> None:
+            if batch.terms:
+                state.late.pop(address.thread_id, None)
+
+        yield from self._send(forget)
+        yield from super().write_batch(address, batch)
+
+
+class MarksOutliveTheHead(MemoryStore):
+    """Finds a thread by what a checkpoint has brought that is gone."""
+
+    def _is_found(self, state: State, info: ThreadInfo, head: Entry | None, terms: Sequence[str]) -> bool:
+        _, marks = state.marks.get(info.thread_id, (None, ()))
+        _, late = state.late.get(info.thread_id, (None, ()))
+        return not marks or {*terms} <= {*marks, *late}
+
+
+LISTING: Mapping[str, Callable[[], MemoryStore]] = {
+    store.__name__: store
+    for store in (
+        MarksOfTheFirstPut,
+        MarksOfSubgraphs,
+        WritesAreNotFound,
+        EarlyWritesAreNotFound,
+        TheLastWriteOnly,
+        MarksOutliveTheHead,
+    )
+}
