@@ -66,7 +66,7 @@ class MarksOutliveTheHead(MemoryStore):
 
     def _is_found(self, state: State, info: ThreadInfo, head: Entry | None, terms: Sequence[str]) -> bool:
         _, marks = state.marks.get(info.thread_id, (None, ()))
-        _, late = state.late.get(info.thread_id, (None, ()))
+        _, late = state.late.get(info.thread_id, (set(), set()))
         return not marks or {*terms} <= {*marks, *late}
 
 

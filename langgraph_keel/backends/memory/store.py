@@ -58,9 +58,9 @@ class State(dict[str, Thread]):
     def __init__(self) -> None:
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
-        # What threads can be found by: of which entry, or checkpoint, it is, and the marks.
+        # What threads can be found by: of which entry, or of which checkpoints, it is, and the marks.
         self.marks: dict[str, tuple[Stamp, Collection[str]]] = {}
-        self.late: dict[str, tuple[str | None, Collection[str]]] = {}
+        self.late: dict[str, tuple[set[str | None], set[str]]] = {}
         self.tenants: defaultdict[str, State] = defaultdict(State)
 
     def threads_with_cells(self) -> set[str]:
@@ -132,7 +132,11 @@ class MemoryStore(Store[Request, Any]):
             thread.log(new.address.checkpoint_ns, channel).repack(rows)
         stored = self._keep(thread, new, first, trunk)
         if not new.address.checkpoint_ns and trunk:
-            state.marks[new.address.thread_id] = stored.stamp, new.terms
+            name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id
+            state.marks[name] = stored.stamp, new.terms
+            of, late = state.late.pop(name, (set(), set()))
+            if checkpoint_id in of:
+                state.late[name] = {checkpoint_id}, late
         return stored
 
     def _append(self, thread: Thread, address: Address, channel: str, rows: Sequence[Row]) -> int:
@@ -151,9 +155,9 @@ class MemoryStore(Store[Request, Any]):
             key = address.checkpoint_ns, str(address.checkpoint_id)
             thread.batches.setdefault(key, []).append(batch)
             if batch.terms:
-                checkpoint_id, known = state.late.get(address.thread_id, (None, ()))
-                kept = known if checkpoint_id == address.checkpoint_id else ()
-                state.late[address.thread_id] = address.checkpoint_id, {*kept, *batch.terms}
+                of, late = state.late.setdefault(address.thread_id, (set(), set()))
+                of.add(address.checkpoint_id)
+                late.update(batch.terms)
 
         return self._send(write)
 
@@ -304,8 +308,8 @@ class MemoryStore(Store[Request, Any]):
         stamp, marks = state.marks.get(info.thread_id, (None, ()))
         if not marks or head is None or head.stamp != stamp:
             return True
-        checkpoint_id, late = state.late.get(info.thread_id, (None, ()))
-        return {*terms} <= ({*marks, *late} if checkpoint_id == info.latest else {*marks})
+        _, late = state.late.get(info.thread_id, (set(), set()))
+        return {*terms} <= {*marks, *late}
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None

@@ -65,7 +65,9 @@ WITH situation AS MATERIALIZED (
     ON CONFLICT (thread_id) DO UPDATE SET seq = excluded.seq, put_at = excluded.put_at,
         head = CASE WHEN excluded.marks IS NULL THEN t.head ELSE excluded.head END,
         marks = coalesce(excluded.marks, t.marks),
-        late = CASE WHEN excluded.marks IS NULL OR t.late_of = %(id)s THEN t.late END
+        late_of = CASE WHEN excluded.marks IS NULL THEN t.late_of
+            WHEN position(%(id)s IN t.late_of) > 0 THEN %(id)s END,
+        late = CASE WHEN excluded.marks IS NULL OR position(%(id)s IN t.late_of) > 0 THEN t.late END
         WHERE t.epoch = excluded.basis AND t.seq = excluded.seq - 1
     RETURNING t.epoch, t.seq
 ), won AS (
@@ -154,10 +156,10 @@ SELECT %(thread)s, %(ns)s, %(id)s, 1 + coalesce((
 """
 # What is written before its thread has a row is not kept so: the put that makes the row looks for it.
 FIND_LATE = """
-UPDATE {threads} SET late_of = %(id)s, late = CASE
-    WHEN late_of = %(id)s AND position(%(late)s IN late) > 0 THEN late
-    WHEN late_of = %(id)s AND late IS NOT NULL THEN late || ' ' || %(late)s
-    ELSE %(late)s END
+UPDATE {threads} SET
+    late_of = CASE WHEN position(%(id)s IN late_of) > 0 THEN late_of
+        ELSE coalesce(late_of || ' ', '') || %(id)s END,
+    late = CASE WHEN position(%(late)s IN late) > 0 THEN late ELSE coalesce(late || ' ', '') || %(late)s END
 WHERE thread_id = %(thread)s
 """
 

@@ -433,9 +433,9 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
 
 
 FIND_HEAD = (
-    "INSERT INTO thread_index (thread, name, put_at, head, marks) VALUES (?, ?, ?, ?, ?) "
-    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, head = excluded.head, marks = excluded.marks, "
-    "late = iif(late_of = ?, late, NULL)"
+    "INSERT INTO thread_index (thread, name, put_at, head, marks) VALUES (?1, ?2, ?3, ?4, ?5) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = ?3, head = ?4, marks = ?5, "
+    "late_of = iif(instr(late_of, ?6), ?6, NULL), late = iif(instr(late_of, ?6), late, NULL)"
 )
 FIND_TIME = (
     "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
@@ -443,8 +443,9 @@ FIND_TIME = (
 )
 FIND_LATE = (
     "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?1, ?2 FROM threads WHERE name = ?3 "
-    "ON CONFLICT (thread) DO UPDATE SET late_of = ?1, "
-    "late = iif(late_of = ?1 AND late IS NOT NULL, iif(instr(late, ?2), late, late || ' ' || ?2), ?2)"
+    "ON CONFLICT (thread) DO UPDATE SET "
+    "late_of = iif(instr(late_of, ?1), late_of, coalesce(late_of || ' ', '') || ?1), "
+    "late = iif(instr(late, ?2), late, coalesce(late || ' ', '') || ?2)"
 )
 FORGET = (
     "UPDATE thread_index SET put_at = NULL, head = NULL, marks = NULL "

@@ -51,8 +51,8 @@ CREATE TABLE IF NOT EXISTS thread_index (
     head INTEGER,                           -- the key of the root entry that `marks` are of
     marks TEXT,                             -- what it can be found by (engine/entries.py), with a space between; a thread
                                             -- without marks is always looked at
-    late_of TEXT,                           -- the id of the checkpoint that `late` are of
-    late TEXT                               -- what tasks have added that have written to it
+    late_of TEXT,                           -- the ids of the checkpoints that `late` are of, with a space between
+    late TEXT                               -- what tasks have added that have written to them
 );
 
 CREATE TABLE IF NOT EXISTS items (

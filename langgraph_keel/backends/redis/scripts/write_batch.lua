@@ -32,11 +32,8 @@ end
 -- What is written before a put is not kept so: the put that lists the thread looks for it.
 if late ~= '' and thread.member ~= '' then
   local held = marks_of(thread)
-  if held.late_of ~= id then
-    held.late_of, held.late = id, late
-  elseif not held.late:find(late, 1, true) then
-    held.late = held.late .. ' ' .. late
-  end
+  held.late_of = held.late_of:find(id, 1, true) and held.late_of or held.late_of .. ' ' .. id
+  held.late = held.late:find(late, 1, true) and held.late or held.late .. ' ' .. late
   mark(thread, held)
 end
 arm(thread, ttl)

@@ -137,9 +137,8 @@ if marks ~= '' and state == 'trunk' then
   -- What tasks have written before the thread was listed is not kept so.
   local is_late = thread.member == '' and get(field('write', ns, id, 0))
   held.seq, held.marks = seq, is_late and '' or marks:sub(2)
-  if held.late_of ~= id then
-    held.late_of, held.late = '', ''
-  end
+  local is_kept = held.late_of:find(id, 1, true)
+  held.late_of, held.late = is_kept and id or '', is_kept and held.late or ''
 end
 index(thread, member, held)
 put('thread', life_line(thread))
