@@ -155,3 +155,26 @@ def test_a_store_that_is_sealed_is_not_checked_without_its_key(tmp_path: Path) -
         assert list(saver.check()) == []
     with SqliteSaver(tmp_path / "agent.db") as saver, pytest.raises(KeyMissing, match="is encrypted"):
         list(saver.check())
+
+
+def test_an_index_of_threads_that_is_wrong_is_found_and_can_be_thrown_away(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    with SqliteSaver(path) as saver:
+        for thread in "abc":
+            saver.put({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+        listed = [info.thread_id for info in saver.threads()]
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE thread_index SET name = 'x' WHERE name = 'a'")
+        connection.execute("UPDATE thread_index SET put_at = '2000' WHERE name = 'c'")
+    with SqliteSaver(path) as saver:
+        assert [finding for finding in saver.check() if "lists say" in finding.message]
+    with connection:
+        connection.execute("DROP TABLE thread_index")
+    connection.close()
+    with SqliteSaver(path, read_only=True) as saver:
+        assert [info.thread_id for info in saver.threads()] == listed
+        assert list(saver.threads(owner="nobody")) == []
+    with SqliteSaver(path) as saver:
+        assert [info.thread_id for info in saver.threads(status="idle")] == listed
+        assert list(saver.check()) == []

@@ -139,6 +139,7 @@ PAIR = Pair(
         "growth",
         "prune",
         "threads",
+        "lists",
         "fork",
         "memory",
         "ledger",

@@ -64,6 +64,6 @@ PAIR = Pair(
     ours=Backend("keel-redis", _keel, _keel, stored, trip=_trip),
     theirs=None,
     targets=REDIS,
-    measures=("requests", "footprint", "cells", "turns", "threads", "ledger", "provenance", "diff", "travel"),
+    measures=("requests", "footprint", "cells", "turns", "threads", "lists", "ledger", "provenance", "diff", "travel"),
     serve=serve,
 )

@@ -44,6 +44,7 @@ PAIR = Pair(
         "growth",
         "fork",
         "threads",
+        "lists",
         "memory",
         "ledger",
         "provenance",

@@ -44,6 +44,7 @@ SQLITE = {
     "stored, over that at half": Target(2.1, "≤ 2.1 ×", "figure"),
     "fork": Target(5000, "≤ 5 KB", "figure"),
     "threads": Target(2, "≥ 2", at_least=True),
+    "lists": Target(50, "≤ 50 ms", "figure"),
     "memory": Target(64_000, "no more", "figure"),
     "ledger: hit": Target(1, "< 1 ms", "figure"),
     "keel threads": Target(400, "≤ 400 ms", "figure"),
@@ -61,6 +62,7 @@ POSTGRES = {
     "stored, beside DeltaChannel": LESS,
     "written": Target(1 / 50, "≤ 1/50"),
     "threads": Target(2, "≥ 2", at_least=True),
+    "lists": Target(50, "≤ 50 ms", "figure"),
     "prune": Target(1 / 5, "≤ 1/5"),
     "provenance": PROVENANCE,
     "diff": DIFF,
@@ -69,6 +71,7 @@ POSTGRES = {
 REDIS = {
     "document: stored": bytes_at_most(2000),
     "ledger: hit": at_most(3),
+    "lists": Target(100, "≤ 100 ms", "figure"),
     "request": at_most(2),
     "footprint": at_most(2),
     "provenance": PROVENANCE,

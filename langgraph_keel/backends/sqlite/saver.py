@@ -20,8 +20,8 @@ from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import schema
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, LockFile, SqliteDriver, named_errors
-from langgraph_keel.backends.sqlite.entries import Work
-from langgraph_keel.backends.sqlite.store import SqliteStore
+from langgraph_keel.backends.sqlite.entries import LAST, Execute, Work
+from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CorruptStore, StoreBusy
 from langgraph_keel.options import SaverOptions, check_values
@@ -104,19 +104,37 @@ SELECT count(*) FROM entries e WHERE e.state <> 2 AND NOT EXISTS (
 """
 
 
+def _count_mislisted(execute: Execute) -> list[Any]:
+    return execute(_MISLISTED).fetchall() if has_index(execute) else [(0,)]
+
+
+_MISLISTED = f"""
+SELECT count(*) FROM threads t LEFT JOIN thread_index i ON i.thread = t.id
+WHERE EXISTS (SELECT 1 FROM entries WHERE key BETWEEN t.id << 32 AND t.id << 32 | {LAST} AND state < 2)
+AND (i.name IS NOT t.name OR i.put_at IS NOT NULL AND i.put_at <> (
+    SELECT put_at FROM entries WHERE key BETWEEN t.id << 32 AND t.id << 32 | {LAST} AND state < 2
+    ORDER BY key DESC LIMIT 1
+))
+"""
+
+
 def check(driver: SqliteDriver) -> Iterator[Finding]:
-    """Have SQLite look at its pages and indexes; and see whether each checkpoint belongs to a thread."""
+    """Have SQLite look at its pages and indexes; and see whether each checkpoint belongs to a thread that is listed."""
     from langgraph_keel.retention.check import Finding
 
     advice = "bring a backup back, or copy what can be read to another store"
     try:
         rows = driver.send(Work(lambda execute: execute("PRAGMA integrity_check").fetchall()))
         ((unnamed,),) = driver.send(Work(lambda execute: execute(_UNNAMED).fetchall()))
+        ((mislisted,),) = driver.send(Work(_count_mislisted))
     except CorruptStore as error:
-        rows, unnamed = [(str(error),)], 0
+        rows, unnamed, mislisted = [(str(error),)], 0, 0
     yield from (Finding("lost", None, driver.path, str(problem), advice) for (problem,) in rows if problem != "ok")
     if unnamed:
         yield Finding("lost", None, driver.path, f"{unnamed:,} checkpoints belong to no thread", advice)
+    if mislisted:
+        again = "DROP TABLE thread_index (with sqlite3): it is made again when the store is opened"
+        yield Finding("decide", None, driver.path, f"lists say of {mislisted:,} threads what is not so", again)
 
 
 class SqliteOptions(SaverOptions, total=False):

@@ -261,15 +261,18 @@ _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.lat
 _NO_INDEX = "(SELECT id AS thread, name, NULL AS put_at, NULL AS marks, NULL AS late FROM threads)"
 
 
+def has_index(execute: Execute) -> bool:
+    """Return whether there is an index of threads: not in a store of an earlier Keel that is only read."""
+    return bool(execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone())
+
+
 def _thread_rows(
     after: tuple[str, str] | None, limit: int, offset: int, terms: Sequence[str], tenant: str, execute: Execute
 ) -> list[Any]:
     of_tenant, bounds = _of_tenant("i.name", tenant)
-    # An earlier Keel has made no index, and here the store may only be read.
-    has_index = execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone()
     rows = execute(
         f"SELECT i.thread, i.name, coalesce(i.put_at, {_PUT_AT}) AS at "
-        f"FROM {'thread_index' if has_index else _NO_INDEX} i WHERE {of_tenant} AND at IS NOT NULL "
+        f"FROM {'thread_index' if has_index(execute) else _NO_INDEX} i WHERE {of_tenant} AND at IS NOT NULL "
         f"{_FOUND_BY * len(terms)}{'AND (at, i.name) < (?, ?)' if after else ''} "
         "ORDER BY at DESC, i.name DESC LIMIT ? OFFSET ?",
         (*bounds, *(term for term in terms for _ in "12"), *(after or ()), limit, offset),
