@@ -301,10 +301,14 @@ def error_class(error: object) -> str:
 
 
 def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
-    """Return what the thread of a checkpoint can be found by: its status, and the nodes that run next."""
+    """Return what the thread of a checkpoint can be found by: its status.
+
+    Not by the nodes that run next: what threads are found by would change with every put. Those that have such nodes
+    are few, and are looked at.
+    """
     triggers = {name: value for name, value in checkpoint["channel_values"].items() if is_trigger(name)}
     nodes = next_nodes(checkpoint, triggers) if triggers else ()
-    return [f"status:{status_of(source, nodes)}", *(f"node:{node}" for node in nodes)]
+    return [f"status:{status_of(source, nodes)}"]
 
 
 def terms_of_writes(writes: Iterable[tuple[str, Any]], codec: Codec) -> list[str]:

@@ -1,12 +1,13 @@
 """Measure 20, `lists`: the first page of a list of 100,000 threads, all of them or some.
 
 Each thread has one checkpoint, put with its owner (one of 1000). Of 33 threads one has a node to run, of 500 one has
-failed. LangGraph's savers have no list of threads.
+failed. They were put to in the last 30 days. LangGraph's savers have no list of threads.
 """
 
 import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -31,11 +32,14 @@ def fill(saver: Any, threads: int) -> None:
     """Put the threads, many at once."""
     chosen = random.Random("lists")
     with ThreadPoolExecutor(32) as pool:
-        list(pool.map(partial(_put, saver), range(threads), [chosen.random() for _ in range(threads)]))
+        chances = [(chosen.random(), chosen.random()) for _ in range(threads)]
+        list(pool.map(partial(_put, saver), range(threads), chances))
 
 
-def _put(saver: Any, number: int, chance: float) -> None:
+def _put(saver: Any, number: int, chances: tuple[float, float]) -> None:
+    chance, age = chances
     checkpoint = empty_checkpoint()
+    checkpoint["ts"] = (datetime.now(UTC) - age * timedelta(days=30)).isoformat()
     if chance < 0.03:
         checkpoint["channel_values"] = {"branch:to:tools": None}
         checkpoint["channel_versions"] = {"branch:to:tools": 1}

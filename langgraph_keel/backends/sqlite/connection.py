@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from langgraph_keel.backends.paths import SQLITE_ID
+from langgraph_keel.backends.sqlite.entries import FILL_INDEX
 from langgraph_keel.errors import (
     NewerFormat,
     NotAKeelStore,
@@ -152,7 +153,7 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
         raise NotSetUp(
             f"{path} has no table {min(missing)}, which is new, and auto_setup is off: call saver.setup() once"
         )
-    connection.executescript(f"BEGIN IMMEDIATE; {schema()} {FILL_INDEX} COMMIT;")
+    connection.executescript(f"BEGIN IMMEDIATE; {schema()} {FILL_INDEX}; COMMIT;")
 
 
 def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
@@ -164,9 +165,6 @@ def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode not in ("wal", "memory"):
         raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
-
-
-FILL_INDEX = "INSERT OR IGNORE INTO thread_index (thread, name) SELECT id, name FROM threads;"
 
 
 def schema() -> str:

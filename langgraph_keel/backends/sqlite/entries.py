@@ -155,6 +155,9 @@ class Situation(NamedTuple):
         same: Key of the entry that already has the new id.
         parent: Key of the parent.
         has_base: Whether the base is still there.
+        listed: When the thread was put to, as lists have it.
+        marks: What it can be found by; `None` if it is not listed.
+        has_late: Whether tasks have added to that.
     """
 
     place: Place
@@ -163,6 +166,9 @@ class Situation(NamedTuple):
     same: int | None
     parent: int | None
     has_base: bool
+    listed: str | None = None
+    marks: str | None = None
+    has_late: bool = False
 
 
 OF_THREAD = f"key BETWEEN t.id << 32 AND t.id << 32 | {LAST}"
@@ -173,8 +179,9 @@ SITUATION = (
     "(SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 1 ORDER BY key DESC LIMIT 1)), "
     "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
     "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
-    "EXISTS (SELECT 1 FROM entries WHERE key = ? AND state < 2) "
-    "FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
+    "EXISTS (SELECT 1 FROM entries WHERE key = ? AND state < 2), i.put_at, i.marks, i.late IS NOT NULL "
+    "FROM threads t JOIN namespaces n ON n.thread = t.id LEFT JOIN thread_index i ON i.thread = t.id "
+    "WHERE t.name = ? AND n.name = ?"
 )
 IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
 IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
@@ -399,7 +406,7 @@ def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
 
 
 def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
-    place, seq, name = before.place, before.seq + 1, new.address.thread_id
+    place, seq = before.place, before.seq + 1
     slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
     first = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
     for channel, rows in new.repacks.items():
@@ -424,22 +431,17 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
             new.header,
         ),
     )
-    if state == 0 and not place.nested:
-        marks = " ".join(new.terms)
-        execute(FIND_HEAD, (place.thread, name, new.updated_at, key, marks, new.address.checkpoint_id))
-    else:
-        execute(FIND_TIME, (place.thread, name, new.updated_at))
+    _find_by(execute, new, before, state == 0 and not place.nested)
     return Stored(key, first)
 
 
 FIND_HEAD = (
-    "INSERT INTO thread_index (thread, name, put_at, head, marks) VALUES (?1, ?2, ?3, ?4, ?5) "
-    "ON CONFLICT (thread) DO UPDATE SET put_at = ?3, head = ?4, marks = ?5, "
-    "late_of = iif(instr(late_of, ?6), ?6, NULL), late = iif(instr(late_of, ?6), late, NULL)"
+    "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?1, ?2, ?3, ?4) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = ?3, marks = ?4, "
+    "late_of = iif(instr(late_of, ?5), ?5, NULL), late = iif(instr(late_of, ?5), late, NULL)"
 )
 FIND_TIME = (
-    "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
-    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
+    "INSERT INTO thread_index (thread, name, put_at) VALUES (?1, ?2, ?3) ON CONFLICT (thread) DO UPDATE SET put_at = ?3"
 )
 FIND_LATE = (
     "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?1, ?2 FROM threads WHERE name = ?3 "
@@ -447,14 +449,28 @@ FIND_LATE = (
     "late_of = iif(instr(late_of, ?1), late_of, coalesce(late_of || ' ', '') || ?1), "
     "late = iif(instr(late, ?2), late, coalesce(late || ' ', '') || ?2)"
 )
-FORGET = (
-    "UPDATE thread_index SET put_at = NULL, head = NULL, marks = NULL "
-    "WHERE thread = (SELECT id FROM threads WHERE name = ?) AND ("
-    "NOT EXISTS (SELECT 1 FROM entries WHERE key = head AND state = 0) OR put_at IS NOT ("
-    f"SELECT put_at FROM entries WHERE key BETWEEN thread << 32 AND thread << 32 | {LAST} AND state < 2 "
-    "ORDER BY key DESC LIMIT 1))"
+PUT_AT = (
+    f"SELECT e.put_at FROM entries e WHERE e.key BETWEEN {{thread}} << 32 AND ({{thread}} << 32 | {LAST}) "
+    "AND e.state < 2 ORDER BY e.key DESC LIMIT 1"
 )
-"""Forgets what the index says of a thread whose head is another one by now, or whose last entry is."""
+"""When a thread was put to last, by its newest entry."""
+FILL_INDEX = (
+    "INSERT OR IGNORE INTO thread_index (thread, name, put_at) "
+    f"SELECT t.id, t.name, ({PUT_AT.replace('{thread}', 't.id')}) FROM threads t"
+)
+TENS = 18
+"""The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
+
+
+def _find_by(execute: Execute, new: NewEntry, before: Situation, is_head: bool) -> None:
+    """Keep what a thread can be found by, and when it was put to, if that is not so already."""
+    marks, at = " ".join(new.terms), new.updated_at
+    is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
+    if is_head and not (is_timed and marks == before.marks and not before.has_late):
+        name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id
+        execute(FIND_HEAD, (before.place.thread, name, at, marks, checkpoint_id))
+    elif not is_timed:
+        execute(FIND_TIME, (before.place.thread, new.address.thread_id, at))
 
 
 def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:

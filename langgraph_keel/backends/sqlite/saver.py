@@ -20,7 +20,7 @@ from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import schema
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, LockFile, SqliteDriver, named_errors
-from langgraph_keel.backends.sqlite.entries import LAST, Execute, Work
+from langgraph_keel.backends.sqlite.entries import PUT_AT, TENS, Execute, Work
 from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CorruptStore, StoreBusy
@@ -109,12 +109,9 @@ def _count_mislisted(execute: Execute) -> list[Any]:
 
 
 _MISLISTED = f"""
-SELECT count(*) FROM threads t LEFT JOIN thread_index i ON i.thread = t.id
-WHERE EXISTS (SELECT 1 FROM entries WHERE key BETWEEN t.id << 32 AND t.id << 32 | {LAST} AND state < 2)
-AND (i.name IS NOT t.name OR i.put_at IS NOT NULL AND i.put_at <> (
-    SELECT put_at FROM entries WHERE key BETWEEN t.id << 32 AND t.id << 32 | {LAST} AND state < 2
-    ORDER BY key DESC LIMIT 1
-))
+SELECT count(*) FROM (SELECT id, name, ({PUT_AT.replace("{thread}", "id")}) AS put_at FROM threads) t
+LEFT JOIN thread_index i ON i.thread = t.id
+WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TENS}) IS NOT substr(t.put_at, 1, {TENS}))
 """
 
 

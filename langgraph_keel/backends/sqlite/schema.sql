@@ -42,18 +42,19 @@ CREATE INDEX IF NOT EXISTS entries_by_mark ON entries (mark);
 CREATE INDEX IF NOT EXISTS entries_of_subgraphs ON entries (namespace) WHERE nested;
 CREATE INDEX IF NOT EXISTS entries_by_run ON entries (run) WHERE run IS NOT NULL;
 
--- What lists of threads are made from, a row for each that was put or copied: with it, 100,000 threads are looked through
--- in 30 ms; by the last entry of each, it took 170. It can be thrown away, and is made again when the store is opened.
+-- What lists of threads are made from. It can be thrown away, and is made again when the store is opened. A put changes
+-- a row only if its thread can be found by something else from then on, or if ten seconds have passed: one page more to
+-- write took a twentieth of the time of a put.
 CREATE TABLE IF NOT EXISTS thread_index (
     thread INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
-    put_at TEXT,                            -- of the entry put last; NULL if that is to be looked up
-    head INTEGER,                           -- the key of the root entry that `marks` are of
+    put_at TEXT,                            -- of a put in the same ten seconds as the last one; NULL if there is none
     marks TEXT,                             -- what it can be found by (engine/entries.py), with a space between; a thread
                                             -- without marks is always looked at
     late_of TEXT,                           -- the ids of the checkpoints that `late` are of, with a space between
     late TEXT                               -- what tasks have added that have written to them
 );
+CREATE INDEX IF NOT EXISTS thread_index_by_time ON thread_index (put_at);
 
 CREATE TABLE IF NOT EXISTS items (
     key INTEGER PRIMARY KEY,                -- channel << 32 | number of the first item

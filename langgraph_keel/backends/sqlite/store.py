@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from langgraph_keel.backends.sqlite.entries import (
     COLUMNS,
-    FORGET,
     LAST,
     PLAIN,
+    PUT_AT,
     SHOWN,
+    TENS,
     Execute,
     Place,
     Slots,
@@ -117,7 +118,7 @@ class SqliteStore(SqliteEntries):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.show_threads`."""
-        show = partial(_show_threads, after, limit, terms, self._tenant)
+        show = partial(_read_threads, after, limit, terms, self._tenant)
         found: Sequence[Listed] = yield Work(show, takes_bytes=True)
         return found
 
@@ -231,34 +232,32 @@ def _find_runs(run_ids: list[str], tenant: str, execute: Execute) -> list[str]:
 def _read_threads(
     after: tuple[str, str] | None, limit: int, terms: Sequence[str], tenant: str, execute: Execute
 ) -> list[Listed]:
-    """See `Store.read_threads`."""
-    return [_info(execute, *row) for row in _thread_rows(after, limit, 0, terms, tenant, execute)]
+    """See `Store.read_threads`, and `show_threads`: there a text that is none comes as bytes."""
+    found: list[tuple[str, str, int]] = []
+    tens = ""
+    for thread, name, rough, at in _threads_from(after, terms, tenant, execute):
+        if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
+            _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, at)
+            continue
+        if len(found) >= limit and rough[:TENS] < tens:
+            break  # those of the last ten seconds are all there, in whichever order the index has them
+        if after is None or (at, name) < after:
+            found.append((at, name, thread))
+            tens = rough[:TENS]
+    found.sort(reverse=True)
+    return [_info(execute, thread, name, at) for at, name, thread in found[:limit]]
 
 
-def _show_threads(
-    after: tuple[str, str] | None, limit: int, terms: Sequence[str], tenant: str, execute: Execute
-) -> list[Listed]:
-    """See `Store.show_threads`. Where a text is none, it comes as bytes."""
-    page: list[Listed] = []
-    offset, has_more = 0, True
-    while has_more and len(page) < limit:
-        wanted = limit - len(page)
-        rows = _thread_rows(after, wanted, offset, terms, tenant, execute)
-        offset, has_more = offset + len(rows), len(rows) == wanted
-        for thread, name, updated_at in rows:
-            if not (isinstance(name, str) and isinstance(updated_at, str)):
-                _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, updated_at)
-                continue
-            page.append(_info(execute, thread, name, updated_at))
-    return page
-
-
-_PUT_AT = (
-    f"(SELECT e.put_at FROM entries e WHERE e.key BETWEEN i.thread << 32 AND (i.thread << 32 | {LAST}) AND e.state < 2 "
-    "ORDER BY e.key DESC LIMIT 1)"
+_NO_INDEX = (
+    f"(SELECT t.id AS thread, t.name, NULL AS marks, NULL AS late, ({PUT_AT.replace('{thread}', 't.id')}) AS put_at "
+    "FROM threads t)"
 )
 _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
-_NO_INDEX = "(SELECT id AS thread, name, NULL AS put_at, NULL AS marks, NULL AS late FROM threads)"
+_PAST = "\U0010ffff"
+_RELIST = (
+    f"UPDATE thread_index SET put_at = ({PUT_AT.replace('{thread}', 'thread')}), marks = iif(?, marks, NULL) "
+    "WHERE thread = ?"
+)
 
 
 def has_index(execute: Execute) -> bool:
@@ -266,18 +265,22 @@ def has_index(execute: Execute) -> bool:
     return bool(execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone())
 
 
-def _thread_rows(
-    after: tuple[str, str] | None, limit: int, offset: int, terms: Sequence[str], tenant: str, execute: Execute
-) -> list[Any]:
+def _threads_from(
+    after: tuple[str, str] | None, terms: Sequence[str], tenant: str, execute: Execute
+) -> Iterator[tuple[int, Any, Any, Any]]:
+    """Yield threads, the last ten seconds first: id, name, and the time of a put in the same ten seconds and the last.
+
+    With a place, those of its ten seconds and before.
+    """
     of_tenant, bounds = _of_tenant("i.name", tenant)
     rows = execute(
-        f"SELECT i.thread, i.name, coalesce(i.put_at, {_PUT_AT}) AS at "
-        f"FROM {'thread_index' if has_index(execute) else _NO_INDEX} i WHERE {of_tenant} AND at IS NOT NULL "
-        f"{_FOUND_BY * len(terms)}{'AND (at, i.name) < (?, ?)' if after else ''} "
-        "ORDER BY at DESC, i.name DESC LIMIT ? OFFSET ?",
-        (*bounds, *(term for term in terms for _ in "12"), *(after or ()), limit, offset),
+        f"SELECT i.thread, i.name, i.put_at, ({PUT_AT.replace('{thread}', 'i.thread')}) "
+        f"FROM {'thread_index' if has_index(execute) else _NO_INDEX} i WHERE {of_tenant} AND i.put_at IS NOT NULL "
+        f"{_FOUND_BY * len(terms)}{'AND i.put_at < ?' if after else ''} ORDER BY i.put_at DESC",
+        (*bounds, *(term for term in terms for _ in "12"), *([after[0][:TENS] + _PAST] if after else ())),
     )
-    return rows.fetchall()
+    while row := rows.fetchone():
+        yield row
 
 
 def _info(execute: Execute, thread: int, name: str, updated_at: str) -> Listed:
@@ -346,6 +349,8 @@ def _remove_entries(
 ) -> None:
     """See `Store.remove_entries`."""
     _raise_floor(execute, thread_id)
+    place = find_place(execute, Address(thread_id))
+    head = head_of(execute, place) if place else None
     for stamp in gone:
         row = execute("SELECT mark, id, namespace FROM entries WHERE key = ?", (stamp,)).fetchone()
         if row:
@@ -358,7 +363,8 @@ def _remove_entries(
             kept = {slots[name].slot for name in channels if name in slots}
             refs = [ref for ref in PLAIN.unpack(open_frame(row[1])) if ref[0] in kept]
             execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(PLAIN.pack(refs)), stamp))
-    execute(FORGET, (thread_id,))
+    if place is not None:
+        execute(_RELIST, (head == head_of(execute, place), place.thread))
 
 
 def _raise_floor(execute: Execute, thread_id: str) -> None:
@@ -457,11 +463,12 @@ def _copy_thread(source: str, target: str, upto: Entry | None, execute: Execute)
         # know it.
         floor = last_seq(execute, old[0])
         ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
-        execute("INSERT INTO thread_index (thread, name) VALUES (?, ?)", (new, target))
         stamp = upto.stamp if upto else None
         for place, name in _namespaces_of(execute, source):
             _copy_namespace(execute, Part(place, span(old[0])[0], span(old[0])[1]), new, name, stamp)
         _make_head(execute, new, upto)
+        execute("INSERT INTO thread_index (thread, name) VALUES (?, ?)", (new, target))
+        execute(_RELIST, (False, new))
     return Copied()
 
 
