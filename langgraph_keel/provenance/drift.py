@@ -109,12 +109,11 @@ class Spent(NamedTuple):
         return self.input, self.output
 
     def add(self, call: Record) -> Spent:
-        """Return what it is with one call more."""
-        usage, cost = call.get("usage") or {}, call.get("cost")
-        given, written = (
-            count if type(count) is int else 0 for count in map(usage.get, ("input_tokens", "output_tokens"))
-        )
-        total = self.cost if cost is None else (self.cost or 0.0) + cost
+        """Return what it is with one call more; what a damaged record says is left out."""
+        usage, cost = call.get("usage"), call.get("cost")
+        counts = map(usage.get, ("input_tokens", "output_tokens")) if isinstance(usage, Mapping) else (0, 0)
+        given, written = (count if type(count) is int else 0 for count in counts)
+        total = (self.cost or 0.0) + cost if isinstance(cost, int | float) else self.cost
         return Spent(self.input + given, self.output + written, total)
 
 
