@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from trajectory_worlds import World, saver, world
 
-from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ThreadInfo
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ThreadInfo, count_threads
 from langgraph_keel.engine.queries import PAGE
 
 __all__ = ["saver", "world"]  # fixtures
@@ -51,3 +51,31 @@ def test_a_limit_counts_threads_over_pages(saver: KeelSaver, world: World) -> No
 def test_a_limit_that_cannot_be_meant_is_refused() -> None:
     with MemorySaver() as saver, pytest.raises(InvalidInput, match="limit"):
         asyncio.run(asynchronously(saver, -1))
+
+
+def test_a_list_says_what_the_models_took(saver: KeelSaver, world: World) -> None:
+    world.cost = 0.25
+    world.run(saver, "t")  # asks twice
+    (info,) = saver.threads()
+    assert (info.tokens, info.cost, info.status) == ((20, 4), 0.5, "done")
+    world.cost = None
+    world.run(saver, "t")
+    (info,) = saver.threads(model="m-1", status="done")
+    assert (info.tokens, info.cost) == ((40, 8), 0.5)
+    ends = [moment for moment in saver.timeline("t") if not moment.next]
+    assert len(ends) == 2
+    saver.rewind(min(ends, key=lambda moment: moment.position).config)
+    assert [each.tokens for each in saver.threads()] == [(20, 4)]
+    saver.prune(["t"])
+    assert [each.tokens for each in saver.threads()] == [(20, 4)]
+    world.run(saver, "other")
+    counts = count_threads(saver.threads())
+    assert (counts.all.threads, counts.all.tokens, counts.all.cost) == (2, (40, 8), 0.5)
+
+
+def test_versions_that_cannot_be_compared_keep_no_checkpoint_away() -> None:
+    with MemorySaver() as saver:
+        place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        odd = {"channel_versions": {"branch:to:act": 2}, "versions_seen": {"act": {"branch:to:act": "1"}}}
+        saver.put(place, {**empty_checkpoint(), "channel_values": {"branch:to:act": None}, **odd}, {}, {})  # type: ignore[typeddict-item]
+        assert [info.next for info in saver.threads(status="running", node="act")] == [("act",)]
