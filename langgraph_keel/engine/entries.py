@@ -247,6 +247,10 @@ def is_trigger(channel: str) -> bool:
     return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)
 
 
+def _is_named_trigger(channel: object) -> bool:
+    return isinstance(channel, str) and is_trigger(channel)  # what is none is refused by name, later
+
+
 def next_nodes(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the nodes that run next, by the channels of a `StateGraph`."""
     targets = (_target(checkpoint, channel, value) for channel, value in values.items())
@@ -309,7 +313,7 @@ def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
     Not by the nodes that run next: what threads are found by would change with every put. Those that have such nodes
     are few, and are looked at.
     """
-    triggers = {name: value for name, value in checkpoint["channel_values"].items() if is_trigger(name)}
+    triggers = {name: value for name, value in checkpoint["channel_values"].items() if _is_named_trigger(name)}
     nodes = next_nodes(checkpoint, triggers) if triggers else ()
     return [f"status:{status_of(source, nodes)}"]
 

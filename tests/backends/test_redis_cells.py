@@ -164,7 +164,7 @@ def test_a_deleted_thread_leaves_no_key(opened: Open, behind: Any, redis_prefix:
     put(saver, 1)
     for shelf in (MINE, SHARED):
         swap(saver, "k", None, cell("1", b"body", origin="t"), shelf)
-    assert len(keys(behind, redis_prefix, "")) == 1 + 1 + 1 + 2 + 2
+    assert len(keys(behind, redis_prefix, "")) == 1 + 1 + 1 + 1 + 2 + 2  # the format, thread, index, marks; cells
     caller.delete_thread("t")
     assert keys(behind, redis_prefix, "") == [f"{redis_prefix}:keel".encode()]
     caller.close()

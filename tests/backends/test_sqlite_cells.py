@@ -128,7 +128,7 @@ def without_cells(store: Path) -> Path:
 def test_a_store_from_before_gets_the_tables(without_cells: Path) -> None:
     before = without_cells.read_bytes()
     with SqliteSaver(without_cells, auto_setup=False) as saver:
-        with pytest.raises(NotSetUp, match=r"keel\.db has no tables for cells.*call saver\.setup"):
+        with pytest.raises(NotSetUp, match=r"keel\.db has no table cells.*call saver\.setup"):
             value_of(saver)
         assert without_cells.read_bytes() == before
         saver.setup()

@@ -76,6 +76,7 @@ DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
 RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
 TRIES = 8
+_MADE = {"cells.sql": "keel_cells", "index.sql": "index of threads"}
 
 Rows: TypeAlias = list[Any]
 
@@ -95,7 +96,9 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
             return
         if read_only and missing == ["index.sql"]:
             return  # lists are not narrowed then
-        what = "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel ran no {missing[0]}"
+        what = (
+            "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel made no {_MADE[missing[0]]}"
+        )
         if read_only:
             raise NotFound(f"{where}: {what}")
         if not create:
