@@ -287,15 +287,15 @@ class ReadingContract(RigFixtures):
         goes_on = {f"{BRANCH_TO}act": None}
         for thread, owner, values in (("a", "ada", ends), ("b", "bob", goes_on), ("c", "ada", goes_on)):
             rig.author(thread).put(values, metadata={"user_id": owner})
-        assert _found(rig, owner="ada") == ["a", "c"]
-        assert _found(rig, status="done") == ["a"]
-        assert _found(rig, status="running", node="act") == ["b", "c"]
-        assert _found(rig, owner="ada", node="act") == ["c"]
-        assert _found(rig, owner="nobody") == _found(rig, node="none") == []
+        assert _find_threads(rig, owner="ada") == ["a", "c"]
+        assert _find_threads(rig, status="done") == ["a"]
+        assert _find_threads(rig, status="running", node="act") == ["b", "c"]
+        assert _find_threads(rig, owner="ada", node="act") == ["c"]
+        assert _find_threads(rig, owner="nobody") == _find_threads(rig, node="none") == []
         rig.author("a").put(goes_on, metadata={"user_id": "bob"})
         rig.author("b", "inner:1").put(ends, metadata={"user_id": "eve"})  # that of a subgraph tells nothing
-        assert (_found(rig, owner="ada"), _found(rig, owner="bob")) == (["c"], ["a", "b"])
-        assert (_found(rig, status="done"), _found(rig, node="act"), _found(rig, owner="eve")) == (
+        assert (_find_threads(rig, owner="ada"), _find_threads(rig, owner="bob")) == (["c"], ["a", "b"])
+        assert (_find_threads(rig, status="done"), _find_threads(rig, node="act"), _find_threads(rig, owner="eve")) == (
             [],
             ["a", "b", "c"],
             [],
@@ -306,15 +306,15 @@ class ReadingContract(RigFixtures):
         other.put({})
         rig.face.put_writes(at("t", "", "00000001"), [(ERROR, ValueError("early"))], "task")  # before its checkpoint
         author.put({}, checkpoint_id="00000001")
-        assert (_found(rig, status="failed"), _found(rig, error="ValueError")) == (["t"], ["t"])
+        assert (_find_threads(rig, status="failed"), _find_threads(rig, error="ValueError")) == (["t"], ["t"])
         second = author.put({}, checkpoint_id="00000002")
-        assert _found(rig, status="failed") == _found(rig, error=ValueError) == []
+        assert _find_threads(rig, status="failed") == _find_threads(rig, error=ValueError) == []
         rig.face.put_writes(second, [(ERROR, KeyError("k"))], "one")
         rig.face.put_writes(second, [("out", 1)], "two")
         rig.face.put_writes(second, [(INTERRUPT, (Interrupt("?", id="i"),))], "three")
-        assert (_found(rig, status="waiting"), _found(rig, status="failed")) == (["t"], [])
+        assert (_find_threads(rig, status="waiting"), _find_threads(rig, status="failed")) == (["t"], [])
         rig.face.put_writes(second, [("out", 1)], "three")
-        assert (_found(rig, status="waiting"), _found(rig, error=KeyError)) == ([], ["t"])
+        assert (_find_threads(rig, status="waiting"), _find_threads(rig, error=KeyError)) == ([], ["t"])
 
     def test_threads_are_found_after_their_latest_checkpoint_is_gone(self, rig: Rig) -> None:
         author = rig.author("t")
@@ -322,16 +322,20 @@ class ReadingContract(RigFixtures):
             config = author.put({}, metadata={"user_id": owner, "run_id": f"run {number}"})
         rig.face.put_writes(config, [(ERROR, ValueError("late"))], "task")
         rig.face.delete_for_runs(["run 2"])
-        assert (_found(rig, owner="bob"), _found(rig, owner="eve"), _found(rig, status="failed")) == (["t"], [], [])
+        assert (
+            _find_threads(rig, owner="bob"),
+            _find_threads(rig, owner="eve"),
+            _find_threads(rig, status="failed"),
+        ) == (["t"], [], [])
         rig.face.saver.copy_thread("t", "copy")
-        assert _found(rig, owner="bob") == ["copy", "t"]
+        assert _find_threads(rig, owner="bob") == ["copy", "t"]
         rig.face.delete_thread("t")
-        assert _found(rig, owner="bob") == ["copy"]
+        assert _find_threads(rig, owner="bob") == ["copy"]
         rig.author("t").put({}, metadata={"user_id": "ada"})
-        assert (_found(rig, owner="bob"), _found(rig, owner="ada")) == (["copy"], ["t"])
+        assert (_find_threads(rig, owner="bob"), _find_threads(rig, owner="ada")) == (["copy"], ["t"])
 
 
-def _found(rig: Rig, **wanted: Any) -> list[str]:
+def _find_threads(rig: Rig, **wanted: Any) -> list[str]:
     return sorted(info.thread_id for info in rig.face.saver.threads(**wanted))
 
 
