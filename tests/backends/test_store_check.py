@@ -169,6 +169,9 @@ def test_an_index_of_threads_that_is_wrong_is_found_and_can_be_thrown_away(tmp_p
         connection.execute("UPDATE thread_index SET put_at = '2000' WHERE name = 'c'")
     with SqliteSaver(path) as saver:
         assert [finding for finding in saver.check() if "lists say" in finding.message]
+        session = saver.engine.session
+        named = saver.engine.run(session.store.read_threads(None, 10))
+        assert [info.thread_id for info, _ in named] == listed  # whoever must not miss one does not read the index
     with connection:
         connection.execute("DROP TABLE thread_index")
     connection.close()

@@ -477,9 +477,8 @@ class PostgresStore(Store[Request, Reply]):
 
 def _info(thread: str, name: str | None, put_at: str, count: int, *line: Any) -> Listed:
     latest = None if line[1] is None else name_of(line[3], names_by_key(line[16]))
-    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), _head(
-        Line(*line)
-    ) if latest else None
+    head = _head(Line(*line)) if latest else None
+    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), head
 
 
 def _head(line: Line) -> Entry | None:

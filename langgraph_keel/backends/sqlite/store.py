@@ -111,14 +111,14 @@ class SqliteStore(SqliteEntries):
     def read_threads(
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.read_threads`."""
-        return plan_of(partial(_read_threads, after, limit, terms, self._tenant))
+        """See `Store.read_threads`. By the entries themselves: an index that is damaged must not hide a thread."""
+        return plan_of(partial(_read_threads, after, limit, (), self._tenant, False))
 
     def show_threads(
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.show_threads`."""
-        show = partial(_read_threads, after, limit, terms, self._tenant)
+        show = partial(_read_threads, after, limit, terms, self._tenant, True)
         found: Sequence[Listed] = yield Work(show, takes_bytes=True)
         return found
 
@@ -230,14 +230,16 @@ def _find_runs(run_ids: list[str], tenant: str, execute: Execute) -> list[str]:
 
 
 def _read_threads(
-    after: tuple[str, str] | None, limit: int, terms: Sequence[str], tenant: str, execute: Execute
+    after: tuple[str, str] | None, limit: int, terms: Sequence[str], tenant: str, passes: bool, execute: Execute
 ) -> list[Listed]:
-    """See `Store.read_threads`, and `show_threads`: there a text that is none comes as bytes."""
+    """See `Store.read_threads`, and with `passes` `show_threads`: there a text that is none comes as bytes."""
     found: list[tuple[str, str, int]] = []
     tens = ""
-    for thread, name, rough in _threads_from(after, terms, tenant, execute):
+    for thread, name, rough in _threads_from(after, terms, tenant, passes and has_index(execute), execute):
         (at,) = execute(_PUT_AT, (thread,)).fetchone() or (None,)
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
+            if not passes:
+                raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
             _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, at)
             continue
         if len(found) >= limit and rough[:TENS] < tens:
@@ -270,14 +272,14 @@ def has_index(execute: Execute) -> bool:
 
 
 def _threads_from(
-    after: tuple[str, str] | None, terms: Sequence[str], tenant: str, execute: Execute
+    after: tuple[str, str] | None, terms: Sequence[str], tenant: str, by_index: bool, execute: Execute
 ) -> Iterator[tuple[int, Any, Any]]:
     """Yield threads, those of the last ten seconds first: id, name, and the time of a put in the same ten seconds.
 
     With a place, those of its ten seconds and before.
     """
     of_tenant, bounds = _of_tenant("i.name", tenant)
-    table = "thread_index AS i {indexed}" if has_index(execute) else f"{_NO_INDEX} i"
+    table = "thread_index AS i {indexed}" if by_index else f"{_NO_INDEX} i"
     query = (
         f"SELECT i.thread, i.name, i.put_at FROM {table} WHERE {of_tenant} AND i.put_at IS NOT NULL "
         f"{_FOUND_BY * len(terms)}{'AND i.put_at < ? ' if after else ''}"
