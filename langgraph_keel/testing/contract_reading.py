@@ -305,7 +305,7 @@ class ReadingContract(RigFixtures):
         author, other = rig.author("t"), rig.author("other")
         other.put({})
         rig.face.put_writes(at("t", "", "00000001"), [(ERROR, ValueError("early"))], "task")  # before its checkpoint
-        author.put({}, checkpoint_id="00000001")
+        first = author.put({}, checkpoint_id="00000001")
         assert (_find_threads(rig, status="failed"), _find_threads(rig, error="ValueError")) == (["t"], ["t"])
         second = author.put({}, checkpoint_id="00000002")
         assert _find_threads(rig, status="failed") == _find_threads(rig, error=ValueError) == []
@@ -313,6 +313,8 @@ class ReadingContract(RigFixtures):
         rig.face.put_writes(second, [("out", 1)], "two")
         rig.face.put_writes(second, [(INTERRUPT, (Interrupt("?", id="i"),))], "three")
         assert (_find_threads(rig, status="waiting"), _find_threads(rig, status="failed")) == (["t"], [])
+        rig.face.put_writes(first, [(ERROR, OSError())], "old")  # as a run does that goes on from there
+        assert _find_threads(rig, status="waiting") == ["t"]
         rig.face.put_writes(second, [("out", 1)], "three")
         assert (_find_threads(rig, status="waiting"), _find_threads(rig, error=KeyError)) == ([], ["t"])
 

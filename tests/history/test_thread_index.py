@@ -28,7 +28,7 @@ from langgraph_keel import (
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT
 from langgraph_keel.engine.entries import Status
 
-OPERATIONS = sized(120, 120, 1500)
+OPERATIONS = sized(30, 30, 1500)
 THREADS = ["a", "b", "c", "a/b", "d%", "é"]
 OWNERS, NODES, ERRORS = ("ada", "bob", "a" * 300), ("ask", "act"), (ValueError("no"), KeyError("k"), OSError())
 
