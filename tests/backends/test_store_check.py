@@ -22,7 +22,7 @@ from tiers import sized
 from langgraph_keel import KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
 from langgraph_keel.retention.check import Finding
 
-DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 8, 300)))
+DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 4, 300)))
 __all__ = ["stored"]
 
 
@@ -72,7 +72,7 @@ def test_a_body_that_is_gone_is_found(stored: Place) -> None:
     with spots_of(stored) as spots:
         named = [(spot, spot.kind + spot.where) for spot in spots if spot.value]
         bodies = [spot for spot, name in named if "cells" in name and "body" in name and "name of" not in name]
-        for spot in bodies:
+        for spot in bodies[:: sized(5, 5, 1)]:
             spot.write(b"")
             missed.append(any(isinstance(value, type) for value in look(stored, threads).values()))
             assert found_in(stored) or not missed[-1], (spot.kind, spot.where)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ormsgpack
+from tiers import sized
 
 import langgraph_keel
 from langgraph_keel.engine.serde.serializer import KeelSerializer
@@ -53,6 +54,14 @@ def all_classes() -> dict[tuple[str, str], type]:
         if type(module) is type(sys):
             look(module, name, "")
     return found
+
+
+def classes_to_try() -> dict[tuple[str, str], type]:
+    """All of the packages, Python's own, and in CI one in four of the others: half of these two clients generate."""
+    found = all_classes()
+    others = [name for name in sorted(found) if name[0].partition(".")[0] not in (*PACKAGES, "builtins")]
+    left_out = set(others) - set(others[:: sized(4, 4, 1)])
+    return {name: cls for name, cls in found.items() if name not in left_out}
 
 
 # --- What stored bytes may say of a class, and what an object of it holds ---
@@ -144,7 +153,8 @@ def try_all() -> dict[str, Any]:
     kept: list[Any] = []
     open_to_all = KeelSerializer()
     showing = open_to_all.with_placeholders()
-    for name, cls in all_classes().items():
+    classes = classes_to_try()
+    for name, cls in classes.items():
         shape = shape_of(cls)
         listed = KeelSerializer(types=[cls])
         for data, expected in forge(name, cls, shape):
@@ -171,7 +181,7 @@ def try_all() -> dict[str, Any]:
                     faults.append(f"{name}: {data!r} came back as {type(made)} with {state_of(made, shape)!r:.300}")
                 if made is not None and serializer is open_to_all:
                     result[f"of {name[0].partition('.')[0]} by default"] += 1
-    result["classes"] = len(all_classes())
+    result["classes"] = len(classes)
     return {**result, "faults": faults}
 
 
