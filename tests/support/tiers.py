@@ -103,7 +103,8 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     both = [item for items in by_face.values() for item in items]
     is_everywhere = any(words in name for words in EVERYWHERE)
     if store == "TestMemory":
-        return group, group
+        whole = list(_covering(name, both)) if is_everywhere else group
+        return whole, whole
     if store.startswith("TestSealed"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         return turn if store == SEALED[0] else (), turn if store in SEALED else ()
