@@ -23,11 +23,12 @@ from cli_requests import asked
 from cli_threads import made_store
 from places import KINDS, Place, file_place, files_place, postgres_place, redis_place
 from redis import Redis
-from savers import SERVERS, needing
+from savers import BACKENDS, SAVERS, SERVERS, needing
 from servers.server import Server
 from stores import each_store
 from tiers import Tiers
 
+from langgraph_keel import KeelSaver
 from langgraph_keel.cli import app
 
 # Child processes import what the tests share, as the tests do (`pythonpath` in pyproject.toml).
@@ -148,6 +149,15 @@ def redis_prefix(redis_server: servers.RedisServer) -> Iterator[str]:
     with Redis.from_url(redis_server.url) as client:
         for key in client.scan_iter(match=f"*{prefix}*", count=1000):
             client.unlink(key)
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    """A saver on an empty store, on each backend."""
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield saver
 
 
 @pytest.fixture(params=KINDS)

@@ -13,8 +13,8 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, StateGraph
 from langgraph.types import Interrupt, interrupt
-from savers import SAVERS, needing
-from tool_graphs import ASKED, BACKENDS, FACES, Scripted, answers, calls, hello, resume, run, thread, tool_graph
+from savers import SAVERS
+from tool_graphs import ASKED, FACES, Killed, Scripted, answers, calls, hello, resume, run, thread, tool_graph
 
 from langgraph_keel import InvalidInput, KeelSaver, ToolCache, ToolPolicy
 from langgraph_keel.approvals.interrupts import Ask, answer_of, as_hitl, asks_of, decision_from
@@ -23,13 +23,6 @@ from langgraph_keel.display.jsonable import as_json
 
 ALL = ("approve", "reject", "edit", "answer")
 MODES = ("batched", "per_call")
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        yield saver  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -225,10 +218,6 @@ async def test_a_free_question_gets_the_value(saver: KeelSaver, face: str, decis
 
 
 # -- a tool that was cut off -------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """As much of a crash as one process can have: no `except Exception` sees it."""
 
 
 def mortal(ran: list[int]) -> BaseTool:

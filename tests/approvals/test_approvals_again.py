@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 from approval_questions import Asking, T, go_on, one, paying
-from resume_runs import BACKENDS
-from savers import SAVERS, needing
 from tool_graphs import run
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver
@@ -25,14 +21,6 @@ DECISIONS: list[tuple[str, dict[str, Any]]] = [
     ("reject", {"by": "bob"}),
     ("edit", {"by": "bob", "args": {"amount": 1}}),
 ]
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
 
 
 async def decide(saver: KeelSaver, face: str, kind: str, name: str, **details: Any) -> ApprovalRequest:

@@ -6,9 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -18,8 +16,7 @@ from langgraph.types import interrupt
 from places import Place
 from process_children import exit_code, forked
 from races import context, received
-from resume_runs import ANSWER, BACKENDS, CONFIG, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
-from savers import SAVERS, needing
+from resume_runs import ANSWER, CONFIG, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
 
 from langgraph_keel import KeelSaver
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME
@@ -27,14 +24,6 @@ from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.leases import Pause, this_holder
 from langgraph_keel.engine.runs import begin_run, end_run
 from langgraph_keel.errors import ThreadTaken
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
 
 
 def plant(saver: KeelSaver, holder: str, until: int) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from langgraph.types import interrupt
-from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, asked, book, claim_of, go_on, graph_of, wire
-from savers import SAVERS, needing
+from resume_runs import ANSWER, CONFIG, FACES, State, asked, book, claim_of, go_on, graph_of, wire
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
@@ -19,14 +17,6 @@ from langgraph_keel.errors import ThreadTaken
 from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
 
 each_face = pytest.mark.parametrize("face", FACES)
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
 
 
 class Unlucky(Exception):

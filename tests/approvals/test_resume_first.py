@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Event
 from typing import Annotated, Any, TypedDict
 
@@ -14,7 +12,6 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from resume_runs import runs_of
-from savers import SAVERS, needing
 
 from langgraph_keel import KeelSaver, ThreadTaken
 
@@ -23,14 +20,6 @@ CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 class State(TypedDict):
     said: Annotated[list[str], operator.add]
-
-
-@pytest.fixture(params=["memory", "sqlite", "files", "postgres", "redis"])
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
 
 
 def test_a_task_beside_the_question_runs_once(saver: KeelSaver) -> None:

@@ -20,8 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.func import entrypoint
 from langgraph.types import Command, interrupt
-from resume_runs import BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire, with_runs
-from savers import SAVERS, needing
+from resume_runs import CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire, with_runs
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.errors import ThreadTaken
@@ -35,14 +34,6 @@ NULL_TASK = "00000000-0000-0000-0000-000000000000"
 
 each_face = pytest.mark.parametrize("face", FACES)
 each_way = pytest.mark.parametrize("by_id", [False, True], ids=["plain", "by-id"])
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
 
 
 @pytest.fixture(params=THEIRS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,21 +14,11 @@ from langgraph.config import get_config
 from langgraph.types import Command, interrupt
 from places import Place
 from process_children import exit_code, forked
-from resume_runs import ANSWER, BACKENDS, CONFIG, Held, State, book, claim_of, graph_of, wire, with_runs
-from savers import SAVERS, needing
+from resume_runs import ANSWER, CONFIG, Held, State, book, claim_of, graph_of, wire, with_runs
 
 from langgraph_keel import KeelSaver, ThreadTaken
 from langgraph_keel.approvals.run_claims import held_threads
 from langgraph_keel.engine.runs import check_run
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
-
 
 # -- ways to leave a stream --------------------------------------------------------------------------------------------
 

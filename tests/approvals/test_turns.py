@@ -7,8 +7,7 @@ import operator
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Annotated, Any, TypedDict
 
@@ -19,8 +18,6 @@ from places import Place
 from process_children import exit_code, forked
 from resume_runs import claim_of, runs_of, with_runs
 from rivals import PATIENCE
-from savers import SAVERS, needing
-from tiers import BACKENDS
 
 from langgraph_keel import CheckpointConflict, InvalidInput, KeelSaver, MemorySaver, ThreadTaken
 from langgraph_keel.approvals import turns
@@ -30,12 +27,9 @@ from langgraph_keel.engine.tables import Cells
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield with_runs(saver, on_busy="wait", busy_timeout=PATIENCE)
+@pytest.fixture
+def saver(saver: KeelSaver) -> KeelSaver:
+    return with_runs(saver, on_busy="wait", busy_timeout=PATIENCE)
 
 
 class State(TypedDict, total=False):

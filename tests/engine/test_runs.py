@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event, Thread
 from typing import Annotated, Any, TypedDict
 from uuid import UUID
@@ -21,20 +20,10 @@ from langgraph.func import task
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import RunControl
 from rivals import PATIENCE, FirstStep, Race, with_hook
-from savers import SAVERS, needing
-from tiers import BACKENDS
 
 from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver, ToolCache
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
 
 
 class State(TypedDict, total=False):

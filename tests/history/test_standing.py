@@ -13,6 +13,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from log_graphs import CONFIG, State, graph, say
 from places import Place
+from tool_graphs import Killed
 
 from langgraph_keel import (
     InvalidConfig,
@@ -24,10 +25,6 @@ from langgraph_keel import (
     request_approval,
 )
 from langgraph_keel.errors import short_key
-
-
-class Killed(BaseException):
-    pass
 
 
 @pytest.fixture

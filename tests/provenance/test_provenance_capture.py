@@ -17,11 +17,9 @@ import provenance_graphs  # noqa: F401 - it fills RUNS
 import pytest
 from provenance_nested import piped
 from provenance_runs import ASK, RUNS, START_WITH, Scene, both, calling, graph_of
-from savers import SAVERS, needing
+from savers import BACKENDS, SAVERS, needing
 
 from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver
-
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 
 
 @pytest.fixture(scope="module")

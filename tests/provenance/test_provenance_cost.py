@@ -11,15 +11,12 @@ import pytest
 from langchain_core.messages import AIMessage
 from provenance_models import Fake
 from provenance_runs import ASK, Scene, calling
+from savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver, MemorySaver
 from langgraph_keel.provenance.capture import CAPTURE
 from langgraph_keel.provenance.hook import WAITING_THREADS, WaitingRecord, WaitingRecords
 from langgraph_keel.testing.faults import Counter, with_tap
-
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 async def three_steps(saver: KeelSaver, face: str, durability: str, thread: str, model: Any) -> Scene:

@@ -16,12 +16,9 @@ from process_children import exit_code, forked
 from provenance_graphs import asking, failing
 from provenance_models import Fake
 from provenance_runs import START_WITH, Scene, calling, graph_of, ns_of, thread_config
+from savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver
-
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.tools import tool
 from provenance_models import PROVIDERS, reply_to
 from provenance_runs import ASK, Scene, both
+from savers import each_face
 
 from langgraph_keel import MemorySaver, ModelCall
 from langgraph_keel.provenance.capture import hash_prompt
@@ -19,7 +20,6 @@ from langgraph_keel.provenance.capture import hash_prompt
 SERVED = {"openai": "gpt-4o-2024-08-06", "anthropic": "claude-test-20260101"}
 ASKED = {"openai": "gpt-4o", "anthropic": "claude-test"}
 each_provider = pytest.mark.parametrize("provider", list(PROVIDERS))
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
 
 
 @tool

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 from provenance_models import Failed, Fake
 from provenance_runs import Scene, calling, graph_of, ns_of, thread_config
+from savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver, ModelCall, StoreError
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.provenance.carryover import CARRYOVERS
 from langgraph_keel.testing.faults import Counter, with_tap
-
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from provenance_models import Fake
 from provenance_runs import Scene, calling, thread_config
+from savers import each_backend, each_face
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
 from langgraph_keel.engine.session import Hooks
@@ -22,10 +23,6 @@ from langgraph_keel.provenance import reading
 from langgraph_keel.provenance.drift import Change
 from langgraph_keel.provenance.reading import models_of
 from langgraph_keel.provenance.records import CALLS, ModelCall, pack_call, record_of, unpack_call, unpack_calls
-
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from provenance_models import PROVIDERS, reply_to
 from provenance_runs import Scene, both
-from savers import needing
+from savers import BACKENDS, needing
 from stores import each_store
 
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 KEPT = "secret-that-the-state-holds"
 
 

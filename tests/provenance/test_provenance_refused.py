@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
@@ -12,21 +10,11 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from rivals import PATIENCE, FirstStep, with_hook
-from savers import SAVERS, needing
-from tiers import BACKENDS
 
 from langgraph_keel import CheckpointConflict, KeelSaver, Retention
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 USAGE: Any = {"input_tokens": 100, "output_tokens": 1, "total_tokens": 101}
-
-
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
 
 
 class Chat:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,16 +10,12 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
 from replay_graphs import PAYS, Model, agent, everything, hello, replayed
-from replay_scenes import Scene, faces, opened, two_turns
+from replay_scenes import Scene, faces, two_turns
+from replay_scenes import memory as memory
 from replay_scenes import scene as scene
 from tool_graphs import calls, run, thread
 
 from langgraph_keel import InvalidInput, NotFound, Replay, ToolNotReplayed
-
-
-@pytest.fixture
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened("memory", request, tmp_path)
 
 
 @faces

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from replay_graphs import Items, Model, graph_of, noting, replayed
-from replay_scenes import Scene, faces, is_same, opened
-from tool_graphs import BACKENDS, resume, run, thread
+from replay_scenes import Scene, faces, is_same
+from replay_scenes import memory as memory
+from replay_scenes import scene as scene
+from tool_graphs import resume, run, thread
 
 from langgraph_keel import DriftDetected, MemorySaver, Replay
-
-
-@pytest.fixture(params=BACKENDS)
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened(request.param, request, tmp_path)
-
-
-@pytest.fixture
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened("memory", request, tmp_path)
 
 
 def asking(*questions: Any) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +13,12 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
 from replay_questions import asking
-from replay_scenes import Scene, faces, is_same, opened, two_turns
-from tool_graphs import ASKED, BACKENDS, calls, resume, run, thread
+from replay_scenes import Scene, faces, is_same, two_turns
+from replay_scenes import memory as memory
+from replay_scenes import scene as scene
+from tool_graphs import ASKED, calls, resume, run, thread
 
 from langgraph_keel import ToolCache, ToolPolicy
-
-
-@pytest.fixture(params=BACKENDS)
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened(request.param, request, tmp_path)
-
-
-@pytest.fixture
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened("memory", request, tmp_path)
-
 
 # -- agents ------------------------------------------------------------------------------------------------------------
 

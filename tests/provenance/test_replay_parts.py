@@ -17,20 +17,12 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy, interrupt
 from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
 from replay_questions import asking
-from replay_scenes import Scene, faces, is_same, opened, two_turns
-from tool_graphs import BACKENDS, resume, run, strictly, thread
+from replay_scenes import Scene, faces, is_same, two_turns
+from replay_scenes import memory as memory
+from replay_scenes import scene as scene
+from tool_graphs import resume, run, strictly, thread
 
 from langgraph_keel import MemorySaver, SqliteSaver, ToolCache
-
-
-@pytest.fixture(params=BACKENDS)
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened(request.param, request, tmp_path)
-
-
-@pytest.fixture
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened("memory", request, tmp_path)
 
 
 @pytest.mark.parametrize("checkpointer", [None, True])

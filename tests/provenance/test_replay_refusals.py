@@ -16,6 +16,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 from replay_graphs import Items, agent, graph_of, hello, noting, replayed
 from replay_scenes import Scene, faces, opened
+from replay_scenes import memory as memory
 from tool_graphs import BACKENDS, run, thread
 
 from langgraph_keel import ToolNotReplayed
@@ -26,11 +27,6 @@ LOCAL = BACKENDS[:3]
 @pytest.fixture(params=LOCAL)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     yield from opened(request.param, request, tmp_path)
-
-
-@pytest.fixture
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened("memory", request, tmp_path)
 
 
 def directly(pay: BaseTool) -> Any:

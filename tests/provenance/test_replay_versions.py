@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from replay_graphs import Items, replayed
-from replay_scenes import Scene, faces, opened
-from tool_graphs import BACKENDS, run, thread
+from replay_scenes import Scene, faces
+from replay_scenes import memory as memory
+from replay_scenes import scene as scene
+from tool_graphs import run, thread
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.session import run as plan
 from langgraph_keel.provenance.replay.states import StateReader
 
 TURNS = 12
-
-
-@pytest.fixture(params=BACKENDS)
-def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened(request.param, request, tmp_path)
-
-
-@pytest.fixture
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    yield from opened("memory", request, tmp_path)
 
 
 def talking(scene: Scene, node: Any) -> Any:

@@ -18,14 +18,11 @@ import servers
 from erasure_people import OTHER, left, live
 from erasure_scans import places, shows_pages
 from psycopg.conninfo import make_conninfo
-from savers import SAVERS, needing
+from savers import BACKENDS, SAVERS, each_face, needing
 from tiers import sized
 
 from langgraph_keel import PostgresSaver, Receipt, RedisSaver
 from langgraph_keel.testing.faults import Fault, Injected, with_tap
-
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
 
 
 @pytest.fixture(autouse=True)

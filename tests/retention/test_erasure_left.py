@@ -10,16 +10,15 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from erasure_backends import config, cut_off, each_backend, graph, ids, say
+from erasure_backends import config, cut_off, graph, ids, say
 from erasure_backends import store as store
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
+from savers import each_backend, each_face
 
 from langgraph_keel import FileSaver, InvalidInput, KeelCache, KeelSaver, Receipt, Retention, SqliteSaver
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import frame
-
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
 
 
 async def called(saver: Any, face: str, verb: str, *args: Any, **options: Any) -> Any:

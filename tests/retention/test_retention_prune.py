@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from retention_threads import BACKENDS, MEMORY, START, Written, call_of, name_of, prune, secret, secrets_in
+from retention_threads import MEMORY, START, Written, call_of, name_of, prune, secret, secrets_in
+from savers import each_backend, each_face
 
 from langgraph_keel import InvalidInput, KeelSaver, Retention
 from langgraph_keel.engine import removal as removing
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 from langgraph_keel.testing.rig import at
-
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from places import Place
-from retention_threads import BACKENDS, Written, name_of, secrets_in
+from retention_threads import Written, name_of, secrets_in
 from saver_parts import driver_of
+from savers import each_backend, each_face
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, Retention, SweepReport
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -24,8 +25,6 @@ from langgraph_keel.errors import CorruptStore
 from langgraph_keel.retention import owners
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, Tap, with_tap
 
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
-each_face = pytest.mark.parametrize("face", ["sync", "async"])
 FIFTY_YEARS = 24 * 365 * 50
 
 

@@ -13,11 +13,6 @@ from langgraph_keel import (
     KeelSaver,
 )
 
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-
-
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
-
 
 def graph(saver: KeelSaver, *, asks: bool = False) -> Any:
     def answer(state: MessagesState) -> Any:

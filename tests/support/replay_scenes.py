@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from replay_graphs import acting, agent, everything, hello, replayed
-from savers import SAVERS, needing
-from tool_graphs import BACKENDS, FACES, run, thread
+from savers import BACKENDS, SAVERS, each_face, needing
+from tool_graphs import run, thread
 
 from langgraph_keel import KeelSaver, Replay, ToolCache
 
-faces = pytest.mark.parametrize("face", FACES)
+faces = each_face
 
 
 @dataclass
@@ -51,6 +51,11 @@ def opened(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 @pytest.fixture(params=BACKENDS)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     yield from opened(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    yield from opened("memory", request, tmp_path)
 
 
 async def is_same(scene: Scene, face: str, graph: Any, **options: Any) -> Replay:

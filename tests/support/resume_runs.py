@@ -10,13 +10,13 @@ from typing import Any, TypedDict
 
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
+from savers import BACKENDS as BACKENDS
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.tables import Cells, Kept
 
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("invoke", "stream", "ainvoke", "astream")
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 ANSWER: Command[Any] = Command(resume="yes")

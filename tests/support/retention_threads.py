@@ -12,12 +12,12 @@ from uuid import UUID
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as Snapshot
 from langgraph.types import Interrupt
+from savers import BACKENDS as BACKENDS
 
 from langgraph_keel import KeelSaver, PruneReport
 from langgraph_keel.engine.config import Address, config_of
 from langgraph_keel.testing.rig import at, checkpoint_of, exact
 
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 MEMORY = "memory"
 """The namespace of a subgraph with `checkpointer=True`."""
 START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)

@@ -12,8 +12,13 @@ import pytest
 import servers
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from redis import Redis
+from tiers import BACKENDS
 
 from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
+
+FACES = ("sync", "async")
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+each_face = pytest.mark.parametrize("face", FACES)
 
 # The fixture that starts the server which a saver needs, and tells child processes its URL.
 SERVERS = {"postgres": "postgres_server", "redis": "redis_server"}

@@ -13,12 +13,16 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
+from savers import BACKENDS as BACKENDS
+from savers import FACES as FACES
 
 from langgraph_keel import ToolCache
 
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-FACES = ("sync", "async")
 ASKED = "__interrupt__"
+
+
+class Killed(BaseException):
+    """As much of a crash as one process can have: no `except Exception` sees it."""
 
 
 def thread(name: str) -> Any:

@@ -33,14 +33,6 @@ class Order:
     number: int
 
 
-@pytest.fixture(params=BACKENDS)
-def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
-    needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver:
-        assert isinstance(saver, KeelSaver)
-        yield saver
-
-
 @pytest.fixture(params=["langgraph", *BACKENDS])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCache[Any]]:
     """Keel's cache on each backend, and LangGraph's own, which shows that the tests are no stricter than that."""

@@ -22,7 +22,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from savers import SAVERS, needing
-from tool_graphs import ASKED, BACKENDS, FACES, is_replay, resume, run
+from tool_graphs import ASKED, BACKENDS, FACES, Killed, is_replay, resume, run
 
 from langgraph_keel import InvalidInput, KeelError, KeelSaver, Retention, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Counter as Trips
@@ -32,10 +32,6 @@ CONFIG: Any = {"configurable": {"thread_id": "t"}}
 DURABILITIES = ("sync", "async", "exit")
 faces = pytest.mark.parametrize("face", FACES)
 durabilities = pytest.mark.parametrize("durability", DURABILITIES)
-
-
-class Killed(BaseException):
-    """As if the process died here."""
 
 
 @dataclass

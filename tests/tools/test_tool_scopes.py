@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolArg, StructuredTool, tool
+from tool_graphs import Killed
 from tool_keeping import Clock, Counting, call, clock, config, keeping, saver
 
 from langgraph_keel import InvalidConfig, KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
@@ -159,10 +160,6 @@ async def test_a_tool_may_call_itself_with_equal_arguments(saver: KeelSaver) -> 
 
 
 # -- idempotency keys --------------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """What ends a call so that nobody knows how far it came."""
 
 
 class Paying:

@@ -16,17 +16,26 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolArg, tool
 from langgraph.types import interrupt
 from process_children import exit_code, forked
-from tool_graphs import ASKED, FACES, answers, calls, hello, is_replay, question, resume, run, thread, tool_graph
+from tool_graphs import (
+    ASKED,
+    FACES,
+    Killed,
+    answers,
+    calls,
+    hello,
+    is_replay,
+    question,
+    resume,
+    run,
+    thread,
+    tool_graph,
+)
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
 NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
 TWICE = (("pay", {"to": "x"}, "call-1"), ("pay", {"to": "x"}, "call-2"))
-
-
-class Killed(BaseException):
-    pass
 
 
 class Payments:

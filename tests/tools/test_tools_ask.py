@@ -22,6 +22,7 @@ from tool_graphs import (
     ASKED,
     BACKENDS,
     FACES,
+    Killed,
     Scripted,
     answers,
     calls,
@@ -37,10 +38,6 @@ from tool_graphs import (
 from langgraph_keel import KeelSaver, MemorySaver, ToolCache, ToolPolicy
 
 ASK = ToolPolicy(unknown="ask")
-
-
-class Killed(BaseException):
-    """As much of a crash as one process can have: no `except Exception` sees it."""
 
 
 @pytest.fixture(params=BACKENDS)

@@ -18,6 +18,7 @@ from process_children import exit_code, forked
 from tool_graphs import (
     ASKED,
     FACES,
+    Killed,
     answers,
     calls,
     hello,
@@ -160,10 +161,6 @@ async def test_an_approval_in_a_graph_inside_a_tool_is_asked_again(face: str) ->
 
 
 # -- idempotency keys --------------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    pass
 
 
 KEYED = ToolPolicy(unknown="retry", idempotency_argument="key")

@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
 from tool_faces import at_once, both_faces
-from tool_graphs import FACES, answers, calls, hello, loop_of, question, run, thread, tool_graph
+from tool_graphs import FACES, Killed, answers, calls, hello, loop_of, question, run, thread, tool_graph
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.session import EngineSaver
@@ -22,10 +22,6 @@ from langgraph_keel.engine.session import EngineSaver
 pytestmark = pytest.mark.timeout(30)
 RETRIED = ToolPolicy(unknown="retry")
 NOT_KEPT = ToolPolicy(scope="thread", cache_if=lambda result: False)
-
-
-class Killed(BaseException):
-    pass
 
 
 class Deadly:

@@ -19,7 +19,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 from process_children import exit_code, forked
-from tool_graphs import FACES, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
+from tool_graphs import FACES, Killed, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
 from tool_keeping import THREAD
 from tool_turns import TWO_TURNS, look
 
@@ -31,10 +31,6 @@ from langgraph_keel.testing.faults import Meanwhile, with_tap
 from langgraph_keel.tools.ledger import HITS, CallRecord, Claim
 
 pytestmark = pytest.mark.timeout(30)
-
-
-class Killed(BaseException):
-    pass
 
 
 # -- the keeper --------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
-from tool_graphs import FACES, answers, calls, hello, question, resume, run, thread, tool_graph
+from tool_graphs import FACES, Killed, answers, calls, hello, question, resume, run, thread, tool_graph
 from tool_keeping import THREAD
 
 from langgraph_keel import (
@@ -36,10 +36,6 @@ from langgraph_keel import (
 
 pytestmark = pytest.mark.timeout(30)
 PAY = calls(("pay", {"amount": 100}, "call-1"))
-
-
-class Killed(BaseException):
-    pass
 
 
 def mortal(runs: list[int]) -> BaseTool:
