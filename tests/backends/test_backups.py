@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 import servers
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for
 from places import Place
 from redis import Redis
 from servers.launch import workspace
@@ -25,7 +25,6 @@ from servers.postgres import own_programs
 from langgraph_keel import KeelSaver
 
 pytestmark = pytest.mark.slow
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 BEFORE = 30
 
 

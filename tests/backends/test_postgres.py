@@ -14,8 +14,8 @@ import psycopg
 import psycopg_pool
 import pytest
 import servers
-from checkpoints import checkpoint_of, config_for
-from postgres_puts import METADATA, put, rows, run, value_of, with_options
+from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
+from postgres_puts import rows, run, with_options
 from psycopg.rows import dict_row
 from saver_parts import driver_of
 

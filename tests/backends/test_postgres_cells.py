@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import servers
-from postgres_puts import put, rows, run, value_of, with_options
+from checkpoints import put, value_of
+from postgres_puts import rows, run, with_options
 from saver_parts import driver_of
 
 from langgraph_keel import NotAKeelStore, NotFound, NotSetUp, PostgresSaver

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
-from postgres_puts import put, rows, value_of
+from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
+from postgres_puts import rows
 
 from langgraph_keel import InvalidConfig, PostgresSaver
-
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from checkpoints import checkpoint_of, config_for
-from postgres_puts import put, rows, value_of
+from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
+from postgres_puts import rows
 from saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver, StoreBusy, ThreadExists
 from langgraph_keel.backends.postgres import statements
-
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 
 
 def held(url: str, thread: str) -> psycopg.Connection[Any]:

@@ -13,14 +13,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import servers
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for
 from saver_parts import driver_of
 
 from langgraph_keel import CheckpointConflict, PostgresSaver, StoreUnavailable
 from langgraph_keel.backends.postgres.connection import name_error
 from langgraph_keel.testing.machine import chat
-
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 
 
 def values(n: int) -> dict[str, Any]:

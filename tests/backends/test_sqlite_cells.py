@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_stores import FileLock, SqliteLock, path, put, store, value_of
+from bad_stores import FileLock, SqliteLock, path, put, store
+from checkpoints import value_of
 from process_children import exit_code, forked
 
 from langgraph_keel import CorruptStore, NotSetUp, ReadOnlyStore, SqliteSaver, StoreBusy

@@ -11,9 +11,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from checkpoints import config_for
+from checkpoints import config_for, put
 from cli_threads import keel, keel_json
-from postgres_puts import put
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 

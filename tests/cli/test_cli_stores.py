@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for
 from cli_requests import config, graph, questions
 from cli_threads import keel, keel_json
 from damage import spots_of
 from places import Place
-from server_puts import METADATA
 from typer.testing import CliRunner
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, StoreClosed, open_saver

@@ -6,9 +6,9 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from bad_input import METADATA, put, threads, value_of
 from bad_input import saver as saver
-from checkpoints import checkpoint_of, config_for
+from bad_input import threads
+from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
 from langgraph.graph import START, StateGraph
 
 from langgraph_keel import (
@@ -77,14 +77,14 @@ def test_writes_without_a_checkpoint(saver: Any) -> None:
 
 
 def test_an_int_is_the_same_thread_as_its_digits(saver: Any) -> None:
-    config = put(saver, 7, 1, "seven")
+    config = put(saver, 7, "seven")
     assert config["configurable"]["thread_id"] == "7"
     assert (value_of(saver, "7"), value_of(saver, 7)) == ("seven", "seven")
 
 
 def test_an_int_with_too_many_digits(saver: Any) -> None:
     with pytest.raises(InvalidConfig, match="thread_id"):
-        put(saver, 10**5000, 1, "x")
+        put(saver, 10**5000, "x")
 
 
 ODD_IDS = [
@@ -144,7 +144,7 @@ def test_odd_ids_are_ids_like_any_other(saver: Any) -> None:
 
 def test_a_lone_surrogate_anywhere_is_named(saver: Any) -> None:
     """Text that no store can carry, in each place where a name is expected. In values it is kept."""
-    stored = put(saver, "t", 1, SURROGATE)
+    stored = put(saver, "t", SURROGATE)
     assert value_of(saver, "t") == SURROGATE
     before = {"configurable": {"checkpoint_id": SURROGATE}}
     calls: dict[str, Any] = {
@@ -290,7 +290,7 @@ def test_resuming_at_an_unknown_checkpoint(saver: Any) -> None:
 
 
 def test_copies_that_cannot_be(saver: Any) -> None:
-    put(saver, "other", 1, "other")
+    put(saver, "other", "other")
     with pytest.raises(ThreadExists, match="thread 'other' already holds checkpoints"):
         saver.copy_thread("before", "other")
     with pytest.raises(InvalidInput, match="cannot copy thread 'before' to itself"):

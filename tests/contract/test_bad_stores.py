@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_stores import METADATA, FileLock, SqliteLock, put, value_of
+from bad_stores import FileLock, SqliteLock, put
 from bad_stores import path as path
 from bad_stores import store as store
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for, value_of
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 
 from langgraph_keel import (

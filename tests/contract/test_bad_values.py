@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_input import METADATA, put, saver, threads, value_of
-from checkpoints import checkpoint_of, config_for
+from bad_input import saver, threads
+from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
 from encoding_states import Note
 
 from langgraph_keel import (
@@ -107,12 +107,12 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
 async def test_a_closed_saver(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     saver = SqliteSaver(path)
-    config = put(saver, "t", 1, 1)
+    config = put(saver, "t", 1)
     saver.close()
     saver.close()
     calls = [
         lambda: saver.get_tuple(config),
-        lambda: put(saver, "t", 2, 2),
+        lambda: put(saver, "t", 2, "00000002"),
         lambda: saver.put_writes(config, [("v", 1)], "task"),
         lambda: list(saver.list(None)),
         lambda: saver.delete_thread("t"),

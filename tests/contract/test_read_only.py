@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bad_stores import METADATA, path, put, store, value_of
-from checkpoints import checkpoint_of, config_for
+from bad_stores import path, put, store
+from checkpoints import METADATA, checkpoint_of, config_for, value_of
 from process_children import exit_code, forked
 
 from langgraph_keel import ReadOnlyStore, SqliteSaver

@@ -15,8 +15,7 @@ import ormsgpack
 import pydantic
 import pydantic.v1
 import pytest
-from bad_stores import METADATA
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer

@@ -11,10 +11,9 @@ from queue import Queue
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of
+from checkpoints import METADATA, aput, checkpoint_of, value_of
 from langchain_core.runnables import RunnableConfig
 from saver_parts import driver_of
-from server_puts import METADATA, aput, value_of
 
 from langgraph_keel import SqliteSaver, UnstorableValue
 from langgraph_keel.backends.sqlite import driver as sqlite_driver

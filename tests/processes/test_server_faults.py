@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for
 from langgraph.checkpoint.base import CheckpointTuple
 from places import ON_SERVERS, Place
 from servers import Proxy
@@ -20,7 +20,6 @@ from langgraph_keel.testing.rig import FACES, Face
 
 pytestmark = pytest.mark.slow
 
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 NAMES = [f"{number:08}" for number in range(1, 33)]
 ITEMS = [f"{name} {'x' * 200}" for name in NAMES]
 LATEST = config_for("t", NAMES[30])

@@ -19,9 +19,8 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import servers
-from checkpoints import config_for
+from checkpoints import aput, config_for, put, value_of
 from places import Place
-from server_puts import aput, put, value_of
 from servers.launch import unprivileged
 
 from langgraph_keel import (
@@ -170,9 +169,9 @@ def test_a_limit_of_the_server_is_named(postgres_url: str, limit: str) -> None:
     with open_saver(f"{postgres_url}{quote(f' -c{limit}=300', safe='')}") as saver:
         assert value_of(saver, "t") == 1
         with locked(postgres_url), pytest.raises(StoreBusy):
-            put(saver, "t", "00000002", 2)
+            put(saver, "t", 2, "00000002")
         assert value_of(saver, "t") == 1
-        put(saver, "t", "00000003", 3)
+        put(saver, "t", 3, "00000003")
         assert value_of(saver, "t") == 3
 
 
@@ -189,7 +188,7 @@ def test_a_connection_that_may_only_read(postgres_url: str) -> None:
 def check_reads_only(saver: Any) -> None:
     config = saver.get_tuple(config_for("t")).config
     for change in (
-        lambda: put(saver, "t", "00000002", 2),
+        lambda: put(saver, "t", 2, "00000002"),
         lambda: saver.put_writes(config, [("a", 1)], "task"),
         lambda: saver.delete_thread("t"),
         lambda: saver.copy_thread("t", "copy"),
@@ -211,7 +210,7 @@ def test_a_hot_standby_may_be_read_and_written_to_once_it_is_promoted() -> None:
         with open_saver(server.url) as saver:
             check_reads_only(saver)
             execute(server.url, "SELECT pg_promote()")
-            put(saver, "t", "00000002", 2)
+            put(saver, "t", 2, "00000002")
             assert value_of(saver, "t") == 2
 
 
@@ -251,7 +250,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_written() -> None:
                 saver.copy_thread("t", "copy")
             check_kept(saver, kept)
             subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-            put(saver, "t", f"{kept + 1:08}", noise(kept + 1))  # the very put that failed
+            put(saver, "t", noise(kept + 1), f"{kept + 1:08}")  # the very put that failed
             check_kept(saver, kept + 1)
 
 
@@ -264,7 +263,7 @@ def fill(saver: Any) -> int:
     """Put until the disk is full; return how many puts were acknowledged."""
     for number in range(1, 200):
         try:
-            put(saver, "t", f"{number:08}", noise(number))
+            put(saver, "t", noise(number), f"{number:08}")
         except StoreFull:
             return number - 1
     raise AssertionError("the disk was never full")

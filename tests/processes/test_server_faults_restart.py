@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, aput, checkpoint_of, config_for, put, value_of
 from history_clients import meanwhile
 from places import ON_SERVERS, Place
-from server_puts import METADATA, aput, put, value_of
 from servers import Proxy
 from servers.server import Server
 
@@ -77,7 +76,7 @@ def put_until_it_fails(saver: KeelSaver, who: int) -> tuple[int, StoreError]:
     """Put one checkpoint after another; return the number of the one that was not acknowledged, and why."""
     for number in range(1, 100_000):
         try:
-            put(saver, f"thread {who}", f"{number:08}", [number] * 300)
+            put(saver, f"thread {who}", [number] * 300, f"{number:08}")
         except StoreError as error:
             return number, error
     raise AssertionError("the server was never killed")
@@ -102,7 +101,7 @@ def test_acknowledged_puts_survive_a_kill(mortal: tuple[Server, Place], saver: K
             assert kept[f"thread {who}"] in (failed - 1, failed), f"seed {SEED}"
             assert value_of(other, f"thread {who}") == [kept[f"thread {who}"]] * 300
     for who, (failed, _) in enumerate(ends, 100):  # the saver that was there, and the put that failed: again
-        put(saver, f"thread {who}", f"{failed:08}", [failed] * 300)
+        put(saver, f"thread {who}", [failed] * 300, f"{failed:08}")
         assert value_of(saver, f"thread {who}") == [failed] * 300
     assert max(failed for failed, _ in ends) > 5
 
@@ -139,7 +138,7 @@ def test_a_restart_in_the_middle_of_a_conversation(mortal: tuple[Server, Place],
         until = time.monotonic() + 60
         while time.monotonic() < until:
             try:
-                put(saver, "t", f"{number:08}", number)
+                put(saver, "t", number, f"{number:08}")
             except StoreUnavailable as error:
                 errors.append(error)
                 time.sleep(0.02)
@@ -174,12 +173,12 @@ def test_a_server_that_does_not_answer_is_given_up(place: Place) -> None:
         proxy.freeze()
         began = time.monotonic()
         with pytest.raises((StoreBusy, StoreUnavailable)):
-            put(saver, "t", "00000002", 2)
+            put(saver, "t", 2, "00000002")
         with pytest.raises((StoreBusy, StoreUnavailable)):
             value_of(saver, "t")
         assert time.monotonic() - began < BOUND
         proxy.thaw()
-        put(saver, "t", "00000003", 3)
+        put(saver, "t", 3, "00000003")
         assert value_of(saver, "t") == 3
 
 

@@ -8,19 +8,23 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, aput, checkpoint_of, config_for, put, value_of
 from places import Place
 from process_children import exit_code, forked
 from races import context
-from server_puts import METADATA, aput, put, value_of
-from server_puts import saver as saver
 
 from langgraph_keel import CheckpointConflict, KeelSaver
+
+
+@pytest.fixture
+def saver(place: Place) -> Iterator[KeelSaver]:
+    with place.open() as saver:
+        yield saver
 
 
 def set_up(place: Place, gate: Any) -> None:
@@ -53,7 +57,7 @@ def write_until(place: Place, who: int, gate: Any, told: Any) -> None:
         end = time.monotonic() + 3
         while time.monotonic() < end:
             count += 1
-            put(saver, f"thread {who}", f"{count:08}")
+            put(saver, f"thread {who}", checkpoint_id=f"{count:08}")
     told.put((who, count))
 
 
@@ -97,20 +101,20 @@ def test_a_saver_outlives_a_fork(saver: KeelSaver, place: Place, work: Callable[
     put(saver, "parent")
     assert value_of(saver, "parent") == 1
     child = forked(work, saver)
-    put(saver, "parent", "00000002", 1)
+    put(saver, "parent", 1, "00000002")
     assert exit_code(child) == 0
-    put(saver, "parent", "00000003", 3)
+    put(saver, "parent", 3, "00000003")
     assert value_of(saver, "parent") == 3
     assert value_of(saver, "child") == 2
     place.check()
 
 
 def write_on(saver: KeelSaver, told: int, go: int) -> None:
-    put(saver, "child", "00000001")
+    put(saver, "child", checkpoint_id="00000001")
     os.write(told, b"x")
     os.read(go, 1)
     for number in range(2, 30):
-        put(saver, "child", f"{number:08}", number)
+        put(saver, "child", number, f"{number:08}")
     assert value_of(saver, "child") == 29
 
 
@@ -140,7 +144,7 @@ def test_forking_while_threads_write(saver: KeelSaver, place: Place) -> None:
 
     def write() -> None:
         while not stop.is_set():
-            put(saver, "parent", f"{len(written):08}")
+            put(saver, "parent", checkpoint_id=f"{len(written):08}")
             written.append(1)
 
     writer = threading.Thread(target=write)
@@ -183,7 +187,7 @@ async def _threads(saver: KeelSaver) -> Any:
 def test_sync_calls_from_many_threads(saver: KeelSaver) -> None:
     def chat(number: int) -> Any:
         for step in range(5):
-            put(saver, f"thread {number}", f"{step:08}", [number] * step)
+            put(saver, f"thread {number}", [number] * step, f"{step:08}")
             assert value_of(saver, f"thread {number}") == [number] * step
         return value_of(saver, f"thread {number}")
 

@@ -8,24 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for
 from langchain_core.messages import HumanMessage
 
 from langgraph_keel import (
     SqliteSaver,
 )
 
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
-
 
 def put(saver: Any, number: int, thread: str = "t") -> Any:
     values = {"v": number, "m": [HumanMessage(f"message {n} {n * 7919}" * 3, id=str(n)) for n in range(number)]}
     return saver.put(config_for(thread), checkpoint_of(f"{number:08}", values), METADATA, {})
-
-
-def value_of(saver: Any, thread: str = "t") -> Any:
-    found = saver.get_tuple(config_for(thread))
-    return found and found.checkpoint["channel_values"]["v"]
 
 
 @pytest.fixture

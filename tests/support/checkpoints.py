@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from encoding_states import State
 from langchain_core.runnables import RunnableConfig
@@ -10,6 +11,8 @@ from langgraph.checkpoint.base import Checkpoint
 
 from langgraph_keel.engine.session import Hooks, Memo
 from langgraph_keel.saver import KeelSaver
+
+METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 
 
 def checkpoint_of(checkpoint_id: str, values: State) -> Checkpoint:
@@ -26,6 +29,19 @@ def checkpoint_of(checkpoint_id: str, values: State) -> Checkpoint:
 
 def config_for(thread: str, checkpoint_id: str | None = None) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
+
+
+def put(saver: KeelSaver, thread: Any, value: Any = 1, checkpoint_id: str = "00000001") -> RunnableConfig:
+    return saver.put(config_for(thread), checkpoint_of(checkpoint_id, {"v": value}), METADATA, {})
+
+
+async def aput(saver: KeelSaver, thread: str, value: Any = 1) -> RunnableConfig:
+    return await saver.aput(config_for(thread), checkpoint_of("00000001", {"v": value}), METADATA, {})
+
+
+def value_of(saver: KeelSaver, thread: Any = "t") -> Any:
+    found = saver.get_tuple(config_for(thread))
+    return found and found.checkpoint["channel_values"]["v"]
 
 
 def twin(saver: KeelSaver, entries: int, nbytes: int) -> KeelSaver:

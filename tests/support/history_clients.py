@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from checkpoints import checkpoint_of
+from checkpoints import METADATA, checkpoint_of
 from histories import Operation, Outcome, Version
 from langchain_core.runnables import RunnableConfig
 from places import Place
@@ -22,7 +22,6 @@ from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.session import arun, run
 
 SHARED: RunnableConfig = {"configurable": {"thread_id": "shared"}}
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 # A client is a plan, whose requests are calls of a saver: written once for both faces.
 Call: TypeAlias = tuple[str, tuple[Any, ...]]
 

@@ -6,18 +6,6 @@ from typing import Any
 from urllib.parse import quote
 
 import psycopg
-from checkpoints import checkpoint_of, config_for
-
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
-
-
-def put(saver: Any, thread: str, value: Any = 1, checkpoint_id: str = "00000001") -> Any:
-    return saver.put(config_for(thread), checkpoint_of(checkpoint_id, {"v": value}), METADATA, {})
-
-
-def value_of(saver: Any, thread: str) -> Any:
-    found = saver.get_tuple(config_for(thread))
-    return found and found.checkpoint["channel_values"]["v"]
 
 
 def rows(url: str, statement: str) -> list[Any]:
