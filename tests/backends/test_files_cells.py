@@ -9,11 +9,10 @@ from pathlib import Path
 
 import orjson
 import pytest
-from files_cells import CODEC, LONG, OF_THREAD, SHARED, Verbs, cell, packed
+from files_cells import CODEC, LONG, OF_THREAD, SHARED, Verbs, cell, packed, put
 from files_cells import root as root
 from files_cells import saver as saver
 from files_cells import shelf as shelf
-from files_puts import put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage

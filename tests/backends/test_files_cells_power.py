@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from files_cells import OF_THREAD, SHARED, Verbs, cell
-from files_puts import put
+from files_cells import OF_THREAD, SHARED, Verbs, cell, put
 from places import files_place
 from power import BUILDS, Recording, State, crashes, recorded, require_strace
 from tiers import sized

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from files_puts import put
+from files_cells import put
 from saver_parts import driver_of
 
 from langgraph_keel import CorruptStore, FileSaver, NewerFormat, NotAKeelStore, StoreError

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Annotated, Any
 
 import pytest
 from checkpoints import config_for
 from langchain_core.messages import HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
-from shop_graphs import looking_graph
 from shops import left_by_a_shop
 
 from langgraph_keel import InvalidInput, KeelSaver, RefusedType, Unread, UnstorableValue
+
+
+class Seen(MessagesState):
+    order: Any
+    lines: Annotated[list[Any], operator.add]
+
+
+def looking_graph(saver: KeelSaver) -> Any:
+    return (
+        StateGraph(Seen)
+        .add_node("look", lambda state: {"lines": ["looked"]})
+        .add_edge(START, "look")
+        .compile(checkpointer=saver)
+    )
+
 
 CONFIG = config_for("t")
 

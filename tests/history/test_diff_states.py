@@ -10,8 +10,7 @@ from typing import Any
 import jsonpatch
 import numpy as np
 import pytest
-from diff_states import stored
-from edit_orders import PLAIN
+from diff_states import PLAIN, stored
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from edit_orders import PLAIN, Order, Place
+from diff_states import PLAIN, Order, Place
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage

@@ -15,7 +15,7 @@ from typing import Any
 
 import provenance_graphs  # noqa: F401 - it fills RUNS
 import pytest
-from provenance_nested import piped
+from provenance_graphs import piped
 from provenance_runs import ASK, RUNS, START_WITH, Scene, both, calling, graph_of
 from savers import BACKENDS, SAVERS, needing
 

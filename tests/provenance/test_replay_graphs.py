@@ -11,8 +11,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
-from replay_questions import asking
+from replay_graphs import PAYS, Items, Model, asking, graph_of, hello, noting, replayed
 from replay_scenes import Scene, faces, is_same, two_turns
 from replay_scenes import memory as memory
 from replay_scenes import scene as scene

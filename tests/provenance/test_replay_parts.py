@@ -15,8 +15,7 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy, interrupt
-from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
-from replay_questions import asking
+from replay_graphs import PAYS, Items, Model, asking, graph_of, hello, noting, replayed
 from replay_scenes import Scene, faces, is_same, two_turns
 from replay_scenes import memory as memory
 from replay_scenes import scene as scene

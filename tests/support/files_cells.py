@@ -12,7 +12,7 @@ import pytest
 from langgraph_keel import FileSaver
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
-from langgraph_keel.testing.rig import SyncFace
+from langgraph_keel.testing.rig import SyncFace, at, checkpoint_of
 
 CODEC = Codec(KeelSerializer())
 
@@ -63,3 +63,8 @@ def saver(root: Path) -> Iterator[FileSaver]:
 def shelf(request: pytest.FixtureRequest) -> Shelf:
     shelf: Shelf = request.param
     return shelf
+
+
+def put(saver: FileSaver, number: int, thread: str = "t", **values: Any) -> Any:
+    checkpoint = checkpoint_of(f"{number:04}", {"list": [*range(number)], **values})
+    return saver.put(at(thread), checkpoint, {}, {})  # type: ignore[arg-type]

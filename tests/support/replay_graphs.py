@@ -12,9 +12,10 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
 from tool_graphs import calls, turn_of
 
 from langgraph_keel import KeelSaver, Replay, ToolCache
@@ -122,3 +123,13 @@ def graph_of(saver: Any, *nodes: tuple[str, Any], **options: Any) -> Any:
 
 def noting(text: str) -> Any:
     return lambda state: {"items": [f"{text} {len(state['items'])}"]}
+
+
+def asking(runs: list[str]) -> BaseTool:
+    @tool
+    def ask(x: int) -> str:
+        """Ask a person."""
+        runs.append(interrupt({"may I": x}))
+        return f"a person said {runs[-1]}"
+
+    return ask

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import to_thread
 from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import count
+from threading import Thread
 from typing import Any
 
 import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
@@ -17,6 +22,8 @@ from savers import BACKENDS as BACKENDS
 from savers import FACES as FACES
 
 from langgraph_keel import ToolCache
+from langgraph_keel.engine.leases import Pause
+from langgraph_keel.tools.ledger import Ledger
 
 ASKED = "__interrupt__"
 
@@ -106,3 +113,47 @@ def strictly(patch: pytest.MonkeyPatch) -> None:
     """As if `LANGGRAPH_STRICT_MSGPACK` had been set before LangGraph was imported, in both places that look at it."""
     patch.setattr("langgraph.checkpoint.serde._msgpack.STRICT_MSGPACK_ENABLED", True)
     patch.setattr("langgraph._internal._serde.STRICT_MSGPACK_ENABLED", True)
+
+
+def late_at_first(monkeypatch: pytest.MonkeyPatch, trip: str) -> None:
+    """Let the store be slow to answer the first trip of a kind: what is sent first may be answered last."""
+    sent, turn = getattr(Ledger, trip), count()
+
+    def late(*given: Any) -> Any:
+        yield Pause(0 if next(turn) else 0.2)
+        return (yield from sent(*given))
+
+    monkeypatch.setattr(Ledger, trip, late)
+
+
+AT_ONCE = 5.0
+"""Seconds that nothing takes that waits for nobody: far below the lease, after which every wait ends."""
+
+
+async def at_once(graph: Any, face: str, value: Any, name: str = "t") -> Any:
+    """Invoke a graph, and fail if it waits: in a thread that need not end for this process to end."""
+    if face == "async":
+        return await asyncio.wait_for(graph.ainvoke(value, thread(name)), AT_ONCE)
+    ended: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            ended.set_result(graph.invoke(value, thread(name)))
+        except BaseException as error:
+            ended.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    return await asyncio.wait_for(asyncio.wrap_future(ended), AT_ONCE)
+
+
+def both_faces(name: str, sync: Any, asynchronous: Any) -> BaseTool:
+    return StructuredTool.from_function(sync, asynchronous, name=name, description=name)
+
+
+@tool
+def look(q: str) -> str:
+    """Look."""
+    return f"seen {q}"
+
+
+TWO_TURNS = [calls(("look", {"q": "x"}, "call-1")), calls(("look", {"q": "x"}, "call-2"))]

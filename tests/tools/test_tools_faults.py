@@ -22,6 +22,7 @@ from tool_graphs import (
     answers,
     calls,
     hello,
+    late_at_first,
     loop_of,
     question,
     resume,
@@ -31,7 +32,6 @@ from tool_graphs import (
     tool_graph,
 )
 from tool_keeping import THREAD
-from tool_runs import late_at_first
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Fault, Injected, Tap, with_tap

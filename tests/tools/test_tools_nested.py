@@ -13,8 +13,20 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
-from tool_faces import at_once, both_faces
-from tool_graphs import FACES, Killed, answers, calls, hello, loop_of, question, run, thread, tool_graph
+from tool_graphs import (
+    FACES,
+    Killed,
+    answers,
+    at_once,
+    both_faces,
+    calls,
+    hello,
+    loop_of,
+    question,
+    run,
+    thread,
+    tool_graph,
+)
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.session import EngineSaver

@@ -34,8 +34,7 @@ from tool_children import (
     said_by_tools,
     three_tools,
 )
-from tool_graphs import BACKENDS
-from tool_runs import late_at_first
+from tool_graphs import BACKENDS, late_at_first
 
 from langgraph_keel import KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
