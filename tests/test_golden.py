@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = Fa
     """Where two forms differ, for a message that can be read; it may be that the new one has more fields."""
     if may_know_more and where.endswith("['timeline']") and _draws_questions("".join("".join(old).split())):
         return  # drawn with what questions carry, in Python's words; now with what is asked. Moments are compared, too
-    if may_know_more and where.endswith("['timeline']") and _names_the_pruned(old) == _names_the_pruned(new):
-        return  # what a pruned parent left was said to begin anew: other words, and other ends of lines
+    if may_know_more and where.endswith("['timeline']") and _is_drawn_anew(old, new):
+        return  # lines end elsewhere, and two things are said otherwise
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old if may_know_more else dict.fromkeys([*old, *new]):
             was, now = old.get(key, "nothing"), new.get(key, "nothing")
@@ -72,10 +73,14 @@ def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = Fa
         yield f"{where}: was {old!r:.300}, is {new!r:.300}"
 
 
-def _names_the_pruned(lines: list[str]) -> str:
-    """A drawn timeline without its lines and their ends, with one name for what a prune has left without a parent."""
-    text = re.sub(r"[\s│┊─╯╰●]", "", "".join(lines))
-    return text.replace("beginsanew", "itsparentwaspruned")
+def _is_drawn_anew(old: list[str], new: list[str]) -> bool:
+    """Whether a drawn timeline has the characters of an older one, but for the lines of the drawing and the column of
+    LangGraph's steps; what a prune has left without a parent was said to begin anew."""
+    was, now = (
+        Counter(re.sub(r"[\s│┊─╯╰┴┼●]", "", "".join(lines)).replace("beginsanew", "itsparentwaspruned"))
+        for lines in (old, new)
+    )
+    return not now - was and set(was - now) <= set("step-0123456789")
 
 
 def _draws_questions(text: str) -> bool:

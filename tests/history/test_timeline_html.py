@@ -35,23 +35,23 @@ def place_of(row: Element) -> int:
 
 def test_newest_first_and_every_column() -> None:
     read = check_harmless(timeline_html(story(), 0))
-    assert [name.text() for name in read.all("th")] == ["", "#", "step", "checkpoint", "what happened", "model, stored"]
+    assert [name.text() for name in read.all("th")] == ["", "#", "checkpoint", "what happened", "model, stored"]
     assert [place_of(row) for row in read.all("tbody")[0].all("tr")] == [*range(14, -1, -1)]
     assert "thread support-42 · 15 moments · 2026-11-22" in read.text()
     time = f"{story()[13].time.astimezone():%H:%M:%S}"  # type: ignore[union-attr]
     assert cells(story(), 13) == [
-        *("", "13", "5", f"08d12dfd{time}", "repair continues #11bad 311 → 0", "gpt-5.11.5 MB"),
+        *("", "13", f"08d12dfd{time}", "repair continues #11bad 311 → 0", "gpt-5.11.5 MB"),
     ]
 
 
 def test_without_pictures_and_styles_the_table_still_says_it() -> None:
-    assert "branch from #5" in cells(story(), 12)[4]
-    assert "rewound to #5" in cells(story(), 11)[4]
-    assert "waits: Send the report?" in cells(story(), 14)[4]
-    assert "failed: MigrationError" in cells(story(), 10)[4]
-    assert "drift: model gpt-5.1 → gpt-5.2" in cells(story(), 10)[4]
-    assert "migrate › input called at #5" in cells(story(), 6)[4]
-    assert "count_rows (replayed)" in cells(story(), 3)[4]
+    assert "branch from #5" in cells(story(), 12)[3]
+    assert "rewound to #5" in cells(story(), 11)[3]
+    assert "waits: Send the report?" in cells(story(), 14)[3]
+    assert "failed: MigrationError" in cells(story(), 10)[3]
+    assert "drift: model gpt-5.1 → gpt-5.2" in cells(story(), 10)[3]
+    assert "migrate › input called at #5" in cells(story(), 6)[3]
+    assert "count_rows (replayed)" in cells(story(), 3)[3]
     assert [mark.text() for mark in page(timeline_html(story())).all("mark")] == [
         "with repair",
         "before migration",
@@ -99,7 +99,7 @@ def test_what_people_wrote_does_nothing(shown: Callable[[], str]) -> None:
 
 
 def test_each_hostile_text_is_shown_as_it_is() -> None:
-    told = cells(hostile(), 1)[4]
+    told = cells(hostile(), 1)[3]
     assert told.count(plain(HOSTILE)) >= 12
     read = check_harmless(
         timeline_html([replace(chain(1)[0], nodes=('"><img src=x onerror=1>',), models=("' onload='",))])

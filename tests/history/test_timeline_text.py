@@ -57,10 +57,10 @@ def moment() -> Moment:
 def test_newest_first_and_every_column() -> None:
     lines = as_text(story(), 0, 160).split("\n")
     assert lines[0].startswith("thread support-42 · 15 moments · 2026-11-22")
-    assert lines[1].split() == ["#", "step", "checkpoint", "time", "nodes", "what", "happened", "model", "stored"]
+    assert lines[1].split() == ["#", "checkpoint", "time", "nodes", "what", "happened", "model", "stored"]
     assert [line.split()[1] for line in lines[2:4]] == ["14", "13"]
     local = f"{story()[13].time.astimezone():%H:%M:%S}"  # type: ignore[union-attr]
-    assert lines[3].split() == f"● 13 5 08d12dfd {local} repair continues #11 · bad 311 → 0 gpt-5.1 1.5 MB".split()
+    assert lines[3].split() == f"● 13 08d12dfd {local} repair continues #11 · bad 311 → 0 gpt-5.1 1.5 MB".split()
 
 
 @pytest.mark.parametrize("width", [160, 100, 80])

@@ -100,7 +100,7 @@ def _stroke(line: Line) -> str:
     return f'stroke="{LANES[line.lane]}" stroke-width="{1.5 if line.is_call else 2}"{dashes}'
 
 
-_NAMES = ("", "#", "step", "checkpoint", "what happened", "model, stored")
+_NAMES = ("", "#", "checkpoint", "what happened", "model, stored")
 _COLOURS = {
     "label": ("222,170,0", ".30"),
     "tool": ("47,159,179", ".20"),
@@ -146,7 +146,6 @@ def _row(row: TimelineRow, lanes: int) -> str:
         "tr",
         cell(tree_svg(row.tree, lanes), style=tree),
         cell(text(row.place), style=f"{_NUMBER};{FAINT}"),
-        cell(text(row.step), style=_NUMBER),
         cell(id_, "<br>", tag("span", text(row.time), style=f"{SMALL};{FAINT}"), style="white-space:nowrap"),
         cell(*happened_html(row), style="width:100%;min-width:170px;overflow-wrap:anywhere"),
         cell(*_model(row), style="overflow-wrap:anywhere"),

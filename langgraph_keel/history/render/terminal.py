@@ -229,7 +229,7 @@ class _Table:
             for name, block in blocks:
                 text = block[number] if number < len(block) else Text()
                 text.rstrip()
-                text.align("right" if name in ("#", "step", "stored") else "left", self.widths[name])
+                text.align("right" if name in ("#", "stored") else "left", self.widths[name])
                 line.append("  " if line else "").append_text(text)
             yield line
 
@@ -239,7 +239,6 @@ def _cells(row: TimelineRow, *, is_wide: bool) -> dict[str, Parts]:
     mark = "bold green" if row.is_head else "green"
     cells: dict[str, Parts] = {
         "#": [(row.place, "dim")],
-        "step": [(row.step, "")],
         "checkpoint": [(row.id, mark)],
         "time": [(row.time, "dim")],
     }
