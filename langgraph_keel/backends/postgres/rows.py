@@ -142,7 +142,13 @@ class Mark(NamedTuple):
 
 
 def stamp_of(epoch: int, seq: int, token: int) -> int:
-    """Return a stamp; see `Mark`."""
+    """Return a stamp; see `Mark`.
+
+    Raises:
+        CorruptStore: A number is negative.
+    """
+    if (epoch | seq | token) < 0:
+        raise CorruptStore(f"the number of a checkpoint is damaged: epoch {epoch}, {seq}, token {token}")
     return epoch << 128 | seq << 64 | token
 
 

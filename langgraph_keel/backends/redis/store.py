@@ -189,13 +189,11 @@ def _calls(
     keys: Keys, members: Iterable[bytes], size: int, script: str, *args: Argument
 ) -> tuple[list[list[str]], tuple[Call, ...]]:
     """Return the threads of each call, and the calls; each gets the epochs of its threads that the index has."""
-    groups = [[parse_member(member) for member in group] for _, group in _groups(members, size)]
-    threads = [[thread for _, thread, _ in group] for group in groups]
-    epochs = [[epoch for _, _, epoch in group] for group in groups]
-    calls = (
-        Call(script, tuple(map(keys.thread, group)), (*args, *lives))
-        for group, lives in zip(threads, epochs, strict=True)
-    )
+    threads, calls = list[list[str]](), list[Call]()
+    for bucket, group in _groups(members, size):
+        _, names, epochs = zip(*map(parse_member, group), strict=True)
+        threads.append([*names])
+        calls.append(Call(script, (*map(keys.thread, names), keys.index(bucket)), (*args, *epochs)))
     return threads, tuple(calls)
 
 

@@ -2,9 +2,9 @@
 -- Grows with: threads times runs. ARGV: the runs; then as in lives
 -- Replies with the positions of those that have one.
 local found = {}
-for number, key in ipairs(KEYS) do
-  for n = 1, indexed(number) and #ARGV - #KEYS or 0 do
-    if redis.call('HEXISTS', key, 'run:' .. ARGV[n]) == 1 then
+for number = 1, THREADS do
+  for n = 1, indexed(number) and #ARGV - THREADS or 0 do
+    if redis.call('HEXISTS', KEYS[number], 'run:' .. ARGV[n]) == 1 then
       table.insert(found, number - 1)
       break
     end

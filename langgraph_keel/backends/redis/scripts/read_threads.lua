@@ -14,8 +14,8 @@ local function told(number, key)
   return { thread.visible, id, thread.epoch, tonumber(seq), entry, shown(key, '', parse(entry).parent) }
 end
 local reply = {}
-for number, key in ipairs(KEYS) do
-  local is_sound, found = pcall(told, number, key)
+for number = 1, THREADS do
+  local is_sound, found = pcall(told, number, KEYS[number])
   table.insert(reply, is_sound and found or { false })
 end
 return reply

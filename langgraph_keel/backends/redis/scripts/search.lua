@@ -29,8 +29,8 @@ local function keep(candidate)
 end
 
 local last = { id = raw(after_id), epoch = after_epoch, seq = after_seq }
-for number, key in ipairs(KEYS) do
-  local thread = indexed(number)
+for number = 1, THREADS do
+  local key, thread = KEYS[number], indexed(number)
   local is_selected = selected(key)
   each_entry(key, thread and thread.seq + 1 or 0, function(seq, entry)
     local e = parse(entry)
