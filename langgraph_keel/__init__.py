@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from langgraph_keel.history.threads import ThreadCounts, Usage, count_threads
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
-    from langgraph_keel.keys.methods import MasterKeys
+    from langgraph_keel.keys.methods import MasterKeys, Migrated
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
@@ -120,7 +120,7 @@ _NAMES = {
     "history.threads": ("ThreadCounts", "Usage", "count_threads"),
     "history.timeline": ("Timeline",),
     "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
-    "keys.methods": ("MasterKeys",),
+    "keys.methods": ("MasterKeys", "Migrated"),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
     "provenance.drift": ("Change", "DriftReport"),
@@ -201,6 +201,7 @@ __all__ = [
     "MasterKey",
     "MasterKeys",
     "MemorySaver",
+    "Migrated",
     "ModelCall",
     "Moment",
     "MomentNotFound",

@@ -24,9 +24,11 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Outcome,
     Query,
+    Replacement,
     Run,
     Stamp,
     Unchanged,
+    Writes,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tenants import prefix_of
@@ -150,6 +152,23 @@ class TenantStore(Store[Any, Any]):
         upto = None if upto is None else self._put(upto)
         outcome: CopyOutcome = yield from self._shared.copy_thread(self._inside(source), self._inside(target), upto)
         return outcome
+
+    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
+        """See `Store.list_writes`."""
+        after = after and replace(after, address=self._at(after.address))
+        page: Sequence[Writes] = yield from self._shared.list_writes(self._inside(thread_id), after, limit)
+        return [replace(each, address=self._show_address(each.address)) for each in page]
+
+    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
+        """See `Store.list_kinds`. Of what threads share, those of all tenants."""
+        inside = None if thread_id is None else self._inside(thread_id)
+        kinds: Sequence[str] = yield from self._shared.list_kinds(inside)
+        return kinds
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
+        """See `Store.replace_plain`."""
+        writes = [replace(each, address=self._at(each.address)) for each in new.writes]
+        yield from self._shared.replace_plain(self._inside(thread_id), replace(new, writes=writes))
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Sequence[str]]:
         """See `Store.find_runs`."""

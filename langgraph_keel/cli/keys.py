@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_change, open_to_read
-from langgraph_keel.cli.output import console, print_json
+from langgraph_keel.cli.output import bar, console, print_json
 from langgraph_keel.keys.keyring import new_key
 
-keys = typer.Typer(no_args_is_help=True, help="The keys of an encrypted store: make one, see which is needed, rotate.")
+keys = typer.Typer(
+    no_args_is_help=True, help="The keys of an encrypted store: make one, see which is needed, rotate, migrate."
+)
 
 
 @keys.command("new")
@@ -56,3 +58,36 @@ def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     else:
         was = "already" if found.is_current else f"now; it was {found.needed!r}"
         console().print(f"The master key is {found.current!r} {was}.", markup=False)
+
+
+@keys.command("migrate")
+def migrate(
+    reclaim: Annotated[
+        bool, typer.Option("--reclaim", help="Then do as `keel reclaim --full`, which makes others wait.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also where it was done before.")] = False,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """Seal all that stands in a store in plain text. Runs go on; it may be cut off, and goes on when it is done again.
+
+    Exit status 1 if something cannot be read, and is left as it is. First give all programs keyrings with
+    `migrate=True`.
+
+    Example: `KEEL_KEYS_FILE=keel.keys keel keys migrate`
+    """
+    with open_to_change(url, migrate=True) as saver, bar("Sealing threads", quiet=json) as tell:
+        done = saver.migrate_keys(again=again, on_progress=tell)
+        space = saver.reclaim(full=True) if reclaim else None
+    if json:
+        print_json(done.to_dict() | {"reclaimed": space and space.to_dict()})
+    else:
+        out = console()
+        out.print(str(done), markup=False)
+        for thread_id, why in done.failed.items():
+            out.print(f"  {thread_id!r}: {why}", markup=False)
+        out.print(
+            str(space) if space else "Freed space may still hold plain text until `keel reclaim --full`.", markup=False
+        )
+    if not done.is_done:
+        raise typer.Exit(1)

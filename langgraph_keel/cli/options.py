@@ -117,15 +117,16 @@ def moment_since(text: str, option: str = "--since") -> datetime:
 
 
 @contextmanager
-def open_store(url: str, **options: Any) -> Iterator[Any]:
+def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[Any]:
     """Open a store, or what the tenant that `keel --tenant` names has in it.
 
-    With the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one.
+    With the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one; with `migrate`, one
+    that reads what stands there in plain text.
     """
     if path := os.environ.get("KEEL_KEYS_FILE"):
-        options["encryption"] = Keyring.from_file(path)
+        options["encryption"] = Keyring.from_file(path, migrate=migrate)
     elif os.environ.get("KEEL_KEYS"):
-        options["encryption"] = Keyring.from_env()
+        options["encryption"] = Keyring.from_env(migrate=migrate)
     tenant = TENANT.get()
     with open_saver(url, **options) as saver:
         yield saver if tenant is None else saver.for_tenant(tenant)
@@ -147,10 +148,10 @@ def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
 
 
 @contextmanager
-def open_to_change(url: str) -> Iterator[Any]:
+def open_to_change(url: str, *, migrate: bool = False) -> Iterator[Any]:
     """Open a store that is there already, to change it. An error about something missing names the store."""
     check_store(url)
-    with _name_store(url), open_store(url) as saver:
+    with _name_store(url), open_store(url, migrate=migrate) as saver:
         yield saver
 
 

@@ -183,6 +183,38 @@ class Batch:
 
 
 @record
+class Writes:
+    """A batch as it is stored.
+
+    Attributes:
+        stamp: The store's own name of it, within its checkpoint's thread and namespace.
+        address: The checkpoint, which need not be there.
+        batch: What was written.
+    """
+
+    stamp: Stamp
+    address: Address
+    batch: Batch
+
+
+@record
+class Replacement:
+    """Sealed records that take the place of those that stand in a thread in plain text.
+
+    Attributes:
+        epoch: The life of the thread that they are of, as in `Graph`.
+        headers: By the stamps of the entries.
+        rows: Per (namespace, channel).
+        writes: With the batches as they are to be.
+    """
+
+    epoch: Stamp | None
+    headers: Mapping[Stamp, bytes] = field(default_factory=dict)
+    rows: Mapping[tuple[str, str], Sequence[Row]] = field(default_factory=dict)
+    writes: Sequence[Writes] = ()
+
+
+@record
 class Found:
     """An entry with the rows that its refs need, per channel in ascending order, and its batches."""
 

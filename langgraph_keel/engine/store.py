@@ -28,9 +28,11 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Outcome,
     Query,
+    Replacement,
     Run,
     Stamp,
     Unchanged,
+    Writes,
 )
 from langgraph_keel.errors import InvalidInput
 
@@ -246,6 +248,36 @@ class Store(ABC, Generic[Q, R]):
         Any number of trips, and it may look at all keys for each page: nothing keeps an index of what should not be.
         `after` is the last name of the page before; fewer than `limit` mean that there are no more.
         """
+
+    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Q, R, Sequence[Writes]]:
+        """Read a page of all writes of a thread, also of checkpoints that are not there, in an order that stays.
+
+        One trip. `after` is the last one of the page before; fewer than `limit` mean that there are no more.
+
+        Raises:
+            InvalidInput: This store's records cannot be replaced.
+        """
+        raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
+
+    def list_kinds(self, thread_id: str | None) -> StorePlan[Q, R, Sequence[str]]:
+        """Name the kinds of cells that a thread has, or those that all threads share; perhaps more. One trip.
+
+        Raises:
+            InvalidInput: This store's records cannot be replaced.
+        """
+        raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Q, R, None]:
+        """Put sealed records (`engine.encoding.bodies.SEALED`) in the place of those in plain text. One trip, atomic.
+
+        What is sealed already or is not there any more is left as it is; so is a row with another number of items, and
+        everything if the thread is another one by now (`new.epoch`). Nothing else of a record changes, but for the
+        stamp of an entry, which may. Then the thread is found by whatever is asked for: nobody knows its marks.
+
+        Raises:
+            InvalidInput: This store's records cannot be replaced.
+        """
+        raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
 
     def of_tenant(self, tenant: str) -> Store[Q, R]:
         """Return the store of a tenant, in the same place and for the same drivers. No trip.

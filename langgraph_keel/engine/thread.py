@@ -11,7 +11,7 @@ from itertools import count
 from operator import attrgetter
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import resolve, rows_in
+from langgraph_keel.engine.encoding.bodies import SEALED, resolve, rows_in
 from langgraph_keel.engine.records import (
     BaseGone,
     Batch,
@@ -24,10 +24,12 @@ from langgraph_keel.engine.records import (
     Node,
     Query,
     Ref,
+    Replacement,
     Row,
     Run,
     Stamp,
     ThreadInfo,
+    Writes,
 )
 
 
@@ -263,6 +265,40 @@ def selected(thread: Thread, query: Query) -> Iterator[Entry]:
     for record in reversed(thread.records.values()):
         if _is_meant(record, thread, query):
             yield shown(thread, record)
+
+
+def list_writes(thread_id: str, thread: Thread, after: Writes | None, limit: int) -> list[Writes]:
+    """Return a page of the writes of a thread; each is named by its number among those of its checkpoint."""
+    found = [
+        Writes(number, Address(thread_id, *place), batch)
+        for place, batches in sorted(thread.batches.items())
+        for number, batch in enumerate(batches)
+    ]
+    return [each for each in found if after is None or place_of_writes(each) > place_of_writes(after)][:limit]
+
+
+def place_of_writes(writes: Writes) -> tuple[str, str, int]:
+    """Return what tells writes from others of their thread."""
+    return writes.address.checkpoint_ns, str(writes.address.checkpoint_id), sequence_of(writes.stamp)
+
+
+def replace_plain(thread: Thread, new: Replacement) -> None:
+    """Put sealed records in the place of those in plain text."""
+    for stamp, header in new.headers.items():
+        record = thread.records.get(stamp)
+        if record is not None and not record.entry.header.startswith(SEALED):
+            record.entry = replace(record.entry, header=header)
+    for key, rows in new.rows.items():
+        log = thread.log(*key)
+        for row in rows:
+            old = log.rows.get(row.lo)
+            if old is not None and old.count == row.count and not old.body.startswith(SEALED):
+                log.rows[row.lo] = row
+    for writes in new.writes:
+        batches = thread.batches.get((writes.address.checkpoint_ns, str(writes.address.checkpoint_id)), [])
+        number = sequence_of(writes.stamp)
+        if number < len(batches) and not batches[number].body.startswith(SEALED):
+            batches[number] = writes.batch
 
 
 def is_last(thread: Thread | None, stamp: Stamp) -> bool:

@@ -27,6 +27,8 @@ STORE = Shelf(None, "keyring")
 KIND = "key"
 """The kind of the cells of threads that hold their keys."""
 KEY = "data"
+_ENDED = b"ended"
+"""What says, sealed, that a migration has ended."""
 _MOST = 10_000
 """Threads whose keys are remembered."""
 
@@ -207,6 +209,35 @@ class KeyChest:
         cells = yield from self._store.read_cells(STORE, [KEY])
         return _parse_store(cells[KEY])[1] if KEY in cells else None
 
+    def accepts_plain(self) -> Plan[bool]:
+        """Return whether records in plain text are read: the keyring is for a migration, and that has not ended.
+
+        No trip if the keyring is for none, else one: whoever has the store open is to know at once that it has ended.
+        """
+        if not self._keyring.migrate:
+            return False
+        return not (yield from self.is_migrated())
+
+    def is_migrated(self) -> Plan[bool]:
+        """Return whether a migration of the store has ended. One trip."""
+        cells = yield from self._store.read_cells(STORE, [KEY])
+        if (cell := cells.get(KEY)) is None:
+            return False
+        self._own = self._own or self._read_store(cell)
+        return _is_ended(cell, self._own)
+
+    def end_migration(self, *, is_ended: bool = True) -> Plan[None]:
+        """Note that nothing stands in the store in plain text any more, or that it may again. Two trips."""
+        while True:
+            own = yield from self._open_store()
+            cell = (yield from self._store.read_cells(STORE, [KEY]))[KEY]
+            if _is_ended(cell, own) is is_ended:
+                return
+            parts = unpack(open_frame(cell.header))[:3]
+            new = _cell([*parts, own.wrapper.seal(_ENDED, _migration_context(own.store_id))] if is_ended else parts, "")
+            if (yield from self._store.swap_cell(STORE, KEY, cell.token, new)).done:
+                return
+
     def rotate(self) -> Plan[tuple[str | None, str]]:
         """Wrap what the master key wraps with the current one; return the names of the key before, and of that one.
 
@@ -218,12 +249,12 @@ class KeyChest:
             cells = yield from self._store.read_cells(STORE, [KEY])
             if (cell := cells.get(KEY)) is None:
                 return None, current.id
-            store_id, master_id, (tenant, wrapped), shared = _parse_store(cell)
+            store_id, master_id, (tenant, wrapped), shared, *rest = _parse_store(cell)
             if master_id == current.id:
                 return master_id, current.id
             context = _tenant_context(store_id, tenant)
             secret = _unwrap(self._keyring.get(master_id), wrapped, context)
-            new = _cell([store_id, [tenant, current.id, current.wrap(secret, context)], shared], "")
+            new = _cell([store_id, [tenant, current.id, current.wrap(secret, context)], shared, *rest], "")
             swapped = yield from self._store.swap_cell(STORE, KEY, cell.token, new)
             if swapped.done:
                 return master_id, current.id
@@ -250,24 +281,41 @@ class KeyChest:
         return _cell([store_id, tenant, [[id, None, wrapped]]], "")
 
     def _read_store(self, cell: Cell) -> _StoreKeys:
-        store_id, master_id, (tenant, wrapped), shared = _parse_store(cell)
+        store_id, master_id, (tenant, wrapped), shared, *_ = _parse_store(cell)
         wrapper = Sealer(_unwrap(self._keyring.get(master_id), wrapped, _tenant_context(store_id, tenant)))
         return _StoreKeys(store_id, wrapper, _keys_of(shared, wrapper, store_id, None, cell))
 
 
-def _parse_store(cell: Cell) -> tuple[str, str, tuple[str, bytes], Any]:
+def _parse_store(cell: Cell) -> tuple[Any, ...]:
     """Return the identity of a store, the name of its master key, the tenant with its wrapped key, and what is shared.
+
+    And, where a migration has ended, what says so.
 
     Raises:
         CorruptStore: It holds something else.
     """
     try:
-        store_id, (tenant, master_id, wrapped), shared = unpack(open_frame(cell.header))
+        store_id, (tenant, master_id, wrapped), shared, *rest = unpack(open_frame(cell.header))
     except (ValueError, TypeError) as error:
         raise CorruptStore(f"the keys of the store do not decode: {error}") from None
-    if [type(part) for part in (store_id, tenant, master_id, wrapped)] != [str, str, str, bytes]:
+    kinds = [type(part) for part in (store_id, tenant, master_id, wrapped, *rest)]
+    if kinds not in ([str, str, str, bytes], [str, str, str, bytes, bytes]):
         raise CorruptStore("the keys of the store are not what they should be")
-    return store_id, master_id, (tenant, wrapped), shared
+    return store_id, master_id, (tenant, wrapped), shared, *rest
+
+
+def _is_ended(cell: Cell, own: _StoreKeys) -> bool:
+    """Return whether the cell of a store says that a migration has ended.
+
+    Raises:
+        SealBroken: What says so was changed.
+    """
+    _, _, _, _, *rest = _parse_store(cell)
+    return bool(rest) and own.wrapper.open(rest[0], _migration_context(own.store_id)) == _ENDED
+
+
+def _migration_context(store_id: str) -> bytes:
+    return place_of(store_id, "migration")
 
 
 def _unwrap(master: MasterKey, wrapped: bytes, context: bytes) -> bytes:

@@ -86,19 +86,29 @@ class Keyring:
 
     Args:
         keys: The keys, the current one first.
+        migrate: Whether what stands in the store in plain text is read, until `saver.migrate_keys()` has sealed all of
+            it. What is written is sealed in any case.
 
     Raises:
-        InvalidInput: There is none, or two have one name.
+        InvalidInput: There is none, two have one name, or `migrate` is neither `True` nor `False`.
     """
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "_migrate")
 
-    def __init__(self, *keys: MasterKey) -> None:
+    def __init__(self, *keys: MasterKey, migrate: bool = False) -> None:
+        if type(migrate) is not bool:
+            raise InvalidInput(f"migrate must be True or False, not a {type(migrate).__name__}")
+        self._migrate = migrate
         if not keys or not all(isinstance(key, MasterKey) for key in keys):
             raise InvalidInput("a Keyring takes keys, the current one first: Keyring(LocalKey(id, secret), ...)")
         self._keys: Mapping[str, MasterKey] = {check_id(key.id): key for key in keys}
         if len(self._keys) != len(keys):
             raise InvalidInput(f"two keys of a keyring have one name: {', '.join(key.id for key in keys)}")
+
+    @property
+    def migrate(self) -> bool:
+        """Whether plain text is read until a migration has ended."""
+        return self._migrate
 
     @property
     def current(self) -> MasterKey:
@@ -124,22 +134,27 @@ class Keyring:
         return self._keys[id]
 
     @classmethod
-    def from_env(cls, name: str = "KEEL_KEYS") -> Keyring:
+    def from_env(cls, name: str = "KEEL_KEYS", *, migrate: bool = False) -> Keyring:
         """Return the keyring in a variable of the environment: `id:secret`, separated by commas or white space.
 
         Args:
             name: The variable's name.
+            migrate: As for `Keyring`.
 
         Raises:
             InvalidInput: It is not set, or does not hold keys. The error does not show what it holds.
         """
         if not (text := os.environ.get(name, "").strip()):
             raise InvalidInput(f"the environment has no {name}: set it to what `keel keys new` prints")
-        return cls(*parse_keys(text, f"the variable {name}"))
+        return cls(*parse_keys(text, f"the variable {name}"), migrate=migrate)
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str]) -> Keyring:
+    def from_file(cls, path: str | PathLike[str], *, migrate: bool = False) -> Keyring:
         """Return the keyring in a file, as `from_env`; lines that begin with `#` are comments.
+
+        Args:
+            path: The file.
+            migrate: As for `Keyring`.
 
         Raises:
             InvalidInput: It cannot be read, does not hold keys, or others than its owner may read or change it.
@@ -152,7 +167,7 @@ class Keyring:
             why = error.strerror if isinstance(error, OSError) else "it holds no text"
             raise InvalidInput(f"the key file {os.fspath(path)!r} cannot be read: {why}") from None
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-        return cls(*parse_keys(text, f"the key file {os.fspath(path)!r}"))
+        return cls(*parse_keys(text, f"the key file {os.fspath(path)!r}"), migrate=migrate)
 
     def __repr__(self) -> str:
         """Show the names of the keys, and nothing of the secrets."""

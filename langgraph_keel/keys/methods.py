@@ -1,9 +1,9 @@
-"""What a saver shows of its keys, and the rotation of the master key."""
+"""What a saver shows of its keys, the rotation of the master key, and the migration of a store in plain text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
@@ -11,6 +11,7 @@ from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.datakeys import KeyChest
+from langgraph_keel.keys.migration import Sealed, migrate
 from langgraph_keel.keys.store import SealedStore
 
 
@@ -42,6 +43,38 @@ class MasterKeys(NamedTuple):
         if self.is_current:
             return f"the master key is {self.current!r}, the current one"
         return f"the master key is {self.needed!r}, and {self.current!r} is the current one: rotate"
+
+
+Progress: TypeAlias = Callable[[int, int | None], object]
+"""Is called with how many threads were looked at, and of how many."""
+
+
+@publish
+class Migrated(NamedTuple):
+    """What a migration has done.
+
+    Attributes:
+        threads: In how many threads something stood in plain text.
+        records: How many records were sealed: checkpoints, rows of values, writes, and those beside the checkpoints.
+        failed: Threads that cannot be read, and why; of what all threads share, by the empty name.
+        is_done: Whether nothing stands in the store in plain text any more, so that plain text is refused from now on.
+    """
+
+    threads: int
+    records: int
+    failed: Mapping[str, str]
+    is_done: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**self._asdict(), "failed": dict(self.failed)}
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        done = f"{self.records:,} records sealed, in {self.threads:,} threads"
+        if self.is_done:
+            return f"{done}: nothing stands there in plain text any more"
+        return f"{done}; of {len(self.failed):,} threads something cannot be read, and is left as it is"
 
 
 def _sum_up(found: Sequence[MasterKeys]) -> MasterKeys:
@@ -96,6 +129,58 @@ class KeyMethods(EngineSaver):
         for chest in (yield from self._chests()):
             found.append(MasterKeys(*(yield from chest.rotate())))
         return _sum_up(found)
+
+    def migrate_keys(self, *, again: bool = False, on_progress: Progress | None = None) -> Migrated:
+        """Seal all that stands in the store in plain text. The keyring needs `migrate=True`; others go on meanwhile.
+
+        Every program that writes to the store needs such a keyring before. It may be cut off anywhere, and several may
+        do it at once: whoever does it again goes on with what is left. It ends when all was looked at and nothing was
+        left; from then on plain text is refused by every saver, whatever its keyring says. Of what is deleted or
+        replaced, bytes are left where the store has freed space: `saver.reclaim(full=True)` is for that.
+
+        All threads are looked at, twice or more, with five round trips for each, and more for
+        long ones. In memory are the names of all
+        threads, and the values of 32 checkpoints at once. Of a tenant's saver it is about that tenant, else about all.
+
+        Args:
+            again: Whether to do it also where it was done before: what stands there in plain text by now, somebody
+                without keys has written, or a backup that was restored.
+            on_progress: Called with how many threads were looked at, and of how many.
+
+        Returns:
+            What was sealed, and whether that is all.
+
+        Raises:
+            InvalidInput: The saver has no keyring, or one that is for no migration; or the store is of a backend that
+                cannot do it.
+            CorruptStore: The list of threads cannot be read.
+            StoreBusy: Somebody goes on writing in plain text.
+            StoreError: The store fails; what was sealed by then is, and the next one goes on.
+        """
+        return self.engine.run(self._migrate_keys(again, on_progress))
+
+    async def amigrate_keys(self, *, again: bool = False, on_progress: Progress | None = None) -> Migrated:
+        """As `migrate_keys`, asynchronously."""
+        return await self.engine.arun(self._migrate_keys(again, on_progress))
+
+    def _migrate_keys(self, again: bool, on_progress: Progress | None) -> Plan[Migrated]:
+        store = self._sealed()
+        if not store.migrates:
+            raise InvalidInput("this keyring is for no migration: Keyring(..., migrate=True) reads plain text")
+        tenants = () if self.engine.session.tenant else (yield from read_tenants(store))
+        done: list[Sealed] = []
+        for each in (store, *(store.of_tenant(tenant) for tenant in tenants)):
+            if (yield from each.chest.is_migrated()):
+                if not again:
+                    continue
+                yield from each.chest.end_migration(is_ended=False)
+            done.append((yield from migrate(each, on_progress or (lambda looked, total: None))))
+        return Migrated(
+            sum(len(each.threads) for each in done),
+            sum(each.records for each in done),
+            {thread_id: why for each in done for thread_id, why in each.failed.items()},
+            all(each.is_done for each in done),
+        )
 
     def _chests(self) -> Plan[Sequence[KeyChest]]:
         """Return the keys of the threads of no tenant, and of each one; of a tenant's saver, that one's."""

@@ -61,12 +61,18 @@ _MOST = 10_000
 """Channels, and namespaces, of which the latest is remembered."""
 _ENTRIES = 1000
 """Entries whose digests are remembered until their values are read."""
-_PLAIN = "it stands there in plain text, and the saver has a keyring: somebody without keys has written it"
+_PLAIN = (
+    "it stands there in plain text, and the saver has a keyring: somebody without keys has written it. A store of "
+    "before there were keys is read with Keyring(..., migrate=True) until `keel keys migrate` has sealed it"
+)
 
 _OTHER = "it was put after another checkpoint, or by another run, than is said"
 
 Digests: TypeAlias = dict[str, tuple[int, bytes]]
-"""By channel, in their order: the kind of the value, and the digest of its items; empty where it has none."""
+"""By channel, in their order: the kind of the value, and the digest of its items; empty where it has none.
+
+`None` in their place: the entry stands there in plain text, as a store that is being migrated may have it.
+"""
 
 
 class SealedStore(Store[Any, Any]):
@@ -82,8 +88,13 @@ class SealedStore(Store[Any, Any]):
         self._keyring = keyring
         self.chest = KeyChest(store, keyring)
         self._sums: OrderedDict[tuple[str, str, str], tuple[Ref, Any]] = OrderedDict()
-        self._digests: OrderedDict[tuple[str, Stamp], tuple[Mapping[str, Ref], Digests]] = OrderedDict()
+        self._digests: OrderedDict[tuple[str, Stamp], tuple[Mapping[str, Ref], Digests | None]] = OrderedDict()
         self._latest: OrderedDict[tuple[str, str], tuple[Stamp, Address, str | None]] = OrderedDict()
+
+    @property
+    def migrates(self) -> bool:
+        """Whether the keyring is for a migration."""
+        return self._keyring.migrate
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
@@ -93,13 +104,13 @@ class SealedStore(Store[Any, Any]):
         sums = {name: found for name, ref in new.refs.items() if ref.runs and (found := self._sum(new, name))}
         again = {} if len(sums) == sum(bool(ref.runs) for ref in new.refs.values()) else (yield from self._again(new))
         digests = {
-            name: again[name] if ref.runs and name not in sums else (int(ref.kind), _digest_of(sums.get(name)))
+            name: again[name] if ref.runs and name not in sums else (int(ref.kind), digest_of(sums.get(name)))
             for name, ref in new.refs.items()
         }
         if is_first := new.base is None and not (new.checked and new.parent):
             # Nothing in it says that the thread is the one that this process knows: its keys are looked up.
             self.chest.forget(address.thread_id)
-        seals = yield from self._seals(address.thread_id)
+        seals = yield from self.seals(address.thread_id)
         sealed = replace(
             new,
             header=seals.header(new.header, address, new.parent, new.run_id, digests),
@@ -119,7 +130,7 @@ class SealedStore(Store[Any, Any]):
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
         """See `Store.write_batch`. Up to four trips more for the first one of a thread."""
-        seals = yield from self._seals(address.thread_id)
+        seals = yield from self.seals(address.thread_id)
         hidden = yield from self._hide(batch.terms)
         yield from self.inner.write_batch(address, replace(seals.batch(batch, address), terms=hidden))
 
@@ -136,14 +147,17 @@ class SealedStore(Store[Any, Any]):
 
     def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         """See `Store.read_known`."""
+        return (yield from self._read(lambda: self._read_known(address, known)))
+
+    def _read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
         if stamp != known:
-            return (yield from self.read_entry(address))
+            return (yield from self._read_entry(address))
         found: Found | Unchanged | None = yield from self.inner.read_known(address, known)
         if isinstance(found, Unchanged) and found.parent not in (None, parent):
             raise SealBroken(f"{latest}: {_OTHER}")
         if isinstance(found, Unchanged) and found.batches:
-            seals = yield from self._opener(address.thread_id, [batch.body for batch in found.batches])
+            seals = yield from self.opener(address.thread_id, [batch.body for batch in found.batches])
             return Unchanged(found.parent, [seals.open_batch(batch, latest) for batch in found.batches])
         if isinstance(found, Found):
             return (yield from self._open_found(found))
@@ -157,7 +171,7 @@ class SealedStore(Store[Any, Any]):
         entries: Sequence[Entry] = yield from self.inner.scan(query)
         opened = []
         for entry in entries:
-            seals = yield from self._opener(entry.address.thread_id, [entry.header])
+            seals = yield from self.opener(entry.address.thread_id, [entry.header])
             found, digests = seals.open_entry(entry)
             self._learn(entry, digests)
             opened.append(found)
@@ -197,7 +211,7 @@ class SealedStore(Store[Any, Any]):
         graph: Graph = yield from self.inner.read_graph(thread_id)
         if not graph.nodes:
             return graph
-        seals = yield from self._opener(thread_id, [node.header for node in graph.nodes])
+        seals = yield from self.opener(thread_id, [node.header for node in graph.nodes])
         nodes = [replace(node, header=seals.open_header(node.header, node.address)[0]) for node in graph.nodes]
         return Graph(nodes, graph.ends, graph.epoch)
 
@@ -241,7 +255,9 @@ class SealedStore(Store[Any, Any]):
         stored: Sequence[Entry] = yield from self.inner.scan(query)
         if not stored or stored[0].stamp != entry.stamp:
             return entry  # it is gone, which the copy will say
-        seals = _Seals(self.chest.store_id, keys)
+        if key_in(stored[0].header) is None:
+            return entry  # the rest of it stands there in plain text, too
+        seals = Seals(self.chest.store_id, keys)
         _, parent, run_id, digests = seals.open_parts(stored[0].header, entry.address)
         return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
 
@@ -254,7 +270,7 @@ class SealedStore(Store[Any, Any]):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> Plan[Sequence[Listed]]:
         """See `Store.read_threads`. A trip more for each thread whose keys are not known."""
-        hidden = yield from self._hide(terms)
+        hidden = yield from self._narrow(terms)
         page: Sequence[Listed] = yield from self.inner.read_threads(after, limit, hidden)
         return (yield from self._open_threads(page))
 
@@ -262,7 +278,7 @@ class SealedStore(Store[Any, Any]):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`. A thread that does not open is listed with what stands in the clear, and logged."""
-        hidden = yield from self._hide(terms)
+        hidden = yield from self._narrow(terms)
         page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, hidden)
         opened: list[Listed] = []
         for each in page:
@@ -277,7 +293,7 @@ class SealedStore(Store[Any, Any]):
         opened: list[Listed] = []
         for info, head in page:
             if head:
-                seals = yield from self._opener(info.thread_id, [head.header])
+                seals = yield from self.opener(info.thread_id, [head.header])
                 head, digests = seals.open_entry(sealed := head)
                 self._learn(sealed, digests)
             opened.append((info, head))
@@ -303,27 +319,36 @@ class SealedStore(Store[Any, Any]):
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
         """See `Store.swap_cell`."""
-        sealed = None if new is None else (yield from self._seals(shelf.thread_id)).cell(new, shelf, key)
+        return (yield from self._read(lambda: self._swap_cell(shelf, key, expected, new)))
+
+    def _swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
+        sealed = None if new is None else (yield from self.seals(shelf.thread_id)).cell(new, shelf, key)
         swapped: Swapped = yield from self.inner.swap_cell(shelf, key, expected, sealed)
         if swapped.cell is None:
             return swapped
-        seals = yield from self._opener(shelf.thread_id, [swapped.cell.header])
+        seals = yield from self.opener(shelf.thread_id, [swapped.cell.header])
         return Swapped(swapped.done, seals.open_cell(swapped.cell, shelf, key, has_body=True))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
         """See `Store.read_cells`."""
+        return (yield from self._read(lambda: self._read_cells(shelf, keys)))
+
+    def _read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
         cells: Mapping[str, Cell] = yield from self.inner.read_cells(shelf, keys)
         if not cells:
             return cells
-        seals = yield from self._opener(shelf.thread_id, [cell.header for cell in cells.values()])
+        seals = yield from self.opener(shelf.thread_id, [cell.header for cell in cells.values()])
         return {key: seals.open_cell(cell, shelf, key, has_body=True) for key, cell in cells.items()}
 
     def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
+        return (yield from self._read(lambda: self._list_cells(shelf, prefix, after, limit)))
+
+    def _list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
         cells: Sequence[tuple[str, Cell]] = yield from self.inner.list_cells(shelf, prefix, after, limit)
         if not cells:
             return cells
-        seals = yield from self._opener(shelf.thread_id, [cell.header for _, cell in cells])
+        seals = yield from self.opener(shelf.thread_id, [cell.header for _, cell in cells])
         return [(key, seals.open_cell(cell, shelf, key, has_body=False)) for key, cell in cells]
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
@@ -333,10 +358,10 @@ class SealedStore(Store[Any, Any]):
 
     # -- keys and digests --------------------------------------------------------------------------------------
 
-    def _seals(self, thread_id: str | None) -> Plan[_Seals]:
+    def seals(self, thread_id: str | None) -> Plan[Seals]:
         """Return what seals records of a thread, or of what threads share. No trip if its keys are known."""
         keys = yield from (self.chest.shared() if thread_id is None else self.chest.make(thread_id))
-        return _Seals(self.chest.store_id, keys)
+        return Seals(self.chest.store_id, keys)
 
     def _hide(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
         """Return marks that threads are found by as they are stored. No trip, but for the very first time."""
@@ -345,26 +370,37 @@ class SealedStore(Store[Any, Any]):
         keys = yield from self.chest.shared()
         return tuple(keys.current.sealer.hide(mark) for mark in marks)
 
-    def _opener(self, thread_id: str | None, bodies: Sequence[bytes]) -> Plan[_Seals]:
+    def _narrow(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
+        """Return marks that a list is narrowed by: none while threads in plain text are found by others."""
+        if marks and (yield from self.chest.accepts_plain()):
+            return ()
+        return (yield from self._hide(marks))
+
+    def opener(self, thread_id: str | None, bodies: Sequence[bytes]) -> Plan[Seals]:
         """Return what opens records of a thread, or of what threads share. No trip if its keys are known."""
-        if thread_id is None:
-            return (yield from self._seals(None))
-        if (names := {key_in(body) for body in bodies}) == {None}:
-            raise SealBroken(f"thread {thread_id!r}: {_PLAIN}")
+        names = {key_in(body) for body in bodies}
+        accepts_plain = None in names and (yield from self.chest.accepts_plain())
+        if names <= {None}:
+            if accepts_plain or not names:
+                return Seals("", None, accepts_plain=accepts_plain)
+            raise _PlainFound(f"{'what threads share' if thread_id is None else f'thread {thread_id!r}'}: {_PLAIN}")
         names.discard(None)
-        keys = yield from self.chest.find(thread_id)
-        if keys is not None and not names <= keys.keys.keys():
+        keys = yield from (self.chest.shared() if thread_id is None else self.chest.find(thread_id))
+        if thread_id is not None and keys is not None and not names <= keys.keys.keys():
             self.chest.forget(thread_id)  # it was deleted and has come again, or has got the keys of another one
             keys = yield from self.chest.find(thread_id)
         if keys is None:
             raise KeyMissing(f"thread {thread_id!r}: its key was destroyed: what it held can be read by nobody")
-        return _Seals(self.chest.store_id, keys)
+        return Seals(self.chest.store_id, keys, accepts_plain=accepts_plain)
 
     def _read(self, read: Callable[[], Plan[T]]) -> Plan[T]:
-        """Read and open; once more if a key is missing: nothing is found then of a thread that was just deleted."""
+        """Read and open; once more if a key is missing: nothing is found then of a thread that was just deleted.
+
+        Once more, too, if a record is in plain text: a migration may have sealed it meanwhile, and have ended.
+        """
         try:
             return (yield from read())
-        except (KeyMissing, _UnknownKey):
+        except (KeyMissing, _UnknownKey, _PlainFound):
             return (yield from read())
 
     def _open_found(
@@ -381,7 +417,7 @@ class SealedStore(Store[Any, Any]):
         entry, address = found.entry, found.entry.address
         bodies = [row.body for rows in found.rows.values() for row in rows]
         bodies += [batch.body for batch in found.batches] + ([] if is_open else [entry.header])
-        seals = yield from self._opener(address.thread_id, bodies)
+        seals = yield from self.opener(address.thread_id, bodies)
         rows = {name: seals.open_rows(each, address, name) for name, each in found.rows.items()}
         batches = [seals.open_batch(batch, address) for batch in found.batches]
         if is_open:
@@ -391,19 +427,19 @@ class SealedStore(Store[Any, Any]):
             self._learn(entry, digests)
             refs = entry.refs
             if not is_part:
-                parent = seals.open_parts(entry.header, address)[1]
+                parent = entry.parent if digests is None else seals.open_parts(entry.header, address)[1]
                 _keep(self._latest, _namespace(address), (entry.stamp, address, parent))
         for name, ref in entry.refs.items():
             # Of a part of a value, as a timeline reads what is new, each row is proved, and nothing of their order.
             if ref.runs and (only is None or name in only) and refs.get(name) == ref:
-                found_sum = _sum_items(ref, rows.get(name, ()))
-                if name not in digests or _digest_of(found_sum) != digests[name][1]:
+                found_sum = sum_items(ref, rows.get(name, ()))
+                if digests is not None and (name not in digests or digest_of(found_sum) != digests[name][1]):
                     raise SealBroken(f"{address}, channel {name!r}: its items are not those that were put there")
                 if not is_part:
                     self._remember(address, name, ref, found_sum)
         return Found(opened, rows, batches)
 
-    def _digests_of(self, entry: Entry) -> Plan[tuple[Mapping[str, Ref], Digests]]:
+    def _digests_of(self, entry: Entry) -> Plan[tuple[Mapping[str, Ref], Digests | None]]:
         """Return what an entry that was read before shows, and the digests. No trip, unless that was long ago."""
         key = entry.address.thread_id, entry.stamp
         if key not in self._digests:
@@ -418,10 +454,15 @@ class SealedStore(Store[Any, Any]):
         node = next((node for node in graph.nodes if node.stamp == new.base), None)
         if node is None:
             return dict.fromkeys(new.refs, (0, b""))  # it is gone, which the put will say
-        seals = yield from self._opener(thread_id, [node.header])
-        return seals.open_header(node.header, node.address)[1]
+        seals = yield from self.opener(thread_id, [node.header])
+        digests = seals.open_header(node.header, node.address)[1]
+        if digests is not None:
+            return digests
+        entry = Entry(node.address, node.parent, node.stamp, node.header, node.refs, node.run_id)
+        read = yield from self.read_values([entry])
+        return digests_of(entry.refs, read[0].rows) if read else dict.fromkeys(new.refs, (0, b""))
 
-    def _learn(self, entry: Entry, digests: Digests) -> None:
+    def _learn(self, entry: Entry, digests: Digests | None) -> None:
         """Remember the digests of an entry: its values may be read next."""
         _keep(self._digests, (entry.address.thread_id, entry.stamp), (entry.refs, digests), _ENTRIES)
 
@@ -437,8 +478,8 @@ class SealedStore(Store[Any, Any]):
             _add_items(found, ref.runs[len(known[0].runs) :], fresh)
             return found
         if channel not in new.known:
-            return _sum_items(ref, fresh) if fresh else None
-        return _sum_items(ref, [*new.known[channel].rows, *fresh])
+            return sum_items(ref, fresh) if fresh else None
+        return sum_items(ref, [*new.known[channel].rows, *fresh])
 
     def _remember(self, address: Address, channel: str, ref: Ref, found: Any) -> None:
         _keep(self._sums, (*_namespace(address), channel), (ref, found))
@@ -449,6 +490,10 @@ def _goes_on(before: Ref, ref: Ref) -> bool:
     count = len(before.runs)
     is_same = ref.kind is before.kind and ref.runs[:count] == before.runs
     return is_same and all(lo >= NEW for lo, _ in ref.runs[count:])
+
+
+class _PlainFound(SealBroken):
+    """A record stands there in plain text."""
 
 
 class _UnknownKey(SealBroken):
@@ -467,7 +512,7 @@ def _keep(remembered: OrderedDict[Any, Any], key: Any, value: Any, most: int = _
         remembered.popitem(last=False)
 
 
-def _sum_items(ref: Ref, rows: Sequence[Row]) -> Any:
+def sum_items(ref: Ref, rows: Sequence[Row]) -> Any:
     """Return a SHA-256 of the items that a channel shows, in their order, which more can be added to."""
     found = hashlib.sha256(bytes([ref.kind]))
     _add_items(found, ref.runs, rows)
@@ -492,40 +537,56 @@ def _contents(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:
             lo = stop
 
 
-def _digest_of(found: Any) -> bytes:
+def digests_of(refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> Digests:
+    """Return the digests of all channels of an entry, by the rows that they show."""
+    return {
+        name: (int(ref.kind), digest_of(sum_items(ref, rows.get(name, ()))) if ref.runs else b"")
+        for name, ref in refs.items()
+    }
+
+
+def digest_of(found: Any) -> bytes:
     """Return what stands in a header of a sum; nothing of a value that has no items."""
     return b"" if found is None else found.digest()[:_DIGEST]
 
 
-class _Seals:
+class Seals:
     """Seals and opens the records of one thread, or those that threads share.
 
     Args:
         store_id: What tells the store from others.
-        keys: The keys.
+        keys: The keys; `None` where all that is opened stands there in plain text.
+        accepts_plain: Whether a record in plain text is taken as it is: the store is being migrated.
     """
 
-    __slots__ = ("_keys", "_store_id")
+    __slots__ = ("_accepts_plain", "_keys", "_store_id")
 
-    def __init__(self, store_id: str, keys: DataKeys) -> None:
+    def __init__(self, store_id: str, keys: DataKeys | None, *, accepts_plain: bool = False) -> None:
         self._store_id = store_id
         self._keys = keys
+        self._accepts_plain = accepts_plain
 
     def _seal(self, frame: bytes, *place: Any) -> bytes:
+        assert self._keys is not None
         key = self._keys.current
         return seal_frame(frame, key.id, key.sealer, place_of(self._store_id, key.origin, *place))
 
     def _open(self, body: bytes, where: str, *place: Any) -> bytes:
         name = key_in(body)
         if name is None:
-            raise SealBroken(f"{where}: {_PLAIN}")
-        key = self._keys.keys.get(name)
+            self._check_plain(where)
+            return body
+        key = self._keys.keys.get(name) if self._keys else None
         if key is None:
             raise _UnknownKey(f"{where}: it was sealed with a key that is not there: by another store, or destroyed")
         try:
             return open_sealed(body, key.sealer, place_of(self._store_id, key.origin, *place))
         except CorruptStore as error:
             raise SealBroken(f"{where}: {error}") from None
+
+    def _check_plain(self, where: str) -> None:
+        if not self._accepts_plain:
+            raise _PlainFound(f"{where}: {_PLAIN}")
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
@@ -544,18 +605,24 @@ class _Seals:
         frame, parent, run_id, digests = unpack(parts)
         return frame, parent, run_id, {name: (kind, digest) for name, kind, digest in digests}
 
-    def open_header(self, body: bytes, address: Address) -> tuple[bytes, Digests]:
+    def open_header(self, body: bytes, address: Address) -> tuple[bytes, Digests | None]:
         """Return a header, and the digests of the channels."""
+        if key_in(body) is None:
+            self._check_plain(f"{address}: its header")
+            return body, None
         frame, _, _, digests = self.open_parts(body, address)
         return frame, digests
 
-    def open_entry(self, entry: Entry, *, is_part: bool = False) -> tuple[Entry, Digests]:
+    def open_entry(self, entry: Entry, *, is_part: bool = False) -> tuple[Entry, Digests | None]:
         """Return an entry, opened, and the digests of its channels.
 
         Raises:
             SealBroken: It continues another checkpoint than it was put after, is of another run, or shows other
                 channels than were put; if `is_part`, it may show fewer.
         """
+        if key_in(entry.header) is None:
+            self._check_plain(f"{entry.address}: its header")
+            return entry, None
         frame, parent, run_id, digests = self.open_parts(entry.header, entry.address)
         shown = {name: int(ref.kind) for name, ref in entry.refs.items()}
         put = {name: kind for name, (kind, _) in digests.items()}
@@ -604,6 +671,9 @@ class _Seals:
         place = _place_of_cell(cell, shelf, key)
         whose = "what threads share" if shelf.thread_id is None else f"thread {shelf.thread_id!r}"
         where = f"{whose}: the {shelf.kind} {key}"
+        if key_in(cell.header) is None:
+            self._check_plain(where)
+            return cell
         header, had_body = unpack(self._open(cell.header, where, "cell", *place))
         if has_body and had_body is not bool(cell.body):
             raise SealBroken(f"{where}: a part of it was taken away, or put there")

@@ -1,4 +1,4 @@
-"""New logs with a part of an old one: without what was removed (compaction), or up to an entry (a copy)."""
+"""New logs made of an old one: without what was removed (compaction), up to an entry (a copy), or sealed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from langgraph_keel.backends.files.disk import read
 from langgraph_keel.backends.files.log import Bodies, Draft, Line, Records, blobs_in, parse_line, read_committed
 from langgraph_keel.backends.files.thread import BLOBS, ThreadFiles, first_line
-from langgraph_keel.engine.records import Graph, Run, Stamp
-from langgraph_keel.engine.thread import Thread, sequence_of
+from langgraph_keel.engine.encoding.bodies import SEALED
+from langgraph_keel.engine.records import Batch, Graph, Replacement, Row, Run, Stamp
+from langgraph_keel.engine.thread import Thread, place_of_writes, sequence_of
 
 Live = Mapping[tuple[str, str], Sequence[Run]]
 Ends = Mapping[tuple[str, str], int]
@@ -98,6 +99,80 @@ class Compaction:
         if record is not None and is_anew:
             self._draft.checkpoint(record, seq, self._bodies.of(record.entry.header))
         return record is not None and not is_anew
+
+
+def seal(files: ThreadFiles, new: Replacement) -> None:
+    """Replace the log by one with sealed records in the place of those in plain text. See `Store.replace_plain`."""
+    with files.writing() as handle:
+        replica = files.read_on(handle) if handle is not None else None
+        if handle is None or replica is None or replica.thread is None or replica.thread.epoch != new.epoch:
+            return
+        old = read(handle, 0)[: replica.end]
+        records, _ = read_committed(old, 0, str(files.log))
+        draft = _Sealing(replica.thread, new, Bodies(files.load, str(files.log))).of(records)
+        if b"".join(draft.lines) == old:
+            return
+        files.save(draft.blobs, files.directory)
+        with files.replace_log(handle, b"".join(draft.lines)):
+            _remove_blobs(files, draft.lines)
+
+
+class _Sealing:
+    """Selects the lines of a log that stay as they are, and writes the others anew, sealed.
+
+    Args:
+        thread: The thread of the old log.
+        new: What is to be sealed.
+        bodies: Makes bodies of the old log's lines.
+    """
+
+    def __init__(self, thread: Thread, new: Replacement, bodies: Bodies) -> None:
+        self._thread, self._headers, self._draft = thread, new.headers, Draft()
+        self._stamps = {sequence_of(stamp): stamp for stamp in thread.records}
+        self._bodies = bodies
+        self._rows: dict[tuple[str, str], dict[int, Row]] = {}
+        for key, rows in new.rows.items():
+            log = thread.log(*key)
+            there = [row for row in rows if (old := log.rows.get(row.lo)) and self._is_same(old, row)]
+            self._rows[key] = {number: row for row in there for number in range(row.lo, row.lo + row.count)}
+        self._batches: dict[int, Batch] = {}
+        for each in new.writes:
+            ns, checkpoint_id, number = place_of_writes(each)
+            batches = thread.batches.get((ns, checkpoint_id), [])
+            if number < len(batches) and self._is_plain(batches[number].body):
+                self._batches[_offset(batches[number].body)] = each.batch
+
+    def _is_plain(self, body: bytes) -> bool:
+        return not self._bodies.of(body).startswith(SEALED)
+
+    def _is_same(self, old: Row, row: Row) -> bool:
+        return old.count == row.count and self._is_plain(old.body)
+
+    def of(self, records: Records) -> Draft:
+        """Return the lines of the new log, and its blobs."""
+        for fields, line in records:
+            if not self._seal(fields, line):
+                self._draft.lines.append(line + b"\n")
+        return self._draft
+
+    def _seal(self, fields: Mapping[str, Any], line: Line) -> bool:
+        """Draft what takes the place of a line; return whether something does, or something before it has."""
+        kind, ns, draft = fields["k"], fields.get("ns", ""), Draft()
+        if kind == "item" and (row := self._rows.get((ns, fields["ch"]), {}).get(fields["n"])):
+            if fields["n"] == row.lo:
+                draft.items(ns, fields["ch"], row.lo, [row])
+        elif kind == "ckpt" and (stamp := self._stamps.get(fields["seq"], "")) in self._headers:
+            record = self._thread.records[stamp]
+            if not self._is_plain(record.entry.header):
+                return False
+            draft.checkpoint(record, fields["seq"], self._headers[stamp])
+        elif kind == "writes" and line.offset in self._batches:
+            draft.writes(ns, fields["id"], self._batches[line.offset])
+        else:
+            return False
+        self._draft.lines += draft.lines
+        self._draft.blobs |= draft.blobs
+        return True
 
 
 def _offset(body: bytes) -> int:

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from langgraph_keel.backends.files.cells import Shelves
-from langgraph_keel.backends.files.compaction import Compaction, blobs_of, compact
+from langgraph_keel.backends.files.compaction import Compaction, blobs_of, compact, seal
 from langgraph_keel.backends.files.disk import read
 from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, read_committed
 from langgraph_keel.backends.files.thread import ThreadFiles, first_line, new_epoch
@@ -35,11 +35,13 @@ from langgraph_keel.engine.records import (
     Occupied,
     Outcome,
     Query,
+    Replacement,
     Row,
     Run,
     Stamp,
     Stored,
     Unchanged,
+    Writes,
 )
 from langgraph_keel.engine.removal import live_runs
 from langgraph_keel.engine.store import Store
@@ -52,6 +54,7 @@ from langgraph_keel.engine.thread import (
     found,
     graph_of,
     info_of,
+    list_writes,
     page,
     selected,
     sequence_of,
@@ -281,6 +284,23 @@ class FileStore(Store[Work, Any]):
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`. All of the source's log is read."""
         return self._send(lambda root: copy(root.thread(source), root.thread(target), upto), writes=True)
+
+    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Work, Any, Sequence[Writes]]:
+        """See `Store.list_writes`."""
+
+        def look(thread: Thread, bodies: Bodies) -> list[Writes]:
+            found = list_writes(thread_id, thread, after, limit)
+            return [replace(each, batch=replace(each.batch, body=bodies.of(each.batch.body))) for each in found]
+
+        return self._look(thread_id, look, list[Writes]())
+
+    def list_kinds(self, thread_id: str | None) -> StorePlan[Work, Any, Sequence[str]]:
+        """See `Store.list_kinds`."""
+        return self._send(lambda root: root.cells(thread_id).kinds())
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Work, Any, None]:
+        """See `Store.replace_plain`. Makes a new log."""
+        return self._send(lambda root: seal(root.thread(thread_id), new), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`. Every log is read."""

@@ -27,11 +27,13 @@ from langgraph_keel.engine.records import (
     Occupied,
     Outcome,
     Query,
+    Replacement,
     Row,
     Run,
     Stamp,
     Stored,
     ThreadInfo,
+    Writes,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import (
@@ -45,7 +47,9 @@ from langgraph_keel.engine.thread import (
     graph_of,
     info_of,
     is_last,
+    list_writes,
     page,
+    replace_plain,
     selected,
     touches,
     verdict,
@@ -274,6 +278,28 @@ class MemoryStore(Store[Request, Any]):
             entry = replace(record.entry, address=address, stamp=next(self._stamps))
             thread.keep(replace(record, entry=entry))
         return thread
+
+    def list_writes(
+        self, thread_id: str, after: Writes | None, limit: int
+    ) -> StorePlan[Request, Any, Sequence[Writes]]:
+        """See `Store.list_writes`."""
+        return self._send(lambda state: list_writes(thread_id, state.get(thread_id) or Thread(), after, limit))
+
+    def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Any, Sequence[str]]:
+        """See `Store.list_kinds`."""
+        return self._send(lambda state: [shelf.kind for shelf in state.cells if shelf.thread_id == thread_id])
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Any, None]:
+        """See `Store.replace_plain`."""
+
+        def replace_in(state: State) -> None:
+            thread = state.get(thread_id)
+            if thread is not None and thread.epoch == new.epoch:
+                replace_plain(thread, new)
+                state.marks.pop(thread_id, None)
+                state.late.pop(thread_id, None)
+
+        return self._send(replace_in)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Any, Sequence[str]]:
         """See `Store.find_runs`."""

@@ -16,8 +16,23 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import read_row, resolve, restore_frame, shrink
-from langgraph_keel.engine.records import NEW, Batch, Entry, Found, Graph, Kind, NewEntry, Node, Ref, Row, Run, Stamp
+from langgraph_keel.engine.encoding.bodies import SEALED, read_row, resolve, restore_frame, shrink
+from langgraph_keel.engine.records import (
+    NEW,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    Kind,
+    NewEntry,
+    Node,
+    Ref,
+    Replacement,
+    Row,
+    Run,
+    Stamp,
+    Writes,
+)
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255
@@ -396,6 +411,41 @@ class LazyRefs(Mapping[str, Ref]):
 def _parse_numbers(array: Any) -> list[int]:
     """Parse an array of numbers that was sent as text."""
     return [int(number) for number in array[1:-1].split(",") if number]
+
+
+def after_parameters(after: Writes | None) -> dict[str, Any]:
+    """Return the parameters that say where a page of writes begins."""
+    if after is None:
+        return {"ns": "", "id": "", "n": -1, "token": 0}
+    n, token = str(after.stamp).split(".")
+    place = place_of(after.address)
+    return {"ns": place["ns"], "id": place["id"], "n": int(n), "token": int(token)}
+
+
+def replacement_parameters(thread_id: str, new: Replacement) -> dict[str, Any]:
+    """Return the parameters of a replacement."""
+    marks = [mark_of(stamp) for stamp in new.headers]
+    rows = [(*place, row) for place, rows in new.rows.items() for row in rows]
+    places = [place_of(each.address) for each in new.writes]
+    stamps = [str(each.stamp).split(".") for each in new.writes]
+    return {
+        "thread": key(thread_id),
+        "epoch": new.epoch or 0,
+        "sealed": SEALED,
+        "seqs": number_array(mark.seq for mark in marks),
+        "tokens": number_array(mark.token for mark in marks),
+        "headers": bytes_array(new.headers.values()),
+        "row_nss": text_array(key(ns) for ns, _, _ in rows),
+        "row_channels": text_array(key(channel) for _, channel, _ in rows),
+        "row_los": number_array(row.lo for _, _, row in rows),
+        "row_counts": number_array(row.count for _, _, row in rows),
+        "row_bodies": bytes_array(row.body for _, _, row in rows),
+        "nss": text_array(place["ns"] for place in places),
+        "ids": text_array(place["id"] for place in places),
+        "ns_of": number_array(int(n) for n, _ in stamps),
+        "batch_tokens": number_array(int(token) for _, token in stamps),
+        "bodies": bytes_array(each.batch.body for each in new.writes),
+    }
 
 
 def removal_parameters(

@@ -378,6 +378,46 @@ WITH dead AS (
 SELECT count(*) FROM dead
 """
 
+# -- what is sealed later ----------------------------------------------------------------------------------------------
+
+LIST_WRITES = """
+SELECT b.ns, b.checkpoint_id, b.n, b.token, b.task_id, b.task_path, b.body
+FROM {batches} b
+WHERE b.thread_id = %(thread)s
+AND (b.ns, b.checkpoint_id, b.n, b.token) > (%(ns)s, %(id)s, %(n)s::integer, %(token)s::bigint)
+ORDER BY b.ns, b.checkpoint_id, b.n, b.token LIMIT %(limit)s
+"""
+NAMES_IN = "SELECT DISTINCT unnest(e.names) FROM {entries} e WHERE e.thread_id = %(thread)s AND e.names IS NOT NULL"
+# First, as it locks the thread's row: what a put knows of the thread is later than this, or has gone with it.
+FORGET_MARKS = """
+UPDATE {threads} SET marks = NULL, late_of = NULL, late = NULL WHERE thread_id = %(thread)s AND epoch = %(epoch)s
+"""
+_IS_PLAIN = "substring({body} FROM 1 FOR 1) <> %(sealed)s::bytea"
+SEAL_ENTRIES = f"""
+UPDATE {{entries}} e SET header = s.header
+FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(headers)s::bytea[]) AS s(seq, token, header)
+WHERE e.thread_id = %(thread)s AND e.seq = s.seq AND e.token = s.token
+AND {_IS_PLAIN.replace("{body}", "e.header")} AND {HELD}
+"""
+SEAL_ROWS = f"""
+UPDATE {{items}} i SET body = s.body
+FROM unnest(
+    %(row_nss)s::text[], %(row_channels)s::text[], %(row_los)s::integer[], %(row_counts)s::integer[],
+    %(row_bodies)s::bytea[]
+) AS s(ns, channel, lo, count, body)
+WHERE i.thread_id = %(thread)s AND i.ns = s.ns AND i.channel = s.channel AND i.lo = s.lo AND i.count = s.count
+AND {_IS_PLAIN.replace("{body}", "i.body")} AND {HELD}
+"""
+# By their tokens: a thread that has writes only has no life.
+SEAL_WRITES = f"""
+UPDATE {{batches}} b SET body = s.body
+FROM unnest(
+    %(nss)s::text[], %(ids)s::text[], %(ns_of)s::integer[], %(batch_tokens)s::bigint[], %(bodies)s::bytea[]
+) AS s(ns, id, n, token, body)
+WHERE b.thread_id = %(thread)s AND b.ns = s.ns AND b.checkpoint_id = s.id AND b.n = s.n AND b.token = s.token
+AND {_IS_PLAIN.replace("{body}", "b.body")}
+"""
+
 DELETE_THREAD = "DELETE FROM {threads} WHERE thread_id = %(thread)s"
 DELETE_UNCHANGED = """
 DELETE FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s AND %(last)s = (

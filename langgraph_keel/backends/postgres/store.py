@@ -26,6 +26,7 @@ from langgraph_keel.backends.postgres.rows import (
     Request,
     Statement,
     Tables,
+    after_parameters,
     content_of,
     entry_of,
     entry_parameters,
@@ -40,6 +41,7 @@ from langgraph_keel.backends.postgres.rows import (
     names_by_key,
     place_of,
     removal_parameters,
+    replacement_parameters,
     unescape,
 )
 from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
@@ -62,11 +64,13 @@ from langgraph_keel.engine.records import (
     Occupied,
     Outcome,
     Query,
+    Replacement,
     Run,
     Stamp,
     Stored,
     ThreadInfo,
     Unchanged,
+    Writes,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
@@ -115,6 +119,7 @@ SELECT c.key, {HEAD} FROM {{cells}} c
 WHERE {SHELF} AND c.key > %(after)s AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~'
 ORDER BY c.key LIMIT %(limit)s
 """
+KINDS = "SELECT DISTINCT c.kind FROM {cells} c WHERE c.thread_id = %(thread)s"
 REMOVE = f"""
 WITH gone AS (
     DELETE FROM {{cells}} c USING unnest(%(keys)s::text[], %(tokens)s::text[]) AS g(key, token)
@@ -392,6 +397,33 @@ class PostgresStore(Store[Request, Reply]):
             if occupied or not exists:
                 return Occupied() if occupied else Copied() if upto is None else BaseGone()
         raise StoreBusy(f"thread {target!r}: others wrote it {RACES} times while it was copied to")
+
+    def list_writes(
+        self, thread_id: str, after: Writes | None, limit: int
+    ) -> StorePlan[Request, Reply, Sequence[Writes]]:
+        """See `Store.list_writes`. A long id that no checkpoint of the thread has is its key."""
+        parameters = {"thread": key(thread_id), "limit": limit, **after_parameters(after)}
+        found, stored = yield self._request(parameters, sql.LIST_WRITES, sql.NAMES_IN)
+        names = names_by_key(name for (name,) in stored)
+        return [
+            Writes(
+                f"{n}.{token}",
+                Address(thread_id, name_of(ns, names), name_of(checkpoint_id, names)),
+                Batch(unescape(task), unescape(path), restore_frame(body)),
+            )
+            for ns, checkpoint_id, n, token, task, path, body in found
+        ]
+
+    def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Reply, Sequence[str]]:
+        """See `Store.list_kinds`. Reads an index of the cells of the thread."""
+        reply = yield self._request({"thread": "" if thread_id is None else key(thread_id)}, KINDS)
+        return [kind for (kind,) in reply[0]]
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Reply, None]:
+        """See `Store.replace_plain`."""
+        parameters = replacement_parameters(thread_id, new)
+        texts = (sql.FORGET_MARKS, sql.SEAL_ENTRIES, sql.SEAL_ROWS, sql.SEAL_WRITES)
+        yield self._request(parameters, *texts, writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Reply, Sequence[str]]:
         """See `Store.find_runs`."""

@@ -23,6 +23,7 @@ from langgraph_keel.backends.redis.entries import (
     BUCKETS,
     Keys,
     as_corrupt_store,
+    batches_of,
     bucket_of,
     copied_member,
     entry_of,
@@ -59,12 +60,14 @@ from langgraph_keel.engine.records import (
     Occupied,
     Outcome,
     Query,
+    Replacement,
     Row,
     Run,
     Stamp,
     Stored,
     ThreadInfo,
     Unchanged,
+    Writes,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
@@ -600,6 +603,29 @@ class RedisStore(Store[Request, Replies]):
         reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)
         return Copied() if reply else Occupied()
 
+    def list_writes(
+        self, thread_id: str, after: Writes | None, limit: int
+    ) -> StorePlan[Request, Replies, Sequence[Writes]]:
+        """See `Store.list_writes`. The stamp is the field."""
+        flat = yield from self._read(thread_id, "list_writes", str(after.stamp) if after else "", limit)
+        return [_writes(thread_id, *pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+
+    def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Replies, Sequence[str]]:
+        """See `Store.list_kinds`."""
+        kinds: list[bytes] = yield from self._cells(Shelf(thread_id, "any"), "list_kinds")
+        return [kind.decode() for kind in kinds]
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Replies, None]:
+        """See `Store.replace_plain`."""
+        marks = [(mark_of(stamp), header) for stamp, header in new.headers.items()]
+        records = [(f"entry:{mark.seq}", mark.token, header) for mark, header in marks]
+        for (ns, channel), rows in new.rows.items():
+            log = f"item:{name(ns)}:{name_or_mark(channel)}"
+            records += [(f"{log}:{row.lo}", str(row.count), row.body) for row in rows]
+        records += [(str(each.stamp), "", each.batch.body) for each in new.writes]
+        words = [word for record in records for word in record]
+        yield from self._change(thread_id, "replace_plain", str(new.epoch), *words)
+
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Replies, Sequence[str]]:
         """See `Store.find_runs`. Every thread is asked, in two trips."""
         return (yield from find_runs(self.keys, run_ids))
@@ -666,6 +692,12 @@ class RedisStore(Store[Request, Replies]):
         """
         reply = yield from self._change(thread_id, "set_ttl", ttl or 0)
         return bool(reply)
+
+
+@as_corrupt_store
+def _writes(thread_id: str, field: bytes, value: bytes) -> Writes:
+    _, ns, checkpoint_id, _ = field.decode().split(":")
+    return Writes(field.decode(), Address(thread_id, parse_name(ns), parse_name(checkpoint_id)), *batches_of([value]))
 
 
 def _appends(appends: Mapping[str, Sequence[Row]]) -> list[Argument]:

@@ -38,10 +38,11 @@ from langgraph_keel.backends.sqlite.entries import (
 from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import frame, open_frame
+from langgraph_keel.engine.encoding.bodies import SEALED, frame, open_frame
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     BaseGone,
+    Batch,
     Copied,
     CopyOutcome,
     Entry,
@@ -50,9 +51,11 @@ from langgraph_keel.engine.records import (
     Node,
     Occupied,
     Query,
+    Replacement,
     Run,
     Stamp,
     ThreadInfo,
+    Writes,
 )
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 from langgraph_keel.errors import CorruptStore
@@ -103,6 +106,18 @@ class SqliteStore(SqliteEntries):
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
         return plan_of(partial(_copy_thread, source, target, upto), writes=True)
+
+    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Work, Any, Sequence[Writes]]:
+        """See `Store.list_writes`."""
+        return plan_of(partial(_list_writes, thread_id, after, limit))
+
+    def list_kinds(self, thread_id: str | None) -> StorePlan[Work, Any, Sequence[str]]:
+        """See `Store.list_kinds`."""
+        return plan_of(partial(_list_kinds, thread_id or EVERYBODY))
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Work, Any, None]:
+        """See `Store.replace_plain`."""
+        return plan_of(partial(_replace_plain, thread_id, new), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""
@@ -550,6 +565,49 @@ def _copy_channel(execute: Execute, old: int, namespace: int, rest: list[Any], l
         f"INSERT INTO items SELECT ? | (key & {LAST}), count, body FROM items WHERE key BETWEEN ? AND ?",
         (span(new)[0], first, first + last),
     )
+
+
+# -- what is sealed later ----------------------------------------------------------------------------------------------
+
+
+def _list_writes(thread_id: str, after: Writes | None, limit: int, execute: Execute) -> list[Writes]:
+    """See `Store.list_writes`."""
+    rows = execute(
+        "SELECT b.key, n.name, b.checkpoint, b.task, b.path, b.body FROM threads t "
+        "JOIN namespaces n ON n.thread = t.id JOIN batches b ON b.namespace = n.id "
+        "WHERE t.name = ? AND b.key > ? ORDER BY b.key LIMIT ?",
+        (thread_id, after.stamp if after else 0, limit),
+    ).fetchall()
+    return [Writes(key, Address(thread_id, ns, of), Batch(*batch)) for key, ns, of, *batch in rows]
+
+
+def _list_kinds(name: str, execute: Execute) -> list[str]:
+    """See `Store.list_kinds`."""
+    return [kind for (kind,) in execute("SELECT kind FROM shelves WHERE thread = ?", (name,)).fetchall()]
+
+
+_IS_PLAIN = f"substr({{body}}, 1, 1) <> x'{SEALED.hex()}'"
+
+
+def _replace_plain(thread_id: str, new: Replacement, execute: Execute) -> None:
+    """See `Store.replace_plain`."""
+    if (thread := _epoch(execute, thread_id)) is None or thread != new.epoch:
+        return
+    for stamp, header in new.headers.items():
+        execute(f"UPDATE entries SET header = ? WHERE key = ? AND {_IS_PLAIN.format(body='header')}", (header, stamp))
+    for place, name in _namespaces_of(execute, thread_id):
+        for channel, slot in read_slots(execute, place.namespace).items():
+            for row in new.rows.get((name, channel), ()):
+                execute(
+                    f"UPDATE items SET body = ? WHERE key = ? AND count = ? AND {_IS_PLAIN.format(body='body')}",
+                    (row.body, span(slot.id)[0] + row.lo, row.count),
+                )
+    for writes in new.writes:
+        execute(
+            f"UPDATE batches SET body = ? WHERE key = ? AND {_IS_PLAIN.format(body='body')}",
+            (writes.batch.body, writes.stamp),
+        )
+    execute("UPDATE thread_index SET marks = NULL, late_of = NULL, late = NULL WHERE thread = ?", (thread,))
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,15 @@
+-- Store.list_kinds. KEYS as in cells.lua.
+-- Grows with: the kinds.
+local kinds, from = {}, '-'
+while true do
+  local name = redis.call('ZRANGEBYLEX', KEYS[2], from, '+', 'LIMIT', 0, 1)[1]
+  if not name then
+    return kinds
+  end
+  local kind = name:match('^(%l+):')
+  if kind then
+    table.insert(kinds, kind)
+  end
+  -- What sorts after all names that begin so: ';' follows ':', and 'A' follows '@'.
+  from = '[' .. (kind and kind .. ';' or 'A')
+end

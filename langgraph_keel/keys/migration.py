@@ -1,0 +1,238 @@
+"""Sealing what a store holds in plain text: thread by thread, while others read and write.
+
+Each record is sealed where it stands, by a request that leaves it alone if that was done already, or if it is not there
+any more (`Store.replace_plain`). So it may be cut off anywhere, several may do it at once, and what is to be done is
+found by looking. Whoever reads meanwhile finds each record in plain text or sealed. Whoever writes seals, so what is in
+plain text becomes less; but a copy of a thread is made of its records as they are. So it has ended when all of the
+store was looked at and nothing in plain text was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Entry, Found, Graph, Node, Replacement, Row, Writes
+from langgraph_keel.engine.removal import live_runs
+from langgraph_keel.errors import CorruptStore, KeyMissing, StoreBusy
+from langgraph_keel.keys.datakeys import KIND, STORE
+from langgraph_keel.keys.sealing import key_in
+from langgraph_keel.keys.store import SealedStore, digests_of
+
+Tell: TypeAlias = Callable[[int, int | None], object]
+
+THREADS, ENTRIES, WRITES, CELLS = 200, 32, 32, 20
+"""What is read at once."""
+BYTES = 4 << 20
+"""Bytes of rows from which on they are replaced by a request of their own."""
+ROUNDS = 20
+"""How often all is looked at, at most: somebody without keys must be writing."""
+_DAMAGE = CorruptStore, KeyMissing
+
+
+@dataclass(slots=True)
+class Sealed:
+    """What was done to a store.
+
+    Attributes:
+        threads: In how many threads something stood in plain text.
+        records: How many records were sealed.
+        failed: Threads that cannot be read, and why; of what threads share, the empty name.
+        is_done: Whether nothing stands in the store in plain text any more.
+    """
+
+    threads: set[str] = field(default_factory=set)
+    records: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    is_done: bool = True
+
+
+def migrate(store: SealedStore, tell: Tell) -> Plan[Sealed]:
+    """Seal all that a store holds.
+
+    Args:
+        store: The store.
+        tell: Is told how many threads were looked at, and of how many.
+
+    Raises:
+        StoreBusy: Somebody goes on writing in plain text.
+        StoreError: The store fails.
+    """
+    done = Sealed()
+    for _ in range(ROUNDS):
+        before = done.records
+        names = yield from _read_names(store)
+        yield from _count(_seal_shelves(store, None), None, done)
+        for looked, thread_id in enumerate(names, 1):
+            yield from _count(_seal_thread(store, thread_id), thread_id, done)
+            tell(looked, len(names))
+        if done.failed:
+            done.is_done = False
+            return done
+        if done.records == before:
+            yield from store.chest.end_migration()
+            return done
+    raise StoreBusy(
+        f"the store was looked at {ROUNDS} times, and each time something new stood there in plain text: stop whatever "
+        "writes without keys"
+    )
+
+
+def _count(seal: Plan[int], thread_id: str | None, done: Sealed) -> Plan[None]:
+    try:
+        count = yield from seal
+    except _DAMAGE as error:
+        done.failed[thread_id or ""] = str(error)
+        return
+    done.records += count
+    if count and thread_id is not None:
+        done.threads.add(thread_id)
+
+
+def _read_names(store: SealedStore) -> Plan[list[str]]:
+    """Name all threads: those also that have come to the top of the list while it was read."""
+    names: dict[str, None] = {}
+    newest: tuple[str, str] | None = None
+    for _ in range(ROUNDS):
+        count, upto = len(names), newest
+        newest = yield from _read_list(store, upto, names)
+        if len(names) == count:
+            break
+    after: str | None = None
+    while True:
+        strays: Sequence[str] = yield from store.inner.list_strays(after, THREADS)
+        names.update(dict.fromkeys(strays))
+        if len(strays) < THREADS:
+            return list(names)
+        after = strays[-1]
+
+
+def _read_list(
+    store: SealedStore, upto: tuple[str, str] | None, names: dict[str, None]
+) -> Plan[tuple[str, str] | None]:
+    """Read the list of threads as far as a place; return the place of its first one."""
+    first: tuple[str, str] | None = None
+    place: tuple[str, str] | None = None
+    while True:
+        page = yield from store.inner.read_threads(place, THREADS)
+        for info, _ in page:
+            place = info.updated_at, info.thread_id
+            first = first or place
+            names[info.thread_id] = None
+        if len(page) < THREADS or (upto is not None and place is not None and place < upto):
+            return first
+
+
+# -- a thread ----------------------------------------------------------------------------------------------------------
+
+
+def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
+    """Seal what a thread holds; return how many records stood there in plain text."""
+    store.chest.forget(thread_id)  # another one of this name may have come
+    graph: Graph = yield from store.inner.read_graph(thread_id)
+    if graph.epoch is not None:  # rows that no checkpoint shows, a prune that broke off has left
+        yield from store.inner.remove_rows(thread_id, live_runs(graph), graph)
+    count = yield from _seal_writes(store, thread_id, graph)
+    for first in range(0, len(graph.nodes), ENTRIES):
+        count += yield from _seal_entries(store, thread_id, graph, graph.nodes[first : first + ENTRIES])
+    return count + (yield from _seal_shelves(store, thread_id))
+
+
+def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
+    count, after = 0, None
+    while True:
+        page: Sequence[Writes] = yield from store.inner.list_writes(thread_id, after, WRITES)
+        if plain := [each for each in page if _is_plain(each.batch.body)]:
+            seals = yield from store.seals(thread_id)
+            sealed = [replace(each, batch=seals.batch(each.batch, each.address)) for each in plain]
+            yield from store.inner.replace_plain(thread_id, Replacement(graph.epoch, writes=sealed))
+            count += len(plain)
+        if len(page) < WRITES:
+            return count
+        after = page[-1]
+
+
+def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Sequence[Node]) -> Plan[int]:
+    """Seal the rows of some entries, and then the entries, which say what the rows are."""
+    entries = [Entry(node.address, node.parent, node.stamp, node.header, node.refs, node.run_id) for node in nodes]
+    found: Sequence[Found] = yield from store.inner.read_values(entries)
+    rows = {
+        (each.entry.address.checkpoint_ns, name, row.lo): (row, each.entry)
+        for each in found
+        for name, of_channel in each.rows.items()
+        for row in of_channel
+    }
+    plain = {place: row for place, (row, _) in rows.items() if _is_plain(row.body)}
+    entries = [entry for entry in entries if _is_plain(entry.header)]
+    if not plain and not entries:
+        return 0
+    seals = yield from store.seals(thread_id)
+    opener = yield from store.opener(thread_id, [row.body for row, _ in rows.values()])
+    opened = {
+        place: row if place in plain else opener.open_rows([row], entry.address, place[1])[0]
+        for place, (row, entry) in rows.items()
+    }
+    for part in _parts(plain):
+        sealed: dict[tuple[str, str], list[Row]] = {}
+        for ns, channel, lo in part:
+            address = rows[ns, channel, lo][1].address
+            sealed.setdefault((ns, channel), []).extend(seals.rows([plain[ns, channel, lo]], address, channel))
+        yield from store.inner.replace_plain(thread_id, Replacement(graph.epoch, rows=sealed))
+    read = {each.entry.stamp: each for each in found}
+    headers = {}
+    for entry in entries:
+        if each := read.get(entry.stamp):
+            ns = entry.address.checkpoint_ns
+            shown = {name: [opened[ns, name, row.lo] for row in of] for name, of in each.rows.items()}
+            digests = digests_of(entry.refs, shown)
+            headers[entry.stamp] = seals.header(entry.header, entry.address, entry.parent, entry.run_id, digests)
+    if headers:
+        yield from store.inner.replace_plain(thread_id, Replacement(graph.epoch, headers=headers))
+    return len(plain) + len(entries)
+
+
+def _parts(rows: dict[tuple[str, str, int], Row]) -> Iterator[Collection[tuple[str, str, int]]]:
+    """Yield the places of rows, as many as go into one request."""
+    part: list[tuple[str, str, int]] = []
+    size = 0
+    for place, row in rows.items():
+        part.append(place)
+        size += len(row.body)
+        if size >= BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _seal_shelves(store: SealedStore, thread_id: str | None) -> Plan[int]:
+    count = 0
+    shelves = [Shelf(thread_id, kind) for kind in (yield from store.inner.list_kinds(thread_id))]
+    for shelf in shelves:
+        if shelf not in (STORE, Shelf(thread_id, KIND)):  # those hold keys, which are wrapped
+            count += yield from _seal_shelf(store, shelf)
+    return count
+
+
+def _seal_shelf(store: SealedStore, shelf: Shelf) -> Plan[int]:
+    count, after = 0, None
+    while True:
+        page = yield from store.inner.list_cells(shelf, "", after, CELLS)
+        if plain := [key for key, cell in page if _is_plain(cell.header)]:
+            seals = yield from store.seals(shelf.thread_id)
+            cells: Mapping[str, Cell] = yield from store.inner.read_cells(shelf, plain)
+            for key, cell in cells.items():
+                if _is_plain(cell.header):
+                    # The token stays: whoever has read the cell may go on to change it.
+                    yield from store.inner.swap_cell(shelf, key, cell.token, seals.cell(cell, shelf, key))
+            count += len(plain)
+        if len(page) < CELLS:
+            return count
+        after = page[-1][0]
+
+
+def _is_plain(body: Any) -> bool:
+    return key_in(body) is None

@@ -1,0 +1,300 @@
+"""A store in plain text is sealed where it stands: cut off anywhere, while others run; then nothing plain is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_threads import keel, keel_json
+from golden.kinds import TYPES
+from golden.seen import seen
+from retention_threads import BACKENDS, Written, name_of, secrets_in
+from test_scan import left_in, write
+from tiers import sized
+
+from langgraph_keel import InvalidInput, KeelSaver, Keyring, LocalKey, MemorySaver, Retention, SealBroken, SqliteSaver
+from langgraph_keel.engine.store import Store
+from langgraph_keel.keys.keyring import new_key
+from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
+from langgraph_keel.testing.rig import at, checkpoint_of, exact
+
+KEY = LocalKey("k1", bytes(range(32)))
+STRICT, MIGRATING = Keyring(KEY), Keyring(KEY, migrate=True)
+
+
+@pytest.fixture
+def store(stores: Any, backend: str) -> Iterator[Any]:
+    stores[backend].wipe()
+    yield stores[backend]
+    stores[backend].wipe()
+
+
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@each_backend
+def test_every_feature_is_as_it_was(store: Any, backend: str) -> None:
+    def open_(**options: Any) -> KeelSaver:
+        saver: KeelSaver = store.open(**options)
+        return saver
+
+    with open_() as saver:
+        saver.set_retention(Retention(last=9))
+        empty = store.raw()
+    write(open_)
+    with open_(types=TYPES) as saver:
+        before = seen(saver)
+    with open_(types=TYPES, encryption=MIGRATING) as saver:
+        assert exact(seen(saver)) == exact(before)
+        done = saver.migrate_keys()
+        assert done.is_done
+        assert done.records > 100
+        assert exact(seen(saver)) == exact(before)
+        assert saver.migrate_keys() == (0, 0, {}, True)
+        assert saver.migrate_keys(again=True).records == 0
+    assert left_in(store.raw(), before, empty) == set()
+    with open_(types=TYPES, encryption=STRICT) as saver:
+        assert exact(seen(saver)) == exact(before)
+        assert all(thread.thread_id in before["thread"] for thread in saver.threads(status="done"))
+
+
+def story(saver: KeelSaver) -> Written:
+    """A thread with a branch, a subgraph, ghosts, orphaned writes and a label; every record holds a secret."""
+    written = Written(saver)
+    for _ in range(3):
+        written.put()
+    written.put(name_of(1))
+    written.put(ns="sub")
+    saver.put_writes(at("t", "", "later"), [("messages", "an orphan: <secret>")], "task")
+    saver.label(at("t", "", name_of(2)), "<secret> label")
+    return written
+
+
+def values(saver: KeelSaver) -> Any:
+    return exact(
+        [(found.config, found.checkpoint, found.metadata, found.pending_writes) for found in saver.list(at("t"))]
+    )
+
+
+def plain_in(store: Any) -> Any:
+    raw = store.raw()
+    return secrets_in(raw, 60) or b"<secret>" in raw
+
+
+@each_backend
+def test_it_is_cut_off_at_each_request_and_resumed(store: Any, backend: str) -> None:
+    with store.open() as saver:
+        story(saver)
+        before = values(saver)
+    steps = sized(7, 7, 1)
+    count, cut = Counter(), 0
+    assert plain_in(store)
+    # Each attempt gets a little further than the one before; from none to all.
+    while True:
+        with store.open(encryption=MIGRATING) as saver, suppress(Injected):
+            tapped = with_tap(with_tap(saver, Fault(cut, lost_reply=cut % 2 == 1)), count)
+            assert tapped.migrate_keys().is_done
+            break
+        with store.open(encryption=MIGRATING) as saver:
+            assert values(saver) == before
+        cut += steps
+    assert count.count > 40
+    assert not plain_in(store)
+    with store.open(encryption=STRICT) as saver:
+        assert values(saver) == before
+        assert [label.name for label in saver.labels("t")] == ["<secret> label"]
+
+
+@each_backend
+def test_it_is_resumed_from_wherever_it_was_cut_off_first(store: Any, backend: str) -> None:
+    """From each request anew: the second attempt does all the rest."""
+    cut, was_cut = 0, True
+    while was_cut:
+        store.wipe()
+        with store.open() as saver:
+            story(saver)
+            before = values(saver)
+        with store.open(encryption=MIGRATING) as saver:
+            was_cut = False
+            try:
+                with_tap(saver, Fault(cut)).migrate_keys()
+            except Injected:
+                was_cut = True
+        with store.open(encryption=MIGRATING) as saver:
+            assert values(saver) == before
+            assert saver.migrate_keys().is_done
+        assert not plain_in(store)
+        with store.open(encryption=STRICT) as saver:
+            assert values(saver) == before
+        cut += sized(29, 29, 1)
+
+
+@each_backend
+def test_runs_write_meanwhile(store: Any, backend: str) -> None:
+    with store.open() as saver:
+        for number in range(6):
+            thread = at(f"t{number}")
+            for nth in range(1, 5):
+                thread = saver.put(thread, numbered(nth), {"source": "loop", "step": nth, "parents": {}}, {})
+    is_over = False
+
+    def work(number: int) -> int:
+        put = 4
+        with store.open(encryption=MIGRATING) as saver:
+            while put < 30 or (not is_over and put < 300):
+                found = saver.get_tuple(at(f"t{number}"))
+                assert len(found.checkpoint["channel_values"]["list"]) == put
+                put += 1
+                saver.put(found.config, numbered(put), {"source": "loop", "step": put, "parents": {}}, {})
+                if put % 7 == 0:
+                    saver.prune([f"t{number}"])
+        return put
+
+    with ThreadPoolExecutor(4) as pool:
+        working = [pool.submit(work, number) for number in range(4)]
+        with store.open(encryption=MIGRATING) as saver:
+            assert saver.migrate_keys().is_done
+        is_over = True
+        put = [each.result() for each in working]
+    with store.open(encryption=STRICT) as saver:
+        for number, count in enumerate([*put, 4, 4]):
+            found = saver.get_tuple(at(f"t{number}"))
+            assert found.checkpoint["channel_values"]["list"][-1] == f"<{count}> of the list"
+            assert len(list(saver.list(at(f"t{number}")))) > 0
+    assert b"> of the list" not in store.raw()
+
+
+def numbered(number: int) -> Any:
+    return checkpoint_of(f"{number:08}", {"list": [f"<{nth}> of the list" for nth in range(1, number + 1)]})
+
+
+@each_backend
+def test_what_it_promises_of_plain_text(store: Any, backend: str) -> None:
+    with store.open() as saver:
+        story(saver)
+        before = values(saver)
+    with store.open(encryption=STRICT) as saver, pytest.raises(SealBroken, match=r"plain text.*migrate=True"):
+        values(saver)
+    with store.open(encryption=MIGRATING) as saver:
+        assert values(saver) == before  # and nothing was written by that
+        saver.copy_thread("t", "copy")
+        saver.fork(at("t", "", name_of(1)), "fork")
+        saver.rewind(at("t", "", name_of(1)))
+        assert saver.get_tuple(at("fork")) is not None
+        assert saver.migrate_keys().is_done
+        assert saver.get_tuple(at("copy")) is not None
+        assert (
+            saver.get_tuple(at("t")).checkpoint["channel_values"]
+            == saver.get_tuple(at("fork")).checkpoint["channel_values"]
+        )
+    assert not plain_in(store)
+    with store.open() as saver:  # somebody without keys
+        Written(saver, "u").put()
+    for keyring in (STRICT, MIGRATING):
+        with store.open(encryption=keyring) as saver, pytest.raises(SealBroken, match="plain text"):
+            saver.get_tuple(at("u"))
+    with store.open(encryption=MIGRATING) as saver:
+        assert saver.migrate_keys(again=True).threads == 1
+        assert saver.get_tuple(at("u")) is not None
+
+
+def test_each_tenant_is_migrated(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        for each in (saver, saver.for_tenant("acme"), saver.for_tenant("bolt")):
+            story(each)
+        before = values(saver.for_tenant("bolt"))
+    with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
+        assert saver.for_tenant("acme").migrate_keys().threads == 1
+        assert saver.migrate_keys().threads == 2
+        saver.reclaim(full=True)
+    raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not secrets_in(raw, 60)
+    with SqliteSaver(tmp_path / "keel.db", encryption=STRICT) as saver:
+        assert values(saver.for_tenant("bolt")) == before
+
+
+def test_a_list_is_narrowed_to_what_is_there_before_and_after(tmp_path: Path) -> None:
+    def found(saver: KeelSaver) -> list[list[str]]:
+        return [[info.thread_id for info in saver.threads(owner=owner)] for owner in ("ann", "ben")]
+
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        for name, owner in (("t", "ann"), ("u", "ben")):
+            metadata: Any = {"source": "loop", "step": 1, "parents": {}, "user_id": owner}
+            saver.put(at(name), numbered(1), metadata, {})
+        before = found(saver)
+        assert all(before)
+    with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
+        assert found(saver) == before
+        saver.migrate_keys()
+        assert found(saver) == before
+
+
+def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
+    saver = MemorySaver()
+    story(saver)
+    state: Any = saver.engine.driver.state  # type: ignore[attr-defined]
+    for log in state["t"].logs.values():
+        log.rows.clear()
+    sealed = MemorySaver(encryption=MIGRATING)
+    sealed = sealed.with_engine(sealed.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
+    done = sealed.migrate_keys()
+    assert not done.is_done
+    assert list(done.failed) == ["t"]
+    assert "left as it is" in str(done)
+
+
+def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="for no migration"):
+        MemorySaver(encryption=STRICT).migrate_keys()
+    with pytest.raises(InvalidInput, match="no keyring"):
+        MemorySaver().migrate_keys()
+    with pytest.raises(InvalidInput, match="migrate must be True or False"):
+        Keyring(KEY, migrate="yes")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="cannot be migrated"):
+        Store.list_writes(object(), "t", None, 1)  # type: ignore[arg-type]
+
+
+def test_it_ends_while_a_thread_is_read_that_was_plain(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        story(saver)
+        before = values(saver)
+    for trip in range(4):
+        with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as other:
+            meanwhile = Meanwhile(trip, other.migrate_keys)
+            with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
+                assert values(with_tap(saver, meanwhile)) == before
+        with SqliteSaver(tmp_path / "again.db") as saver:
+            story(saver)
+        for path in tmp_path.glob("again.db*"):
+            path.rename(tmp_path / path.name.replace("again", "keel"))
+
+
+def test_asynchronously() -> None:
+    async def migrate() -> None:
+        saver = MemorySaver(encryption=MIGRATING)
+        await saver.aput(at("t"), numbered(1), {"source": "loop", "step": 1, "parents": {}}, {})
+        assert (await saver.amigrate_keys()).is_done
+
+    asyncio.run(migrate())
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/keel.db"
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        story(saver)
+    key = new_key("2026")
+    monkeypatch.setenv("KEEL_KEYS", key)
+    assert "keel keys migrate" in keel("show", "t", "--url", url, status=1).output
+    done = keel_json("keys", "migrate", "--reclaim", "--url", url)
+    assert (done["is_done"], done["threads"], done["failed"]) == (True, 1, {})
+    said = keel("keys", "migrate", "--url", url)
+    assert "nothing stands there in plain text any more" in said.stdout
+    assert key[10:30] not in said.output
+    assert "00000002" in keel("history", "t", "--url", url).stdout
+    raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not secrets_in(raw, 60)
