@@ -37,7 +37,7 @@ def store(stores: Any, backend: str) -> Iterator[Any]:
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
-@each_backend
+@pytest.mark.parametrize("backend", sized(["memory"], ["sqlite"], BACKENDS))
 def test_every_feature_is_as_it_was(store: Any, backend: str) -> None:
     def open_(**options: Any) -> KeelSaver:
         saver: KeelSaver = store.open(**options)

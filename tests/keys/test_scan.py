@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+import psycopg
 import pytest
 from golden import story
 from golden.kinds import TYPES
 from golden.seen import aseen, seen
+from langchain_core.messages import AIMessage, HumanMessage
+from redis import Redis
 from retention_threads import BACKENDS
+from servers import PostgresServer, RedisServer
 
-from langgraph_keel import FileSaver, KeelSaver, Keyring, LocalKey, Retention, SqliteSaver
+from langgraph_keel import (
+    FileSaver,
+    KeelSaver,
+    Keyring,
+    LocalKey,
+    PostgresSaver,
+    RedisSaver,
+    Retention,
+    SqliteSaver,
+)
+from langgraph_keel.testing.rig import at, checkpoint_of
 
 KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
 WORDS = re.compile(rb"[A-Za-z][A-Za-z ]{6,60}")
@@ -81,3 +98,71 @@ def test_nor_does_any_file(tmp_path: Path, kind: Any, name: str) -> None:
 
 def files_in(directory: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
+
+
+def tell(saver: KeelSaver, mark: str) -> None:
+    """Store a mark in each kind of record, as what no compression makes unreadable: it is random."""
+    config: Any = at("t")
+    for number in range(1, 4):
+        messages = [HumanMessage(f"{mark} asks"), AIMessage(f"{mark} answers", response_metadata={"of": mark})]
+        values = {"messages": messages * number, "inline": mark, "large": mark * 2000 + str(number)}
+        metadata: Any = {"source": "loop", "step": number, "parents": {}, "user_id": mark, "more": [mark]}
+        config = saver.put(config, checkpoint_of(f"{number:08}", values), metadata, {})
+        saver.put_writes(config, [("messages", messages[0]), ("inline", mark)], "task")
+    saver.label(at("t"), mark)
+    saver.set_retention(Retention(last=2, threads=f"{mark}*"))
+    saver.prune(["t"])
+    saver.copy_thread("t", "u")
+    saver.erase(mark, reclaim=False)
+
+
+def scan_for(marks: list[str], parts: Iterator[bytes]) -> set[str]:
+    """Return the marks that stand somewhere; as text, or as PostgreSQL writes bytes."""
+    found: set[str] = set()
+    for part in parts:
+        found |= {mark for mark in marks if mark.encode() in part or mark.encode().hex().encode() in part}
+    return found
+
+
+def test_nor_do_the_tables_and_the_log_of_postgres(postgres_server: PostgresServer) -> None:
+    sealed, plain = f"sealed{token_hex(16)}", f"plain{token_hex(16)}"
+    schema = f"scan_{token_hex(4)}"
+    with psycopg.connect(postgres_server.url, autocommit=True) as behind:
+        data = Path(behind.execute("SHOW data_directory").fetchone()[0])  # type: ignore[index]
+        if not os.access(data / "pg_wal", os.R_OK | os.X_OK):
+            pytest.skip("the server's files are elsewhere: KEEL_TEST_SERVERS=wheel launches one whose log can be read")
+        with PostgresSaver(postgres_server.url, schema=schema, encryption=KEYRING) as saver:
+            tell(saver, sealed)
+        with PostgresSaver(postgres_server.url, schema=f"{schema}_plain") as saver:
+            tell(saver, plain)
+        behind.execute("CHECKPOINT")
+        relations = behind.execute(
+            "SELECT pg_relation_filepath(c.oid) FROM pg_class c WHERE c.relnamespace = ANY (%s::regnamespace[]) OR "
+            "c.relname LIKE 'pg_toast%%' OR c.oid = 'pg_statistic'::regclass",
+            ([schema, f"{schema}_plain"],),
+        ).fetchall()
+        log = [path for path in (data / "pg_wal").iterdir() if path.is_file()]
+        tables = [part for (name,) in relations if name for part in data.glob(f"{name}*")]
+        assert scan_for([sealed, plain], (path.read_bytes() for path in log)) == {plain}
+        assert scan_for([sealed, plain], (path.read_bytes() for path in tables)) == {plain}
+        for name in (schema, f"{schema}_plain"):
+            behind.execute(f"DROP SCHEMA {name} CASCADE".encode())
+
+
+def test_nor_do_the_keys_values_and_the_file_of_redis(redis_server: RedisServer, redis_prefix: str) -> None:
+    sealed, plain = f"sealed{token_hex(16)}", f"plain{token_hex(16)}"
+    with Redis.from_url(redis_server.url) as client:
+        settings = client.config_get("dir") | client.config_get("append*")
+        directory = Path(settings["dir"], settings.get("appenddirname", ""))
+        if settings["appendonly"] != "yes" or not os.access(directory, os.R_OK | os.X_OK):
+            pytest.skip("the server keeps no file that can be read: KEEL_TEST_SERVERS=wheel launches one that does")
+        with RedisSaver(redis_server.url, prefix=redis_prefix, encryption=KEYRING) as saver:
+            tell(saver, sealed)
+        with RedisSaver(redis_server.url, prefix=f"{redis_prefix}:plain") as saver:
+            tell(saver, plain)
+        keys = list(client.scan_iter(match=f"{redis_prefix}*", count=1000))
+        values = (client.dump(key) or b"" for key in keys)
+        assert scan_for([sealed, plain], iter(keys)) == set()
+        assert scan_for([sealed], values) == set()
+        files = [path for path in directory.glob("appendonly*") if path.is_file()]
+        assert scan_for([sealed, plain], (path.read_bytes() for path in files)) == {plain}
