@@ -24,6 +24,7 @@ PAIR = Pair(
         "growth",
         "fork",
         "threads",
+        "lists",
         "log",
         "append",
         "roots",

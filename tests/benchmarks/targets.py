@@ -84,6 +84,7 @@ FILES = {
     "document: stored": bytes_at_most(4000),
     "turn, 200 messages": at_most(0.8),
     "turn, 1000 messages": at_most(0.4),
+    "lists": Target(200, "≤ 200 ms", "figure"),
     "threads": Target(1.2, "≥ 1.2", at_least=True),
     "log": at_most(1.5),
     "append": at_most(2),

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Interrupt
@@ -17,6 +19,7 @@ from tiers import sized
 
 from langgraph_keel import (
     CheckpointConflict,
+    FileSaver,
     KeelSaver,
     Keyring,
     LocalKey,
@@ -26,6 +29,7 @@ from langgraph_keel import (
     ThreadInfo,
 )
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT
+from langgraph_keel.backends.files import index
 from langgraph_keel.engine.entries import Status
 
 OPERATIONS = sized(30, 30, 1500)
@@ -177,6 +181,14 @@ def test_of_a_tenant(place: Place) -> None:
     with place.open() as shared:
         compare(shared.for_tenant("acme"), OPERATIONS // 3)
         assert list(shared.threads(status="done")) == []
+
+
+def test_by_the_index_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LEAST": 0, "SETTLED": 0.0, "MOST_NEW": 3}.items():
+        monkeypatch.setattr(index, name, value)
+    with FileSaver(tmp_path / "store") as saver:
+        compare(saver)
+    assert (tmp_path / "store" / "threads" / index.INDEX).exists()
 
 
 def compare(saver: KeelSaver, operations: int = OPERATIONS) -> None:

@@ -18,6 +18,7 @@ import orjson
 from langgraph_keel.backends.files.cells import SHARED, Shelves, key_in, read_cell
 from langgraph_keel.backends.files.disk import Folder, directory_of, thread_of
 from langgraph_keel.backends.files.git import Conflict, Decision, cell_conflicts, decisions
+from langgraph_keel.backends.files.index import CHANGED, INDEX
 from langgraph_keel.backends.files.listing import id_of
 from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, line_of, lines_in, parse_line
 from langgraph_keel.backends.files.thread import BLOBS, CELLS, LOG, ThreadFiles, first_line, new_epoch
@@ -206,7 +207,7 @@ class Check:
         yield from map(_explain_conflict, unmerged.values())
         yield from map(explain_cell_conflict, cell_conflicts(self._root))
         for path in sorted(self._threads.iterdir()) if self._threads.exists() else ():
-            if path.name in (".gitattributes", ".gitignore"):
+            if path.name in (".gitattributes", ".gitignore", INDEX, CHANGED):
                 continue
             thread_id = id_of(path) if path.is_dir() else None
             if path.name.startswith(".") or thread_id is None:

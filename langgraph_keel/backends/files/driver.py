@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -78,11 +78,13 @@ class FileRoot:
         root: The directory.
         timeout: Seconds to wait for others.
         memory: About how many bytes of what was read to keep.
+        read_only: Whether nothing is ever written.
     """
 
-    def __init__(self, root: Path, timeout: float, memory: int) -> None:
+    def __init__(self, root: Path, timeout: float, memory: int, read_only: bool = False) -> None:
         self.root = root
         self.timeout = timeout
+        self.read_only = read_only
         self._memory = memory
         self._forget()
 
@@ -95,7 +97,7 @@ class FileRoot:
         self._find_shared()
 
     def _find_shared(self) -> None:
-        self._listing = Listing(self.root / THREADS)
+        self._listing = Listing(self.root / THREADS, writes=not self.read_only)
         self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
 
     def make(self, *, is_new: bool) -> None:
@@ -171,22 +173,18 @@ class FileRoot:
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 
     def newest(
-        self, after: tuple[str, str] | None, *, passes: bool = False
+        self, after: tuple[str, str] | None, *, passes: bool = False, terms: Sequence[str] = ()
     ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places.
 
         Args:
             after: The place.
-            passes: Whether one whose log is damaged comes last, instead of having all of this fail.
+            passes: Whether this is for somebody who only looks: an index will do, and one whose log is damaged comes
+                last, instead of having all of this fail.
+            terms: If so, only threads that can be found by these.
         """
-        activity = self._activity_if_sound if passes else self._activity
-        return ((place, self.thread(place[1])) for place in self._listing.places(after, activity))
-
-    def _activity_if_sound(self, thread_id: str) -> str:
-        try:
-            return self._activity(thread_id)
-        except CorruptStore:
-            return ""
+        places = self._listing.places(after, self._activity, passes=passes, terms=terms)
+        return ((place, self.thread(place[1])) for place in places)
 
     def _activity(self, thread_id: str) -> str:
         return self.thread(thread_id).read(lambda thread: info_of(thread_id, thread)[0].updated_at if thread else "")
@@ -204,10 +202,9 @@ class FileDriver(FileRoot):
     """
 
     def __init__(self, root: Path, *, timeout: float, read_only: bool, auto_setup: bool, memory: int) -> None:
-        self.read_only = read_only
         self.auto_setup = auto_setup
         self._is_closed = False
-        super().__init__(root, timeout, memory)
+        super().__init__(root, timeout, memory, read_only)
 
     def _forget(self) -> None:
         super()._forget()
@@ -334,7 +331,7 @@ class FileDriver(FileRoot):
         self._may_read = version is not None
 
     def clean(self, abandoned: float = ABANDONED) -> None:
-        """Finish interrupted deletions, and remove threads whose making was abandoned.
+        """Finish interrupted deletions, and remove threads, and indexes, whose making was abandoned.
 
         Args:
             abandoned: Seconds after which a thread that is still being made is.
@@ -344,6 +341,10 @@ class FileDriver(FileRoot):
                 is_old = time.time() - path.stat().st_mtime > abandoned
                 if path.name.startswith(".gone-") or (path.name.startswith(".new-") and is_old):
                     shutil.rmtree(path, ignore_errors=True)
+        for path in (self.root / THREADS).glob(".*.tmp"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > abandoned:
+                    path.unlink()
 
     # -- tenants -------------------------------------------------------------------------------------------------
 
@@ -353,7 +354,7 @@ class FileDriver(FileRoot):
             found = self._tenants.get(tenant)
             if found is None:
                 directory = self.root / TENANTS / directory_of(tenant)
-                found = self._tenants[tenant] = FileRoot(directory, self.timeout, self._memory // 8)
+                found = self._tenants[tenant] = FileRoot(directory, self.timeout, self._memory // 8, self.read_only)
             self._tenants.move_to_end(tenant)
             while len(self._tenants) > MOST_TENANTS:
                 self._tenants.popitem(last=False)

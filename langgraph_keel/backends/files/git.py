@@ -244,7 +244,9 @@ log.jsonl -text -filter -ident !working-tree-encoding diff -merge
 **/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
 """
 _IGNORE = """\
-# Keel: files and threads in the making or on their way out.
+# Keel: files and threads in the making or on their way out, and the index of threads.
+.index
+.changed
 *.tmp
 .new-*/
 .gone-*/

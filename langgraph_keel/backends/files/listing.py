@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from threading import Lock
+from typing import TypeAlias
 
 import orjson
 
 from langgraph_keel.backends.files.disk import DirectoryName, directory_of, open_file, thread_of
+from langgraph_keel.backends.files.index import Activity, Ends, Index, Place, State, state_of
 from langgraph_keel.backends.files.log import tail_records
 from langgraph_keel.backends.files.thread import LOG
 from langgraph_keel.errors import CorruptStore
 
-Place: TypeAlias = tuple[str, str]
+LogEnd: TypeAlias = tuple[State, str, str | None, str | None]
+"""Its state, the thread, the time of its last checkpoint, and what the thread can be found by."""
 END = 16384
 """Bytes at the end of a log that mostly contain its last checkpoint."""
-
-
-class LogEnd(NamedTuple):
-    """The end of a log, when it was read.
-
-    Attributes:
-        file: Which one it was, its size and when it was changed.
-        thread_id: Its thread; `None` if the directory is not that of a thread.
-        updated_at: The time of its last checkpoint; `None` where the end does not tell it.
-    """
-
-    file: tuple[int, int, int, int]
-    thread_id: str | None
-    updated_at: str | None
 
 
 def names_in(directory: Path) -> Iterator[str]:
@@ -63,7 +53,7 @@ def any_id_of(directory: Path) -> str | None:
 def last_put(log: Path) -> str | None:
     """Return the time of the last checkpoint of a log; `None` if its end does not tell it."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        return _updated_at(str(log), os.stat(log).st_size)
+        return _read_end(str(log), os.stat(log).st_size)[0]
     return None
 
 
@@ -77,18 +67,23 @@ def _long_id(directory: Path) -> str | None:
 
 
 class Listing:
-    """Keeps the ends of logs, until they change, and the listing that somebody is paging through.
+    """Keeps what the ends of logs say, until they change, and the listings that somebody is paging through.
 
     Args:
         directory: That of all threads.
+        writes: Whether an index may be made.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, writes: bool) -> None:
         self._directory = str(directory)
-        self._ends: dict[str, LogEnd] = {}
-        self._places: list[Place] = []
+        self._index = Index(directory, writes)
+        self._turn = Lock()
+        self._ends = Ends()
+        self._pages: dict[bool, Sequence[Place]] = {True: [], False: []}
 
-    def places(self, after: Place | None, activity: Callable[[str], str]) -> Iterator[Place]:
+    def places(
+        self, after: Place | None, activity: Activity, *, passes: bool = False, terms: Sequence[str] = ()
+    ) -> Iterator[Place]:
         """Return (last activity, id) of the threads after a place, the latest first.
 
         All pages are of the listing that was made for the first: to look at every log for every page would take
@@ -97,42 +92,102 @@ class Listing:
         Args:
             after: The last place of the page before; `None` for the first.
             activity: Returns the last activity of a thread, for those where the end of the log does not tell it.
+            passes: Whether this is for somebody who only looks: an index will do, and damaged threads come last.
+            terms: Only threads that can be found by these.
+
+        Raises:
+            CorruptStore: A log is damaged, and that is not to be passed over.
         """
-        places = self._places
+        places = self._pages[passes]
         at = bisect_left(places, after) if after else 0
         if after is None or at == len(places) or places[at] != after:
-            places = self._places = sorted(self._newest(activity))
+            with self._turn:
+                places = self._pages[passes] = self._newest(activity, passes)
             at = len(places) if after is None else bisect_left(places, after)
-        return (places[number] for number in range(at - 1, -1, -1))
+        chosen = (places[number] for number in range(at - 1, -1, -1))
+        if not (passes and terms):
+            return chosen
+        marks = self._ends.marks
+        return (place for place in chosen if (known := marks.get(place[1])) is None or all(t in known for t in terms))
 
-    def _newest(self, activity: Callable[[str], str]) -> Iterator[Place]:
-        seen: dict[str, LogEnd] = {}
-        for name in names_in(Path(self._directory)):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                seen[name] = self._read_end(name)
-        self._ends = seen
-        for _, thread_id, updated_at in seen.values():
-            if thread_id is not None:
-                yield updated_at if updated_at is not None else activity(thread_id), thread_id
+    def _newest(self, activity: Activity, passes: bool) -> Sequence[Place]:
+        ends = (self._by_index(activity) if passes else None) or self._look_at_all(activity)
+        self._ends = ends
+        damaged = [thread_id for at, thread_id in ends.at.values() if at is None] if _has_damage(ends) else []
+        if not damaged:
+            return ends.places
+        return sorted([*ends.places, *(("" if passes else activity(thread_id), thread_id) for thread_id in damaged)])
 
-    def _read_end(self, name: str) -> LogEnd:
+    def _by_index(self, activity: Activity) -> Ends | None:
+        """Return what the ends of logs say, by the index; `None` if that cannot be believed."""
+        known = self._index.load(self._ends)
+        changes = None if known is None else self._index.changes()
+        if known is None or changes is None:
+            self._ends = known or self._ends
+            return None
+        if not self._index.agrees(known, changes):
+            self._ends = known
+            return None
+        ends = known.copy()
+        for name in changes.names:
+            ends.update(name, self._look_at(name, known, activity))
+        self._index.grow(ends, changes)
+        return ends
+
+    def _look_at_all(self, activity: Activity) -> Ends:
+        names = list(names_in(Path(self._directory)))
+        changes = self._index.begin(len(names))
+        if changes is not None:
+            names = list(names_in(Path(self._directory)))
+        ends = Ends()
+        for name in names:
+            end = self._look_at(name, self._ends, activity)
+            if end is not None:
+                ends.take(name, *end)
+        ends.sort()
+        if changes is not None:
+            self._index.make(ends, changes)
+        return ends
+
+    def _look_at(self, name: str, known: Ends, activity: Activity) -> LogEnd | None:
+        """Return what the end of a log says; `None` if there is none, or its directory is not that of a thread."""
         path = f"{self._directory}/{name}/{LOG}"
-        status = os.stat(path)
-        file = status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
-        before = self._ends.get(name)
-        if before and before.file == file:
-            return before
-        return LogEnd(file, id_of(Path(self._directory, name)), _updated_at(path, status.st_size))
+        try:
+            status = os.stat(path)
+            state = state_of(status)
+            before = known.at.get(name)
+            if before is not None and known.states.get(name) == state:
+                return state, before[1], before[0], known.marks.get(before[1])
+            thread_id = id_of(Path(self._directory, name))
+            if thread_id is None:
+                return None
+            with suppress(CorruptStore):
+                updated_at, marks = _read_end(path, status.st_size)
+                return state, thread_id, activity(thread_id) if updated_at is None else updated_at, marks
+            return state, thread_id, None, None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
-def _updated_at(path: str, size: int) -> str | None:
+def _has_damage(ends: Ends) -> bool:
+    return len(ends.places) < len(ends.at)
+
+
+def _read_end(path: str, size: int) -> tuple[str | None, str | None]:
+    """Return the time of the last checkpoint of a log, and what its thread can be found by, as far as its end tells."""
     with open_file(Path(path), "r") as log:
         log.seek(max(0, size - END))
         records = tail_records(log.readall() or b"")
+    updated_at, late = None, defaultdict[str, list[str]](list)
     for fields in reversed(records):
         kind = fields.get("k")
         if kind == "gone":
-            return None
+            break
         if kind == "ckpt" and not fields.get("ghost"):
-            return str(fields.get("at"))
-    return None
+            updated_at = updated_at or str(fields.get("at"))
+            if not fields.get("ns") and not fields.get("fork"):  # the latest of the thread
+                marks = fields.get("marks")
+                return updated_at, None if marks is None else " ".join([*marks, *late[fields["id"]]])
+        if kind == "writes" and not fields.get("ns"):
+            late[fields["id"]] += fields.get("marks", ())
+    return updated_at, None

@@ -112,8 +112,8 @@ class Draft:
                 self.add("item", ns, ch=channel, n=number, v=self.value(value))
                 number += 1
 
-    def checkpoint(self, record: Record, seq: int, header: bytes) -> None:
-        """Append an entry."""
+    def checkpoint(self, record: Record, seq: int, header: bytes, marks: Sequence[str] = ()) -> None:
+        """Append an entry, and what its thread can be found by."""
         entry = record.entry
         self.add(
             "ckpt",
@@ -126,6 +126,7 @@ class Draft:
             ghost=record.ghost or None,
             run=entry.run_id,
             at=record.updated_at,
+            marks=marks or None,
             ch={channel: ref_to_json(ref) for channel, ref in entry.refs.items()},
             head=self.value(body_to_json(header)),
         )
@@ -133,12 +134,13 @@ class Draft:
     def writes(self, ns: str, checkpoint_id: str, batch: Batch) -> None:
         """Append the writes of a task."""
         w = items = None
-        values = body_to_json(batch.body)
+        marks, values = batch.terms or None, body_to_json(batch.body)
         if isinstance(values, list) and _are_heads(values[0], len(values) - 1):
             w = [[*head, self.value(value)] for head, value in zip(values[0], values[1:], strict=True)]
         else:
             items = self.value(values)
-        self.add("writes", ns, id=checkpoint_id, task=batch.task_id, path=batch.task_path, w=w, items=items)
+        task, path = batch.task_id, batch.task_path
+        self.add("writes", ns, id=checkpoint_id, task=task, path=path, marks=marks, w=w, items=items)
 
 
 def body_to_json(body: bytes) -> Any:
@@ -384,7 +386,9 @@ class Replica:
     def _apply_writes(self, fields: dict[str, Any], line: Line) -> None:
         assert self.thread is not None
         place = fields.get("ns", ""), fields["id"]
-        self.thread.batches.setdefault(place, []).append(Batch(fields["task"], fields["path"], line))
+        self.thread.batches.setdefault(place, []).append(
+            Batch(fields["task"], fields["path"], line, tuple(fields.get("marks", ())))
+        )
 
     def _apply_gone(self, fields: dict[str, Any], line: Line) -> None:
         assert self.thread is not None

@@ -85,7 +85,7 @@ class Root(Protocol):
         ...
 
     def newest(
-        self, after: tuple[str, str] | None, *, passes: bool = False
+        self, after: tuple[str, str] | None, *, passes: bool = False, terms: Sequence[str] = ()
     ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""
         ...
@@ -327,10 +327,10 @@ class FileStore(Store[Work, Any]):
     def show_threads(
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.show_threads`."""
+        """See `Store.show_threads`. By the index, if there is one that can be believed."""
 
         def read(root: Root) -> list[Listed]:
-            infos = (_look_or_pass(place, files) for place, files in root.newest(after, passes=True))
+            infos = (_look_or_pass(place, files) for place, files in root.newest(after, passes=True, terms=terms))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
         return self._send(read)
@@ -376,7 +376,9 @@ def _draft_entry(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
     for channel, rows in new.appends.items():
         draft.items(ns, channel, first[channel], rows)
     seq = replica.seq + 1
-    draft.checkpoint(Record(entry_of(new, "", first), trunk, new.updated_at), seq, new.header)
+    early = [mark for batch in thread.batches.get((ns, str(new.address.checkpoint_id)), ()) for mark in batch.terms]
+    marks = [*new.terms, *early] if new.terms else []
+    draft.checkpoint(Record(entry_of(new, "", first), trunk, new.updated_at), seq, new.header, marks)
     return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
 
 
@@ -429,5 +431,5 @@ def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None)
     return Found(
         replace(part.entry, header=bodies.of(part.entry.header)),
         {channel: [row(old) for old in rows] for channel, rows in part.rows.items()},
-        tuple(replace(batch, body=bodies.of(batch.body)) for batch in part.batches),
+        tuple(replace(batch, body=bodies.of(batch.body), terms=()) for batch in part.batches),
     )

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
@@ -34,6 +34,7 @@ from langgraph_keel.backends.files.disk import (
     write_all,
     write_durably,
 )
+from langgraph_keel.backends.files.index import CHANGED, changing
 from langgraph_keel.backends.files.log import FORMAT, Draft, Replica, line_of
 from langgraph_keel.engine.records import Stamp
 from langgraph_keel.engine.thread import Thread, is_last
@@ -70,6 +71,7 @@ class ThreadFiles:
         self.directory = directory
         self.thread_id = thread_id
         self.log = directory / LOG
+        self._changed = str(directory.parent / CHANGED)
         self.cells = Shelves(directory.parent.parent, (directory.parent.name, directory.name, CELLS), timeout)
         self._timeout = timeout
         self._turn = Lock()
@@ -197,7 +199,7 @@ class ThreadFiles:
             yield None
             return
         try:
-            with self._turn:
+            with self._turn, changing(self._changed, self.directory.name) if mode == "r+" else nullcontext():
                 yield log.fileno()
         finally:
             unlock(log)
@@ -327,7 +329,8 @@ class ThreadFiles:
             self.save(blobs, making)
             write_durably(making / LOG, b"".join(lines))
             sync_directory(making)
-            return self._move_in_place(making)
+            with changing(self._changed, self.directory.name):
+                return self._move_in_place(making)
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
             raise

@@ -438,6 +438,10 @@ def _is_text(value: Any) -> bool:
     return type(value) is str
 
 
+def _are_marks(value: Any) -> bool:
+    return type(value) is list and all(type(mark) is str for mark in value)
+
+
 def _is_number(value: Any) -> bool:
     return type(value) is int and 0 <= value < MOST
 
@@ -529,6 +533,7 @@ OPTIONAL: dict[str, Test] = {
     "span": _is_number,
     "w": _are_writes,
     "items": _are_items,
+    "marks": _are_marks,
 }
 
 

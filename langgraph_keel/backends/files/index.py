@@ -1,0 +1,344 @@
+"""The index of threads: what the ends of logs have said, in a file that can be thrown away at any time.
+
+To look at 100,000 logs takes about a second, so a large store has two more files in `threads/`: `.index`, what was seen
+of each log, and `.changed`, the names of threads that were written to since. Who lists threads reads both, and looks
+only at the logs that are named. Who writes to a thread names it before and does not wait for the disk; where nobody
+has listed a large store there is no `.changed`, and it costs one look.
+
+It is a copy, and is believed only as long as no log can be newer than it says:
+
+* in the boot in which it was made (a power cut may take names with it that were not on disk), and for an hour;
+* with the very `.changed` that it was made with, in the very directory: copies of a store have other ones;
+* if its checksum fits, and this version of Keel wrote it;
+* outside of git working trees, where logs change without us;
+* if the logs of the newest threads, and of others chosen at random, are as it says, or named in `.changed`.
+
+Else all logs are looked at. Who must not miss a thread (`Store.read_threads`) never uses it.
+
+A writer may still be at work when its thread is looked at. So what was named in the last ten seconds is looked at
+again, and an index is made only when `.changed` is as old; a writer that takes half of that names its thread once more.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import sample
+from secrets import token_hex
+from time import monotonic  # of the system, not of the process: all processes of one boot share it
+from typing import Any, TypeAlias
+from zlib import crc32
+
+import orjson
+
+from langgraph_keel.backends.files.disk import MODE, directory_of, is_at, open_file
+
+Place: TypeAlias = tuple[str, str]
+"""The last activity of a thread, and its id."""
+State: TypeAlias = tuple[int, int, int]
+"""Of a log: which file it is, its size and when it was changed."""
+
+INDEX, CHANGED = ".index", ".changed"
+VERSION = 1
+LEAST = 2000
+"""Threads from which on there is an index: fewer are looked at in some 10 ms."""
+SETTLED = 10.0
+"""Seconds after which a writer that has named its thread has written, or names it again."""
+BELIEVED = 3600.0
+"""Seconds after which all logs are looked at again, whatever the index says."""
+SAMPLE = 100
+"""Of the newest threads, and of others: whether their logs are as the index says."""
+MOST_NEW = 2000
+"""Threads that were named since the index was made, from which on it is made anew."""
+LARGEST = 4 << 20
+"""Bytes of `.changed` from which on it is thrown away: nobody has listed threads for long."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+
+
+# -- writers -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def changing(changed: str, name: str) -> Iterator[None]:
+    """Name a thread that is about to change, if there is an index.
+
+    Args:
+        changed: The path of `.changed`.
+        name: The name of the thread's directory.
+    """
+    handle, since = _name_in(changed, name), monotonic()
+    try:
+        yield
+    finally:
+        is_known = handle is not None and is_at(handle, Path(changed)) and monotonic() - since < SETTLED / 2
+        again = None if is_known else _name_in(changed, name)
+        for each in (handle, again):
+            if each is not None:
+                os.close(each)
+
+
+def _name_in(changed: str, name: str) -> int | None:
+    """Append a name; return the open file, or `None` if there is no index."""
+    try:
+        handle = os.open(changed, _APPEND)
+    except FileNotFoundError:
+        return None
+    line = f"{monotonic():.6f} {name}\n".encode()
+    try:
+        is_whole = os.write(handle, line) == len(line)
+    except OSError:
+        is_whole = False
+    if not is_whole or os.lseek(handle, 0, os.SEEK_CUR) > LARGEST:
+        with suppress(FileNotFoundError):
+            os.unlink(changed)  # without it, no index is believed
+    return handle
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Ends:
+    """What the ends of logs have said.
+
+    Attributes:
+        states: By name of the directory, the log that was looked at.
+        at: By name, where its thread stands in a listing; the time is `None` where the log is damaged.
+        marks: By thread, what it can be found by, in one text; `None` if nobody knows.
+        places: Of the threads that are not damaged, in order.
+    """
+
+    states: dict[str, State] = field(default_factory=dict)
+    at: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    marks: dict[str, str | None] = field(default_factory=dict)
+    places: list[Place] = field(default_factory=list)
+
+    def take(self, name: str, state: State, thread_id: str, updated_at: str | None, marks: str | None) -> None:
+        """Keep what the end of a log says; `sort` follows."""
+        self.states[name], self.at[name], self.marks[thread_id] = state, (updated_at, thread_id), marks
+
+    def sort(self) -> None:
+        """Put the places in order."""
+        self.places = sorted((at, thread_id) for at, thread_id in self.at.values() if at is not None)
+
+    def update(self, name: str, end: Any) -> None:
+        """Keep what the end of a log says by now: the arguments of `take`, or `None` if it is gone.
+
+        The list of places is another one after `copy`: who pages through the old one is not disturbed.
+        """
+        old = self.at.pop(name, None)
+        if old is not None:
+            self.states.pop(name)
+            self.marks.pop(old[1], None)
+            if old[0] is not None:
+                where = bisect_left(self.places, old)
+                del self.places[where : where + (self.places[where : where + 1] == [old])]
+        if end is not None:
+            self.take(name, *end)
+            if end[2] is not None:
+                insort(self.places, (end[2], end[1]))
+
+    def copy(self) -> Ends:
+        """Return the same, with a list of places of its own."""
+        return Ends(self.states, self.at, self.marks, self.places.copy())
+
+
+@dataclass(slots=True)
+class Changes:
+    """What stands in `.changed`.
+
+    Attributes:
+        token: Names this file.
+        made: When it was made, by the system's monotonic clock.
+        names: Of the threads that were named, each with the time.
+        size: Up to where it was read.
+        settled: Up to where all names are so old that who named them has written.
+    """
+
+    token: str
+    made: float
+    names: dict[str, float]
+    size: int
+    settled: int
+
+
+class Index:
+    """The index of the threads of one directory.
+
+    Args:
+        directory: That of all threads.
+        writes: Whether it may be made.
+    """
+
+    def __init__(self, directory: Path, writes: bool) -> None:
+        self._directory = str(directory)
+        self._index, self._changed = f"{directory}/{INDEX}", f"{directory}/{CHANGED}"
+        self._writes = writes
+        self._head: dict[str, Any] = {}
+        self._boot = ""
+        with suppress(OSError):
+            self._boot = _BOOT.read_text().strip()
+
+    def load(self, known: Ends) -> Ends | None:
+        """Return what the index says, which is `known` if it was read, or made, by this process; `None` for no index.
+
+        It is not said yet whether it can be believed.
+        """
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            with open_file(Path(self._index), "r") as file:
+                head = orjson.loads(file.read(4096).partition(b"\n")[0])
+                if head == self._head:
+                    return known
+                if not self._is_ours(head):
+                    return None
+                file.seek(0)
+                body = (file.readall() or b"").partition(b"\n")[2]
+            if crc32(body) != head["crc"]:
+                return None
+            ends = _ends_in(orjson.loads(body))
+            self._head = head
+            return ends
+        return None
+
+    def _is_ours(self, head: Any) -> bool:
+        return bool(
+            head["version"] == VERSION
+            and self._boot
+            and head["boot"] == self._boot
+            and head["directory"] == self._identity()
+            and 0 <= monotonic() - head["made"] < BELIEVED
+        )
+
+    def _identity(self) -> list[int]:
+        status = os.stat(self._directory)
+        return [status.st_dev, status.st_ino]
+
+    def changes(self) -> Changes | None:
+        """Return the threads that were named since the index was made; `None` if there is none to be believed."""
+        found = self._read_changed(self._head.get("from", 0))
+        is_ours = found is not None and found.token == self._head.get("token") and self._is_ours(self._head)
+        return found if is_ours and not self._is_in_git() else None
+
+    def _read_changed(self, at: int = 0) -> Changes | None:
+        with suppress(OSError, ValueError, IndexError):
+            with open_file(Path(self._changed), "r") as file:
+                first, _, rest = (file.readall() or b"").partition(b"\n")
+            made, token = first.decode().split(" ")
+            size, young = len(first) + 1 + len(rest), monotonic() - SETTLED
+            at = max(at, len(first) + 1)
+            lines = rest[at - len(first) - 1 :]
+            if lines and not lines.endswith(b"\n"):
+                return None
+            found, end, is_settled = Changes(token, float(made), {}, size, at), at, True
+            for line in lines.splitlines():
+                named, name = line.decode().split(" ", 1)
+                found.names[name] = float(named)
+                end += len(line) + 1
+                is_settled = is_settled and float(named) < young
+                found.settled = end if is_settled else found.settled
+            return found
+        return None
+
+    def _is_in_git(self) -> bool:
+        directory = os.path.realpath(self._directory)
+        while not os.path.lexists(f"{directory}/.git"):
+            directory, below = os.path.dirname(directory), directory
+            if directory == below:
+                return False
+        return True
+
+    def agrees(self, ends: Ends, changes: Changes) -> bool:
+        """Return whether the logs of the newest threads, and of some others, are as was said, or named as changed."""
+        places = ends.places
+        looked_at = [*places[max(0, len(places) - SAMPLE) :], *sample(places, min(SAMPLE, len(places)))]
+        names = {directory_of(thread_id) for _, thread_id in looked_at}
+        others = [name for name in names if name not in changes.names and self._state(name) != ends.states.get(name)]
+        if not others:
+            return True
+        since = self._read_changed(changes.size)
+        return since is not None and since.token == changes.token and {*others} <= {*since.names}
+
+    def _state(self, name: str) -> State | None:
+        with suppress(OSError):
+            return state_of(os.stat(f"{self._directory}/{name}/log.jsonl"))
+        return None
+
+    def begin(self, count: int) -> Changes | None:
+        """Return what was named before all logs are looked at, if an index is to be made of that.
+
+        Args:
+            count: How many threads there are.
+        """
+        if not (self._writes and self._boot and count >= LEAST) or self._is_in_git():
+            return None
+        found = self._read_changed()
+        if found is None:
+            self._write(self._changed, f"{monotonic():.6f} {token_hex(8)}\n".encode())
+            return None
+        return found if monotonic() - found.made >= SETTLED else None
+
+    def make(self, ends: Ends, changes: Changes, made: float | None = None) -> None:
+        """Write down what was seen after `changes` were read, for this process and others. An error is no harm."""
+        body = orjson.dumps(_columns_of(ends))
+        head = {
+            **{"version": VERSION, "boot": self._boot, "directory": self._identity(), "token": changes.token},
+            **{"from": changes.settled, "made": monotonic() if made is None else made, "crc": crc32(body)},
+        }
+        if self._write(self._index, orjson.dumps(head) + b"\n" + body):
+            self._head = head
+
+    def grow(self, ends: Ends, changes: Changes) -> None:
+        """Make it anew if many threads have changed since; all logs are looked at again when it was due before."""
+        if self._writes and len(changes.names) > MOST_NEW and changes.settled > self._head["from"]:
+            self.make(ends, changes, self._head["made"])
+
+    def _write(self, path: str, data: bytes) -> bool:
+        """Replace a file as a whole. Its content need not be durable: after a power cut nobody believes it."""
+        temporary = f"{path}.{token_hex(4)}.tmp"
+        try:
+            handle = os.open(temporary, _NEW_FILE, MODE)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            return False
+        return True
+
+
+def state_of(status: os.stat_result) -> State:
+    """Return which log this is, and how far it was written."""
+    return status.st_ino, status.st_size, status.st_ctime_ns
+
+
+def _columns_of(ends: Ends) -> dict[str, Any]:
+    """Return what ends of logs have said, column by column: so 100,000 of them are read in a tenth of a second."""
+    names = list(ends.states)
+    places = [ends.at[name] for name in names]
+    return {
+        "names": names,
+        "ids": {name: thread_id for name, (_, thread_id) in zip(names, places, strict=True) if name != thread_id},
+        "at": [at for at, _ in places],
+        "marks": [ends.marks[thread_id] for _, thread_id in places],
+        "states": [list(column) for column in zip(*ends.states.values(), strict=True)],
+    }
+
+
+def _ends_in(columns: Any) -> Ends:
+    names, ids, times = columns["names"], columns["ids"], columns["at"]
+    threads = [ids.get(name, name) for name in names] if ids else names
+    states = dict(zip(names, zip(*columns["states"], strict=True), strict=True))
+    at = dict(zip(names, zip(times, threads, strict=True), strict=True))
+    ends = Ends(states, at, dict(zip(threads, columns["marks"], strict=True)))
+    ends.sort()
+    return ends
+
+
+Activity: TypeAlias = Callable[[str], str]
