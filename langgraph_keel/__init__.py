@@ -30,6 +30,7 @@ from langgraph_keel.errors import (
     KeyMissing,
     MomentNotFound,
     NewerFormat,
+    NewerState,
     NotAKeelStore,
     NotAllowed,
     NotFound,
@@ -51,6 +52,7 @@ from langgraph_keel.errors import (
     TypeWarning,
     UnsafeStore,
     UnstorableValue,
+    UpgradeFailed,
     ValueRefused,
 )
 
@@ -99,6 +101,8 @@ if TYPE_CHECKING:
     from langgraph_keel.tools.node_cache import KeelCache
     from langgraph_keel.tools.policy import ToolPolicy
     from langgraph_keel.tools.stats import CacheStats
+    from langgraph_keel.upgrades.chain import Upgrade, upgrade
+    from langgraph_keel.upgrades.state import StoredState
 
 __version__ = "0.1.0"
 
@@ -144,6 +148,8 @@ _NAMES = {
     "tools.node_cache": ("KeelCache",),
     "tools.policy": ("ToolPolicy",),
     "tools.stats": ("CacheStats",),
+    "upgrades.chain": ("Upgrade", "upgrade"),
+    "upgrades.state": ("StoredState",),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
@@ -206,6 +212,7 @@ __all__ = [
     "Moment",
     "MomentNotFound",
     "NewerFormat",
+    "NewerState",
     "NotAKeelStore",
     "NotAllowed",
     "NotFound",
@@ -233,6 +240,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "StoredState",
     "SummarizationNode",
     "Summary",
     "SummaryFailed",
@@ -252,12 +260,15 @@ __all__ = [
     "Unread",
     "UnsafeStore",
     "UnstorableValue",
+    "Upgrade",
+    "UpgradeFailed",
     "Usage",
     "ValueRefused",
     "arequest_approval",
     "count_threads",
     "open_saver",
     "request_approval",
+    "upgrade",
 ]
 
 for _name in __all__:

@@ -16,6 +16,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.serde import _msgpack
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, TASKS
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as DeltaSnapshot
+from xxhash import xxh3_128_hexdigest
 
 __all__ = [
     "BRANCH",
@@ -46,14 +47,18 @@ __all__ = [
     "NULL_TASK_ID",
     "OVERWRITE",
     "PREGEL",
+    "PULL",
+    "PUSH",
     "RESUME",
     "SAFE_MSGPACK_TYPES",
     "SCHEDULED",
     "TASKS",
     "DeltaSnapshot",
     "Scratchpad",
+    "interrupt_id_of",
     "is_strict_msgpack",
     "register_configure_hook",
+    "task_id_of",
     "twin_of",
     "var_child_runnable_config",
 ]
@@ -204,3 +209,34 @@ def twin_of(scratchpad: S, interrupt_counter: Callable[[], int], get_null_resume
     object.__setattr__(twin, "interrupt_counter", interrupt_counter)
     object.__setattr__(twin, "get_null_resume", get_null_resume)
     return twin
+
+
+# -- tasks (langgraph.pregel._algo, `prepare_single_task`; langgraph.types, `Interrupt`) -----------------------------
+
+PULL, PUSH = "__pregel_pull", "__pregel_push"
+"""langgraph._internal._constants: what a task is started by, channels or a `Send`. Keel: makes the ids of tasks."""
+
+
+def task_id_of(checkpoint_id: str, task_ns: str, step: int, node: str, *started_by: str) -> str:
+    """Return the id of a task, as LangGraph makes it of where it stands. Keel: a renamed node's tasks have others.
+
+    Args:
+        checkpoint_id: The checkpoint that its step begins from.
+        task_ns: The namespace of the node: that of its graph, and the node's name.
+        step: The step.
+        node: The node.
+        *started_by: PULL and the channels that start the node, sorted; or PUSH and the place of the `Send`.
+    """
+    namespace = bytes.fromhex(checkpoint_id.replace("-", ""))
+    hashed = xxh3_128_hexdigest(namespace + "".join((task_ns, str(step), node, *started_by)).encode())
+    return f"{hashed[:8]}-{hashed[8:12]}-{hashed[12:16]}-{hashed[16:20]}-{hashed[20:32]}"
+
+
+def interrupt_id_of(task_ns: str, answered: int) -> str:
+    """Return the id of what a task asks, as LangGraph makes it. Keel: as `task_id_of`.
+
+    Args:
+        task_ns: The namespace of the task: that of the node, and the task's id.
+        answered: How many answers the task had got before.
+    """
+    return xxh3_128_hexdigest((f"{task_ns}{NS_SEP}{answered}" if answered else task_ns).encode())

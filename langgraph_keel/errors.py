@@ -13,6 +13,8 @@
     ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
     ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
+    ├── NewerState (RuntimeError)          a newer version of the application has stored this: let that go on with it
+    ├── UpgradeFailed (RuntimeError)       an older one has, and no upgrade carries it over: mend the upgrade
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
     │   ├── UnstorableValue                ... on its way in: nothing was written
     │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
@@ -306,6 +308,55 @@ class DriftDetected(KeelError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[DriftDetected], tuple[Any]]:
         return type(self), (self.report,)
+
+
+class NewerState(KeelError, RuntimeError):
+    """A newer version of the application has stored this state, and this version cannot know what it means.
+
+    Nothing was read of it. A process of the newer version goes on with the thread; `saver.raw` shows what is stored.
+
+    Attributes:
+        where: The thread and the checkpoint.
+        stored: The version of what is stored.
+        known: The version up to which this saver has upgrades; 1 if it has none.
+    """
+
+    code = "newer_state"
+
+    def __init__(self, where: str, stored: int, known: int) -> None:
+        self.where = where
+        self.stored = stored
+        self.known = known
+        super().__init__(
+            f"{where}: its state has version {stored}, and this program knows versions up to {known} (upgrades=[...]): "
+            "a newer version of the application has it now. Run that one; saver.raw and `keel show` look at it"
+        )
+
+    def __reduce__(self) -> tuple[type[NewerState], tuple[str, int, int]]:
+        return type(self), (self.where, self.stored, self.known)
+
+
+class UpgradeFailed(KeelError, RuntimeError):
+    """What an older version of the application has stored cannot be carried over to this one; nothing was changed.
+
+    Attributes:
+        where: The thread and the checkpoint.
+        start: The version that it was to be carried over from.
+        end: The version that it was to be carried over to.
+        reason: Why it was not, and what to do.
+    """
+
+    code = "upgrade_failed"
+
+    def __init__(self, where: str, start: int, end: int, reason: str) -> None:
+        self.where = where
+        self.start = start
+        self.end = end
+        self.reason = reason
+        super().__init__(f"{where}: it cannot be upgraded from version {start} to {end}: {reason}")
+
+    def __reduce__(self) -> tuple[type[UpgradeFailed], tuple[str, int, int, str]]:
+        return type(self), (self.where, self.start, self.end, self.reason)
 
 
 class ValueRefused(KeelError, TypeError):

@@ -23,6 +23,7 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.provenance.hook import OnDrift
 from langgraph_keel.tenants.methods import Tenants
+from langgraph_keel.upgrades.chain import Upgrades
 
 
 class OptionsBesidesTtl(TypedDict, total=False):
@@ -98,6 +99,10 @@ class OptionsBesidesTtl(TypedDict, total=False):
     tenants: Tenants
     """Whether this saver has threads itself, beside those of tenants ("allowed", the default), or refuses every call
     but `for_tenant` ("required")."""
+
+    upgrades: Upgrades
+    """What carries states of older versions of the application over to this one (`upgrade`): a list, or a module that
+    has them. Each checkpoint then says which version has stored it. None by default."""
 
     extra_hooks: Sequence[Hook]
     """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""

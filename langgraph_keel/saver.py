@@ -52,7 +52,7 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_allowlist_of
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_allowlist_of, with_moved_classes
 from langgraph_keel.engine.session import (
     DEFAULT_BYTES,
     DEFAULT_ENTRIES,
@@ -85,6 +85,8 @@ from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tenants.methods import TenantMethods, Tenants
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.tools.methods import ToolMethods
+from langgraph_keel.upgrades.chain import Chain, Upgrades
+from langgraph_keel.upgrades.hook import UpgradeHook
 
 if TYPE_CHECKING:
     from langgraph_keel.approvals.inbox import Inbox
@@ -145,6 +147,8 @@ class KeelSaver(
         memo_entries: Most (thread, namespace) pairs the memo remembers.
         memo_bytes: Most bytes it takes, about.
         extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
+        upgrades: What carries states of older versions of the application over to this one (`upgrade`): a list, or a
+            module that has them. Each checkpoint then says which version has stored it.
         encryption: The keys (`Keyring`) with which all that is stored is sealed; `None` seals nothing.
         tenants: Whether this saver has threads itself, beside those of tenants ("allowed"), or refuses every call but
             `for_tenant` ("required").
@@ -173,6 +177,7 @@ class KeelSaver(
         memo_entries: int = DEFAULT_ENTRIES,
         memo_bytes: int = DEFAULT_BYTES,
         extra_hooks: Sequence[Hook] = (),
+        upgrades: Upgrades = (),
         encryption: Keyring | None = None,
         tenants: Tenants = "allowed",
         **others: Never,
@@ -194,7 +199,8 @@ class KeelSaver(
             raise InvalidInput(f"owner must be a function of a run's config, not {owner!r:.100}")
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
-        super().__init__(serde=serde or KeelSerializer(types=types))
+        chain = Chain(upgrades)
+        super().__init__(serde=with_moved_classes(serde or KeelSerializer(types=types), chain.moved))
         upkeep = upkeep_of(self, driver, keep_last, ttl, upkeep_every)
 
         def open_session(store: Store[Any, Any], tenant: str | None) -> Session:
@@ -203,6 +209,7 @@ class KeelSaver(
             hooks += [ApprovalHook(), build_recorder(graph_version, on_drift, provenance)]
             hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
             hooks += [each for each in (archive_rule(archive_removed), upkeep) if each]
+            hooks += [UpgradeHook(chain)] if chain.steps else []
             return Session(
                 store,
                 Codec(self.serde),
@@ -256,7 +263,9 @@ class KeelSaver(
         placeholders, also inside of another one. No graph runs on it, and it puts nothing.
         """
         session = self.engine.session.with_placeholders()
-        session = replace(session, hooks=Hooks((LookOnly(), *session.hooks.all)))
+        # As it was stored: no upgrade has a say.
+        hooks = [each for each in session.hooks.all if not isinstance(each, UpgradeHook)]
+        session = replace(session, hooks=Hooks((LookOnly(), *hooks)))
         clone = self.with_engine(replace(self.engine, session=session))
         clone.serde = session.codec.serde
         return clone

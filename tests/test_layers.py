@@ -19,7 +19,7 @@ FLOORS = (
     {"errors", "_langgraph"},
     {"display", "engine"},
     {"keys", "tenants"},
-    {"tools", "provenance", "approvals", "summaries", "retention"},
+    {"tools", "provenance", "approvals", "summaries", "retention", "upgrades"},
     {"history"},
     {"options"},
     {"saver"},

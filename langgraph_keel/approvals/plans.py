@@ -33,6 +33,7 @@ from langgraph_keel.approvals.requests import (
 )
 from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
 from langgraph_keel.display.text import one_line
+from langgraph_keel.engine.checkpoints import revive_other
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import pending_writes, unpack_header, waiting_tasks
 from langgraph_keel.engine.plan import Plan
@@ -249,7 +250,13 @@ def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
     did after the first one would be done again. What was taken is given again as long as the step has not ended: the
     process that took it may have died, and nothing else remembers what the graph was resumed with.
     """
-    return answers_of([held.request for held in (yield from refresh_thread(session, thread_id))])
+    answers = answers_of([held.request for held in (yield from refresh_thread(session, thread_id))])
+    if not answers or not session.hooks.revive:
+        return answers
+    # What is asked is known by the names of nodes, which an upgrade may have changed. One trip more.
+    head = yield from session.store.read_entry(Address(thread_id, "", None))
+    other = revive_other(session, head) if head else None
+    return {other.interrupts.get(name, name): answer for name, answer in answers.items()} if other else answers
 
 
 def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[ApprovalRequest]]:

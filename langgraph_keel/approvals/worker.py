@@ -32,6 +32,7 @@ from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.plans import find_answers
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
 from langgraph_keel.approvals.run_claims import is_in_doubt, is_taken
+from langgraph_keel.engine.checkpoints import revive_other
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import pending_writes, waiting_tasks
 from langgraph_keel.engine.plan import Plan
@@ -125,7 +126,8 @@ def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
 
 def _is_asked(session: Session, head: Found, names: Collection[str]) -> bool:
     try:
-        writes = pending_writes(head.batches, session.codec, head.entry.address)
+        other = revive_other(session, head)
+        writes = other.writes if other else pending_writes(head.batches, session.codec, head.entry.address)
     except ValueRefused:
         return True  # of classes of the program, which this process does not know: whoever has the graph will see
     waits = waiting_tasks(writes)

@@ -38,8 +38,10 @@ from langgraph_keel.engine.config import (
 from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
 from langgraph_keel.engine.entries import (
     HIDDEN,
+    STATE,
     Header,
     Inheritance,
+    check_state,
     hidden_parent,
     inheritance_of,
     is_hidden,
@@ -56,7 +58,7 @@ from langgraph_keel.engine.entries import (
     versions_of,
     without_stray,
 )
-from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes
+from langgraph_keel.engine.hooks import Copy, Put, Reading, Revived, Writes
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
@@ -157,12 +159,15 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
     draft = _encode(session, new, base)
     if base is None and new.parent.checkpoint_id and (inheritance.is_asked or draft.weight > LARGE):
         # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
-        base = yield from _recall(session, new.parent)
+        base, others = yield from _recall(session, new.parent, inheritance)
         if base is not None:
             known = {
                 name: rebase(each, base.channels.get(name), session.codec) for name, each in draft.channels.items()
             }
             draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, {}, base)
+        elif others:
+            known = {name: next_version(value, None, session.codec)[0] for name, value in others.items()}
+            draft = _compose(session, new, draft.entry.header, draft.entry.refs, {**draft.channels, **known}, {}, None)
     if stays := inheritance.values(base):
         known = {**draft.channels, **stays}
         draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, draft.entry.repacks, base)
@@ -263,13 +268,23 @@ def _compose(
     return Draft(entry, channels)
 
 
-def _recall(session: Session, parent: Address) -> Plan[KnownEntry | None]:
-    """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
+def _recall(
+    session: Session, parent: Address, inheritance: Inheritance
+) -> Plan[tuple[KnownEntry | None, Mapping[str, Any]]]:
+    """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again.
+
+    Returns:
+        What is known of it. Of a parent that another version of the application has stored, nothing is, and all is
+        written anew: then also the values that it leaves to the new checkpoint.
+    """
     try:
-        yield from get_tuple(session, config_of(parent, "named"))
+        found = yield from get_tuple(session, config_of(parent, "named"))
     except (ValueRefused, CorruptStore):
-        return None
-    return session.memo.get(_key(parent))
+        return None, {}
+    base = session.memo.get(_key(parent))
+    if base is not None or found is None or not session.hooks.revive:
+        return base, {}
+    return None, inheritance.values_of(found.checkpoint)
 
 
 def _key(address: Address) -> tuple[str, str]:
@@ -326,7 +341,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     origin: Origin = "named" if address.checkpoint_id else "head"
     unpacker = Unpacker(session.codec, session.memo.open_frame)
     reading.result = result = yield from _revive(session, found, unpacker, origin, reading)
-    if base is None:
+    if base is None and not reading.is_revived:
         session.memo.set(key, _base_of(session, found, result, runs))
     yield from tell(session.hooks.read, session, reading)
     return reading.result
@@ -357,16 +372,24 @@ def _revive(
     entry = found.entry
     where = entry.address
     header = unpack_header(entry.header, session.codec, where)
-    # In the order in which they were put: refs keep it.
-    values = dict.fromkeys(entry.refs) | header.inline | unpacker.values(entry.refs, found.rows, where)
+    read = _ask_hooks(session, found, header, None) if session.hooks.revive else None
+    if read is not None:
+        values, writes, beside = read.values, read.writes, read.beside
+    else:
+        if STATE in header.about:
+            _check_newer(session, where, header.about)
+        # In the order in which they were put: refs keep it.
+        values = dict.fromkeys(entry.refs) | header.inline | unpacker.values(entry.refs, found.rows, where)
+        writes, beside = unpack_batches(found.batches, session.codec, where)
+        if beside:
+            _check_newer(session, where, {}, beside)
     checkpoint: dict[str, Any] = {**header.checkpoint, "id": entry.address.checkpoint_id}
     checkpoint["channel_values"] = values
     if checkpoint.get("v", 4) < 4 and entry.parent:
         yield from _adopt_sends(session, entry, checkpoint)
     parent = entry.address.at(entry.parent) if entry.parent else hidden_parent(entry, header.metadata)
-    writes, beside = unpack_batches(found.batches, session.codec, where)
     if reading is not None:
-        reading.about, reading.beside = header.about, beside
+        reading.about, reading.beside, reading.is_revived = header.about, beside, read is not None
     return CheckpointTuple(
         config_of(entry.address, origin),
         cast(Checkpoint, checkpoint),
@@ -374,6 +397,33 @@ def _revive(
         config_of(parent, "named") if parent else None,
         writes,
     )
+
+
+def revive_other(session: Session, found: Found, channels: Collection[str] | None = None) -> Revived | None:
+    """Return what stands for a checkpoint that another version of the application has stored; `None` if none has.
+
+    Args:
+        session: What it runs on.
+        found: What the store has.
+        channels: The channels whose rows were read; `None` if all were.
+    """
+    if not session.hooks.revive:
+        return None
+    return _ask_hooks(session, found, unpack_header(found.entry.header, session.codec, found.entry.address), channels)
+
+
+def _ask_hooks(session: Session, found: Found, header: Header, channels: Collection[str] | None) -> Revived | None:
+    for hear in session.hooks.revive:
+        revived: Revived | None = hear(session, found, header, channels)
+        if revived is not None:
+            return revived
+    return None
+
+
+def _check_newer(session: Session, where: Address, about: Mapping[str, Any], beside: Sequence[Any] = ()) -> None:
+    """See, where no hook knows of versions of the state, that it has the first one; whoever only looks may see any."""
+    if not session.hooks.revive and not session.codec.shows:
+        check_state(where, about, beside, 1)
 
 
 def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[None]:
@@ -405,14 +455,20 @@ def delta_history(
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
     for found in ancestors:
         remaining = {channel for channel in channels if "seed" not in histories[channel]}
-        writes = pending_writes(found.batches, session.codec, found.entry.address)
+        other = revive_other(session, found, channels)
+        writes = other.writes if other else pending_writes(found.batches, session.codec, found.entry.address)
         for channel in remaining:
-            _step_back(histories[channel], channel, writes, found, session.codec)
+            _step_back(histories[channel], channel, writes, found, other.values if other else None, session.codec)
     return histories
 
 
 def _step_back(
-    history: DeltaChannelHistory, channel: str, writes: Sequence[PendingWrite], found: Found, codec: Codec
+    history: DeltaChannelHistory,
+    channel: str,
+    writes: Sequence[PendingWrite],
+    found: Found,
+    values: Mapping[str, Any] | None,
+    codec: Codec,
 ) -> None:
     """Put one ancestor's writes before those of its descendants; take its value as the seed if it has one.
 
@@ -420,9 +476,12 @@ def _step_back(
     """
     history["writes"][:0] = [write for write in writes if write[1] == channel]
     ref = found.entry.refs.get(channel)
-    if ref is None:
+    if values is not None:
+        if channel in values:
+            history["seed"] = values[channel]
+    elif ref is None:
         return
-    if ref.kind is Kind.INLINE:
+    elif ref.kind is Kind.INLINE:
         header = unpack_header(found.entry.header, codec, found.entry.address)
         history["seed"] = header.inline[channel]
     else:

@@ -44,13 +44,13 @@ from langgraph_keel._langgraph import (
 )
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
-from langgraph_keel.engine.encoding.values import Known
+from langgraph_keel.engine.encoding.values import Known, is_inline
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Batch, Entry, Node, record
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import KnownEntry
 from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import CorruptStore, ValueRefused
+from langgraph_keel.errors import CorruptStore, NewerState, ValueRefused
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,32 @@ class Header:
 
 
 _PARTS = ("checkpoint", "metadata", "inline", "about")
+
+STATE = "state"
+"""In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
+
+
+def state_of(about: Mapping[str, Any]) -> int:
+    """Return the version of the application's state that a header, or what stands beside writes, says."""
+    version = about.get(STATE, 1)
+    return version if type(version) is int else 1
+
+
+def state_beside(stored: Any) -> int:
+    """Return the version that stands beside the writes of one call."""
+    marks = [part for part in stored if type(part) is dict] if isinstance(stored, list) else []
+    return max(map(state_of, marks), default=1)
+
+
+def check_state(where: Address, about: Mapping[str, Any], beside: Iterable[Any], known: int) -> None:
+    """See that no newer version of the application has stored a checkpoint, or its writes.
+
+    Raises:
+        NewerState: One has.
+    """
+    newest = max([state_of(about), *map(state_beside, beside)])
+    if newest > known:
+        raise NewerState(str(where), newest, known)
 
 
 class UnreadHeader(Header):
@@ -196,6 +222,12 @@ class Inheritance:
             return {}
         same = [name for name, version in self.left.items() if base.versions.get(name) == version]
         return {name: base.channels[name] for name in same if name in base.channels}
+
+    def values_of(self, parent: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that the parent has at these very versions, if that is the parent itself; no scalars."""
+        versions, values = versions_of(parent), parent["channel_values"]
+        same = [name for name, version in self.left.items() if versions.get(name) == version]
+        return {name: values[name] for name in same if name in values and not is_inline(values[name])}
 
 
 def inheritance_of(
@@ -395,17 +427,29 @@ def pending_writes(batches: Sequence[Batch], codec: Codec, where: Address) -> li
 
 def unpack_batches(batches: Sequence[Batch], codec: Codec, where: Address) -> tuple[list[PendingWrite], list[Any]]:
     """As `pending_writes`, and what hooks have stored with them, as it was stored, one item a call."""
-    kept: dict[tuple[str, int], tuple[str, PendingWrite]] = {}
-    beside: list[Any] = []
-    for batch in batches:
+    writes, beside = merge_batches(batches, codec, where)
+    return [write for _, write in writes], [each for _, each in beside]
+
+
+Numbered: TypeAlias = tuple[int, Any]
+"""The number of a batch among those of its checkpoint, and something of it."""
+
+
+def merge_batches(
+    batches: Sequence[Batch], codec: Codec, where: Address
+) -> tuple[list[tuple[int, PendingWrite]], list[Numbered]]:
+    """As `unpack_batches`, each with the number of the batch that it is of."""
+    kept: dict[tuple[str, int], tuple[str, int, PendingWrite]] = {}
+    beside: list[Numbered] = []
+    for number, batch in enumerate(batches):
         for channel, index, value in _unpack_batch(batch, codec, where):
             key = (batch.task_id, index)
             if index == _BESIDE_AT and channel == _BESIDE:
-                beside.append(value)
+                beside.append((number, value))
             elif index < 0 or key not in kept:
-                kept[key] = batch.task_path, (batch.task_id, channel, value)
+                kept[key] = batch.task_path, number, (batch.task_id, channel, value)
     order = sorted(kept, key=lambda key: writes_sort_key(kept[key][0], *key))
-    return [kept[key][1] for key in order], beside
+    return [kept[key][1:] for key in order], beside
 
 
 def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:

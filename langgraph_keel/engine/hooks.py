@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, PendingWrite
 
 from langgraph_keel.engine.config import Address, begins_run
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Graph, Node, Ref, Stamp, ThreadInfo
+from langgraph_keel.engine.records import Found, Graph, Node, Ref, Stamp, ThreadInfo
 from langgraph_keel.engine.session import KnownEntry, Session
 from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.errors import InvalidInput
@@ -38,6 +38,7 @@ class Reading:
         result: What is about to be returned; a hook may replace it.
         about: What hooks have added to its header (`Put.header`).
         beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
+        is_revived: Whether it is not as it was stored (`Hook.revive`).
         notes: What a hook notes for itself between two events.
     """
 
@@ -47,7 +48,27 @@ class Reading:
     result: CheckpointTuple | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     beside: Sequence[Any] = ()
+    is_revived: bool = False
     notes: dict[Hook, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Revived:
+    """A checkpoint that another version of the application has stored, as this one reads it.
+
+    Attributes:
+        header: Its header.
+        values: The values of its channels.
+        writes: Its pending writes, in the order in which LangGraph applies them.
+        beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
+        interrupts: The ids of what it asks that are others now, and what they are: they are made of names of nodes.
+    """
+
+    header: Header
+    values: dict[str, Any]
+    writes: list[PendingWrite]
+    beside: list[Any]
+    interrupts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -275,6 +296,19 @@ class Hook:
         `replace(info, facts=(*info.facts, ("cost", "0.02 $")))`.
         """
         return info
+
+    def revive(
+        self, session: Session, found: Found, header: Header, channels: Collection[str] | None
+    ) -> Revived | None:
+        """Decode a checkpoint in place of the engine, before anything but its header is decoded; `None` leaves it.
+
+        Args:
+            session: What it runs on.
+            found: What the store has.
+            header: Its header.
+            channels: The channels whose rows were read; `None` if all were.
+        """
+        return None
 
     def close(self) -> None:
         """Do what was put off, in threads of your own: the store is about to be closed. Safe to call again."""

@@ -203,6 +203,7 @@ class Hooks:
     find_owners: Sequence[Any]
     find_terms: Sequence[Any]
     describe_thread: Sequence[Any]
+    revive: Sequence[Any]
 
     def __init__(self, hooks: Sequence[Any] = ()) -> None:
         self.all = tuple(hooks)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.checkpoints import revive, revive_other
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import unpack_header
@@ -231,6 +232,10 @@ def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[
     sides = _Side(older, codec, unpacker), _Side(newer, codec, unpacker)
     is_one_log = _log(older) == _log(newer)
     deltas = _deltas(sides, is_one_log)
+    looking = replace(session, codec=codec)
+    bare = [Found(replace(each, refs={}), {}) for each in (older, newer)] if session.hooks.revive else []
+    if any(revive_other(looking, each) for each in bare):
+        return (yield from _diff_revived(looking, older, newer, deltas))
     channels = [channel for channel in dict.fromkeys([*older.refs, *newer.refs]) if channel not in deltas]
     changed = [channel for channel in channels if not (is_one_log and _is_same(channel, sides))]
     if not (yield from _read_rows(session.store, sides, changed)):
@@ -238,6 +243,23 @@ def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[
     found = [edit for channel in changed for edit in _channel_edits(channel, *sides, codec, is_one_log)]
     written = [channel for channel, is_written in deltas.items() if is_written]
     return StateDiff(older.address, newer.address, found, written)
+
+
+def _diff_revived(session: Session, older: Entry, newer: Entry, deltas: Mapping[str, bool]) -> Plan[StateDiff]:
+    """Return what changed, in all values: another version of the application has stored one of the two. One trip."""
+    found: Sequence[Found] = yield from session.store.read_values([older, newer])
+    there = {each.entry.address: each for each in found}
+    sides: list[Mapping[str, Any]] = []
+    for entry in (older, newer):
+        if entry.address not in there:
+            raise _missing(entry.address)
+        read = yield from revive(session, there[entry.address], Unpacker(session.codec), "named")
+        sides.append(read.checkpoint["channel_values"])
+    before, after = sides
+    names = [name for name in dict.fromkeys([*before, *after]) if name not in deltas]
+    pairs = ((name, before.get(name, NOTHING), after.get(name, NOTHING)) for name in names)
+    changed = [edit for name, was, now in pairs for edit in edits(was, now, session.codec.fingerprint, (name,))]
+    return StateDiff(older.address, newer.address, changed, [name for name, is_written in deltas.items() if is_written])
 
 
 def _log(entry: Entry) -> tuple[str, str]:

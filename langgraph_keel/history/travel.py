@@ -14,7 +14,7 @@ from typing import Any, cast
 from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import Header, pack_header, rest_of, unpack_header
+from langgraph_keel.engine.entries import STATE, Header, pack_header, rest_of, unpack_header
 from langgraph_keel.engine.hooks import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
 from langgraph_keel.engine.plan import Plan
@@ -24,7 +24,7 @@ from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 
-CARRIED = ("known", "first")
+CARRIED = ("known", "first", STATE)
 """What a header's `about` says of the thread at this point, not of the step that led there (`provenance.hook`)."""
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from itertools import chain
 from types import FrameType, ModuleType
@@ -34,7 +34,7 @@ from langgraph_keel.errors import RefusedType, TypeWarning, UnstorableValue
 
 Named: TypeAlias = type | tuple[str, ...]
 """How a class is listed: itself, or its module and name."""
-OnUnread: TypeAlias = Callable[[Unread], Unread]
+OnUnread: TypeAlias = Callable[[Unread], Any]
 
 # Modules that hold plain data, next to the classes that LangGraph lists itself; of `builtins`, exceptions are all that
 # is stored by name.
@@ -96,16 +96,17 @@ class TypePolicy:
         names: What is allowed beside plain data, by module and name.
         is_listed: Whether nothing else may be stored.
         shows: Whether what may not be revived is shown, by an `Unread` in its place.
-        note: Is given each of these, and returns it.
+        note: Is given each of these, and returns it, or what is to stand there instead.
     """
 
-    __slots__ = ("_classes", "_is_strict", "_known", "is_listed", "names", "note", "shows")
+    __slots__ = ("_classes", "_is_strict", "_known", "_moved", "is_listed", "names", "note", "shows")
 
     def __init__(self, types: Iterable[Named] | None, strict: bool) -> None:
         self.is_listed = types is not None
         self.shows = False
         self.note: OnUnread = _keep
         self._is_strict = strict
+        self._moved: Mapping[tuple[str, str], tuple[str, str]] = {}
         self._classes: dict[tuple[str, str], type] = {}
         self._known: set[tuple[str, str]] = set()  # allowed, as was found out before
         self.names: frozenset[tuple[str, ...]] = frozenset(self._list(types or ()))
@@ -113,7 +114,7 @@ class TypePolicy:
     def merge(self, extra: Iterable[Named]) -> TypePolicy:
         """Return this policy with more classes allowed; itself if that changes nothing."""
         merged = TypePolicy(chain(self._classes.values(), self.names, extra), self._is_strict)
-        merged.is_listed, merged.shows, merged.note = self.is_listed, self.shows, self.note
+        merged.is_listed, merged.shows, merged.note, merged._moved = self.is_listed, self.shows, self.note, self._moved
         return self if merged.names == self.names else merged
 
     def showing(self, note: OnUnread | None) -> TypePolicy:
@@ -121,6 +122,17 @@ class TypePolicy:
         shown = copy.copy(self)
         shown.shows, shown.note = True, note or _keep
         return shown
+
+    def moving(self, moved: Mapping[tuple[str, str], Named]) -> TypePolicy:
+        """Return this policy with stored names that stand for other classes, which are allowed."""
+        policy = copy.copy(self.merge(moved.values()))
+        policy._moved = {**self._moved, **{old: _name_of(new) for old, new in moved.items()}}
+        return policy
+
+    def present_name(self, module: Any, qualname: Any) -> tuple[Any, Any]:
+        """Return the name that stands today for a stored one."""
+        name = self._moved.get((module, qualname), (module, qualname)) if self._moved else (module, qualname)
+        return present_name(*name)
 
     def _list(self, types: Iterable[Named]) -> Iterable[tuple[str, ...]]:
         for entry in types:
@@ -170,7 +182,7 @@ class TypePolicy:
         """
         if type(module) is not str or type(qualname) is not str:
             raise TypeError("a class name must be text")
-        name = present_name(module, qualname)
+        name = self.present_name(module, qualname)
         is_allowed, found = name in self._known or self._allows(*name), self._find(*name)
         if found is None:
             raise RefusedType(".".join(name), _ABSENT_IN_MAIN if name[0] == "__main__" else _ABSENT)
@@ -207,6 +219,10 @@ class TypePolicy:
         if found is None:
             found = _import(module, qualname)
         return find_schema_class(module, qualname) if found is None else found
+
+
+def _name_of(named: Named) -> tuple[str, str]:
+    return (named.__module__, named.__qualname__) if isinstance(named, type) else (named[0], named[1])
 
 
 def _keep(unread: Unread) -> Unread:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from os import urandom
 from reprlib import Repr
 from typing import Any
@@ -115,9 +115,17 @@ class KeelSerializer:
         """Return a serializer for who only looks: an `Unread` stands for what may not be revived.
 
         Args:
-            note: Is given each of them, and returns it.
+            note: Is given each of them, and returns it, or what is to stand there instead.
         """
         return self._with(self._policy.showing(note))
+
+    def with_moved_classes(self, moved: Mapping[tuple[str, str], Named]) -> KeelSerializer:
+        """Return a serializer that revives values of classes, by the names they were stored under, as of others.
+
+        Args:
+            moved: Per stored module and name, the class that it stands for, which is allowed.
+        """
+        return self._with(self._policy.moving(moved))
 
     def _with(self, policy: TypePolicy) -> KeelSerializer:
         clone = KeelSerializer(max_bytes=self.max_bytes)
@@ -525,12 +533,14 @@ class Codec:
 
     Attributes:
         limit: Most bytes of memory, about, that a stored value may take.
+        shows: Whether it is for who only looks.
     """
 
-    __slots__ = ("_encode", "_serde", "limit")
+    __slots__ = ("_encode", "_serde", "limit", "shows")
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
+        self.shows = False
         self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
         self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
 
@@ -546,7 +556,7 @@ class Codec:
     def with_placeholders(self, note: OnUnread | None = None) -> Codec:
         """Return a codec for who only looks: an `Unread` stands for what may not be revived, and is compared."""
         codec = Codec(with_placeholders(self._serde, note))
-        codec._encode = encode
+        codec._encode, codec.shows = encode, True
         return codec
 
     def pack_item(self, value: Any) -> bytes:
@@ -671,6 +681,11 @@ def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ..
 def with_placeholders(serde: SerializerProtocol, note: OnUnread | None = None) -> SerializerProtocol:
     """Return a serializer that reads placeholders, through its layers; one of another kind stays as it is."""
     return _change_innermost(serde, "with_placeholders", note)
+
+
+def with_moved_classes(serde: SerializerProtocol, moved: Mapping[tuple[str, str], Named]) -> SerializerProtocol:
+    """Return a serializer that knows which classes have moved, through its layers; one of another kind stays so."""
+    return _change_innermost(serde, "with_moved_classes", moved) if moved else serde
 
 
 def _change_innermost(serde: SerializerProtocol, name: str, argument: Any) -> SerializerProtocol:

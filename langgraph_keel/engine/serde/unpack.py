@@ -73,7 +73,7 @@ class Mark:
         try:
             return self.build(record, policy)
         except RefusedType as error:
-            return policy.note(unread_of(record[1:], error, self.show))
+            return policy.note(unread_of(record[1:], error, self.show, policy.present_name))
 
 
 def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
@@ -82,8 +82,8 @@ def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
         return LEAVES[code](data, policy)
     except RefusedType as error:
         if code == Leaf.ENUM:
-            return policy.note(unread_of(ormsgpack.unpackb(data), error, _show_member))
-        return policy.note(unread_of([_text(data)], error, _show_first))
+            return policy.note(unread_of(ormsgpack.unpackb(data), error, _show_member, policy.present_name))
+        return policy.note(unread_of([_text(data)], error, _show_first, policy.present_name))
 
 
 def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
@@ -91,7 +91,7 @@ def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
     try:
         return message_of(item)
     except RefusedType as error:
-        return policy.note(unread_of(item[1:], error, _show_message))
+        return policy.note(unread_of(item[1:], error, _show_message, policy.present_name))
 
 
 # --- LangChain messages ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from langgraph_keel.engine.serde.moved import present_name, publish
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import RefusedType, UnstorableValue
 
 PLACEHOLDER = (
@@ -95,13 +95,16 @@ def refuse_placeholder() -> UnstorableValue:
     return UnstorableValue("langgraph_keel.Unread", PLACEHOLDER)
 
 
-def unread_of(parts: list[Any], error: RefusedType, show: Callable[[list[Any]], Any]) -> Unread:
+def unread_of(
+    parts: list[Any], error: RefusedType, show: Callable[[list[Any]], Any], present_name: Callable[[Any, Any], Any]
+) -> Unread:
     """Return what stands for a value that was refused.
 
     Args:
         parts: What is stored of it; if that names its class, that is at the beginning.
         error: Why it was refused.
         show: Returns these parts, without the names, as they are shown.
+        present_name: Returns the name that stands today for a stored one.
     """
     if len(parts) > 1 and type(parts[0]) is type(parts[1]) is str:
         names = present_name(parts[0], parts[1])

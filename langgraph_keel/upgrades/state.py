@@ -1,0 +1,496 @@
+"""What an upgrade sees of a checkpoint, and changes: channels, nodes, and all that hangs on their names.
+
+A channel's name stands in more places than the state: in versions, in what each node has seen, in pending writes, in
+the input of a run that has not begun. So does a node's: in the channels that start it, in what was sent to it, in the
+ids of its tasks and of what they ask. A verb changes all of them alike.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from langgraph.constants import END, START
+
+from langgraph_keel._langgraph import (
+    BRANCH_TO,
+    ERROR,
+    ERROR_SOURCE_NODE,
+    INTERRUPT,
+    JOIN,
+    NO_WRITES,
+    NS_END,
+    NS_SEP,
+    NULL_TASK_ID,
+    OVERWRITE,
+    PREGEL,
+    PULL,
+    PUSH,
+    RESUME,
+    TASKS,
+    DeltaSnapshot,
+    interrupt_id_of,
+    task_id_of,
+)
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header, is_trigger, next_nodes
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt, Send
+
+_COUNTERS = "counters_since_delta_snapshot"
+_MOST_ANSWERS = 64
+"""Answers of one task among which the place of a question is looked for."""
+
+
+class Refused(Exception):
+    """An upgrade cannot go on; the text says why."""
+
+
+@dataclass(slots=True)
+class Write:
+    """A pending write.
+
+    Attributes:
+        task: The task.
+        channel: The channel.
+        value: What it has written.
+        version: The version of the application that has stored it.
+    """
+
+    task: str
+    channel: str
+    value: Any
+    version: int
+
+
+def is_of_state(channel: str) -> bool:
+    """Return whether a channel is one of the state, and not one by which LangGraph starts nodes."""
+    return not (is_trigger(channel) or channel.startswith((PREGEL, "__")))
+
+
+@publish
+class StoredState(MutableMapping[str, Any]):
+    """A checkpoint that an older version of the application has stored, for an upgrade to change (`upgrade`).
+
+    As a mapping, it holds the values of the channels: `state["count"]`, `"count" in state`. A channel that nothing has
+    been written to is not there, and in early checkpoints few are. What a verb is to change and is not there, it
+    leaves: so one function fits each checkpoint of a thread. A value that is set is that of this checkpoint only;
+    `rename`, `drop`, `convert` and `split` also change what tasks have written that is not applied yet, and the input
+    of a run that has not begun.
+
+    Attributes:
+        where: The address of the checkpoint.
+        thread_id: The thread.
+        checkpoint_id: The checkpoint.
+        graph: Whose state it is; `""` is the root graph's, `"research"` that of the graph in this node.
+    """
+
+    def __init__(self, where: Address, graph: str, header: Header, values: dict[str, Any], writes: list[Write]) -> None:
+        self.where, self.graph = where, graph
+        self.thread_id, self.checkpoint_id = where.thread_id, str(where.checkpoint_id)
+        self._ns = where.checkpoint_ns
+        self._checkpoint, self._metadata = header.checkpoint, header.metadata
+        self._values = values
+        self._all = writes
+        self._version = 1
+        self._interrupts: dict[str, str] = {}
+
+    def begin(self, version: int) -> None:
+        """Begin an upgrade from a version: of what tasks have written, it is about what no later one has stored."""
+        self._version = version
+
+    @property
+    def result(self) -> tuple[dict[str, Any], list[tuple[str, str, Any]], dict[str, str]]:
+        """The values, the pending writes, and the ids of questions that are others now."""
+        return self._values, [(each.task, each.channel, each.value) for each in self._all], self._interrupts
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, channel: str) -> Any:
+        """Return the value of a channel."""
+        if not is_of_state(channel):
+            raise KeyError(channel)
+        return self._values[channel]
+
+    def __setitem__(self, channel: str, value: Any) -> None:
+        """Set the value of a channel, which may be a new one."""
+        self._check_names(channel)
+        self._values[channel] = value
+        self._versions.setdefault(channel, max(self._versions.values(), default=1))
+
+    def __delitem__(self, channel: str) -> None:
+        """Empty a channel."""
+        self[channel]
+        del self._values[channel]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the channels that have a value."""
+        return iter([name for name in self._values if is_of_state(name)])
+
+    def __len__(self) -> int:
+        """Count the channels that have a value."""
+        return sum(map(is_of_state, self._values))
+
+    def __repr__(self) -> str:
+        """Return where it stands, and its channels."""
+        return f"<StoredState of {self.thread_id!r}, checkpoint {self.checkpoint_id}: {', '.join(self)}>"
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the checkpoint: a copy."""
+        return copy.deepcopy(self._metadata)
+
+    @property
+    def next(self) -> tuple[str, ...]:
+        """The nodes that run next."""
+        return next_nodes(self._checkpoint, self._values)
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Refuse the thread by name: `UpgradeFailed` with this reason, wherever somebody opens it.
+
+        Args:
+            reason: Why it cannot be carried over, and what to do.
+        """
+        raise Refused(reason)
+
+    # -- channels ------------------------------------------------------------------------------------------------------
+
+    def rename(self, channel: str, new: str) -> None:
+        """Give a channel another name.
+
+        A delta channel keeps its name: its past stands under it, in the writes of checkpoints before this one.
+        """
+        self._check_names(channel, new)
+        if channel in (self._metadata.get(_COUNTERS) or ()):
+            raise Refused(f"{channel!r} is a delta channel, whose past stands under its name: let it keep that")
+        if new in self._values and channel in self._values:
+            raise Refused(f"{channel!r} cannot be called {new!r}: there is such a channel")
+        self._rename_channels({channel: new})
+        for write in self._writes():
+            write.channel = new if write.channel == channel else write.channel
+        self._change_inputs(lambda given: _renamed(given, channel, new))
+
+    def drop(self, *channels: str) -> None:
+        """Remove channels, their values and what was written to them."""
+        self._check_names(*channels)
+        for channel in channels:
+            self._remove_channel(channel)
+        self._rewrite(lambda write: [] if write.channel in channels else [write])
+        self._change_inputs(lambda given: {name: each for name, each in given.items() if name not in channels})
+
+    def convert(
+        self, channel: str, function: Callable[[Any], Any], *, writes: Callable[[Any], Any] | None = None
+    ) -> None:
+        """Change the value of a channel, and what was written to it, by a function.
+
+        Args:
+            channel: The channel.
+            function: Is given the value, and returns another one.
+            writes: The same for what tasks have written to it, where that is something else than a value, because the
+                channel has a reducer; `None` is `function`.
+        """
+        self._check_names(channel)
+        each = writes or function
+        if channel in self._values:
+            self._values[channel] = _inside(function, self._values[channel])
+        for write in self._writes():
+            if write.channel == channel:
+                write.value = _inside(each, write.value)
+        self._change_inputs(lambda given: {k: _inside(each, v) if k == channel else v for k, v in given.items()})
+
+    def split(self, channel: str, function: Callable[[Any], Mapping[str, Any]]) -> None:
+        """Put other channels in the place of one.
+
+        Args:
+            channel: The channel.
+            function: Is given its value, or what was written to it, and returns what each of the new channels gets.
+        """
+        self._check_names(channel)
+        if channel in self._values:
+            version = self._versions.get(channel)
+            parts = function(self._values[channel])
+            self._remove_channel(channel)
+            for name, value in parts.items():
+                if version is not None:
+                    self._versions[name] = version
+                self[name] = value
+        self._rewrite(
+            lambda write: (
+                [Write(write.task, name, value, write.version) for name, value in function(write.value).items()]
+                if write.channel == channel
+                else [write]
+            )
+        )
+        self._change_inputs(
+            lambda given: {
+                name: part
+                for key, value in given.items()
+                for name, part in (function(value).items() if key == channel else [(key, value)])
+            }
+        )
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def rename_node(self, node: str, new: str) -> None:
+        """Give a node another name, also where it is next, waits for somebody, or was sent to.
+
+        The ids of its tasks and of what they ask are made of the name, and change with it; decisions about requests
+        that are open find them (`saver.approvals`). A graph in the node stores what it has done under the name: where
+        it waits, the thread is refused by name.
+        """
+        before = self._tasks(lambda name: new if name == node else name)
+        moved = {channel: _with_node(channel, node, new) for channel in self._versions if is_trigger(channel)}
+        self._rename_channels({old: name for old, name in moved.items() if old != name})
+        for channel, value in self._values.items():
+            if channel.startswith(JOIN) and isinstance(value, set):
+                self._values[channel] = {new if name == node else name for name in value}
+        if node in self._seen:
+            self._seen[new] = self._seen.pop(node)
+        self._change_sends(lambda send: _sent(send, new) if send.node == node else send)
+        for write in self._writes():
+            if write.channel == ERROR_SOURCE_NODE or write.channel.startswith(JOIN):
+                write.value = new if write.value == node else write.value
+            write.channel = _with_node(write.channel, node, new)
+        self._move_tasks(before, self._tasks())
+
+    def remove_node(self, node: str, go_to: str | None = None) -> None:
+        """Remove a node. Where it is next, and nothing says where to go, the thread is refused by name.
+
+        What it asks there is dropped, and the requests for it are over as soon as the thread goes on.
+
+        Args:
+            node: The node.
+            go_to: The node that runs where it would have run next, or `END`.
+        """
+        starts, before = BRANCH_TO + node, self._tasks()
+        is_sent_to = any(_is_sent_to(write, node) for write in self._writes())
+        is_due = node in self.next or is_sent_to or any(write.channel == starts for write in self._writes())
+        if is_due and go_to is None:
+            raise Refused(f"node {node!r} is next, and was removed: remove_node({node!r}, go_to=...) says where to go")
+        for join in [name for name in self._versions if _is_join_of(name, node)]:
+            end = join.rpartition(":")[2]
+            if self._values.get(join) or end in self.next:
+                raise Refused(f"node {node!r} was removed, and {end!r} waits for it and others: let that end first")
+        own = {task.id for task in before.values() if task.node == node}
+        if any(write.task in own and write.channel not in _NO_RESULT for write in self._writes()):
+            raise Refused(f"node {node!r} was removed, and has run, and its step is not over: let that end first")
+        if starts in self._values and go_to not in (None, END):
+            self._start(str(go_to))
+        for name in [name for name in self._versions if name == starts or _is_join_to(name, node)]:
+            self._remove_channel(name)
+        self._seen.pop(node, None)
+        self._rewrite(lambda write: _redirected(write, node, go_to))
+        sends = list(self._values.get(TASKS) or ())
+        kept = [place for place, send in enumerate(sends) if getattr(send, "node", "") != node or go_to != END]
+        if sends:
+            self._values[TASKS] = [sends[place] for place in kept]
+            self._change_sends(lambda send: _sent(send, str(go_to)) if send.node == node else send)
+        self._all[:] = [write for write in self._all if write.task not in own]
+        left = {key: task for key, task in before.items() if task.id not in own}
+        self._move_tasks(left, self._tasks(places=kept))
+
+    def convert_sends(self, node: str, function: Callable[[Any], Any]) -> None:
+        """Change what was sent to a node (`Send`), and what it has not taken yet, by a function."""
+        self._change_sends(lambda send: _sent(send, send.node, function(send.arg)) if send.node == node else send)
+
+    def convert_questions(self, function: Callable[[Any], Any]) -> None:
+        """Change what tasks ask (the values of `interrupt()`) and has no answer yet, by a function."""
+        for write in self._writes():
+            if write.channel == INTERRUPT:
+                write.value = tuple(_asked(each, function(each.value), each.id) for each in write.value)
+
+    # -- what the verbs are made of ------------------------------------------------------------------------------------
+
+    @property
+    def _versions(self) -> dict[str, Any]:
+        versions: dict[str, Any] = self._checkpoint.setdefault("channel_versions", {})
+        return versions
+
+    @property
+    def _seen(self) -> dict[str, dict[str, Any]]:
+        seen: dict[str, dict[str, Any]] = self._checkpoint.setdefault("versions_seen", {})
+        return seen
+
+    def _writes(self) -> list[Write]:
+        return [write for write in self._all if write.version <= self._version]
+
+    def _check_names(self, *channels: str) -> None:
+        for channel in channels:
+            if not isinstance(channel, str) or not channel or not is_of_state(channel):
+                raise InvalidInput(f"{channel!r} is no channel of a state: name one of its schema")
+
+    def _rename_channels(self, names: Mapping[str, str]) -> None:
+        """Rename channels in the checkpoint itself, in their order."""
+        for holder in (self._values, self._versions, *self._seen.values()):
+            if names.keys() & holder.keys():
+                renamed = {names.get(name, name): value for name, value in holder.items()}
+                holder.clear()
+                holder.update(renamed)
+        updated = self._checkpoint.get("updated_channels")
+        if updated:
+            self._checkpoint["updated_channels"] = [names.get(name, name) for name in updated]
+
+    def _remove_channel(self, channel: str) -> None:
+        counters = self._metadata.get(_COUNTERS) or {}
+        for holder in (self._values, self._versions, counters, *self._seen.values()):
+            holder.pop(channel, None)
+        updated = self._checkpoint.get("updated_channels")
+        if updated and channel in updated:
+            self._checkpoint["updated_channels"] = [name for name in updated if name != channel]
+
+    def _rewrite(self, change: Callable[[Write], list[Write]]) -> None:
+        """Put others in the place of writes. A task that is left without any has run nevertheless."""
+        changed = [part for each in self._all for part in (change(each) if each.version <= self._version else [each])]
+        emptied = {each.task for each in self._all} - {each.task for each in changed} - {NULL_TASK_ID}
+        self._all[:] = [*changed, *(Write(task, NO_WRITES, None, self._version) for task in sorted(emptied))]
+
+    def _change_inputs(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change the input of a run that has not begun, which names channels as a node's result does."""
+        given = self._values.get(START)
+        if type(given) is dict:
+            self._values[START] = change(given)
+
+    def _change_sends(self, change: Callable[[Send], Send]) -> None:
+        from langgraph.types import Send
+
+        if sends := self._values.get(TASKS):
+            self._values[TASKS] = [change(each) if isinstance(each, Send) else each for each in sends]
+        for write in self._writes():
+            if write.channel == TASKS and isinstance(write.value, Send):
+                write.value = change(write.value)
+
+    def _start(self, node: str) -> None:
+        """Have a node run next."""
+        channel = BRANCH_TO + node
+        self._values[channel] = None
+        self._versions[channel] = max(self._versions.values())
+        self._seen.get(node, {}).pop(channel, None)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def _tasks(
+        self, named: Callable[[str], str] = lambda name: name, places: Sequence[int] | None = None
+    ) -> dict[_Key, _Task]:
+        """Return the tasks of the next step.
+
+        Args:
+            named: Returns the name of a node under which its tasks are returned.
+            places: Where the `Send`s stood before some were taken out.
+        """
+        step, tasks = self._metadata.get("step"), dict[_Key, _Task]()
+        if not isinstance(step, int):
+            return tasks
+        for node in next_nodes(self._checkpoint, {name: each for name, each in self._values.items() if name != TASKS}):
+            joins = [name for name in self._versions if _is_join_to(name, node)]
+            starts = [START] if node == START else sorted([BRANCH_TO + node, *joins])
+            tasks[PULL, named(node), 0] = self._task(node, step + 1, PULL, *starts)
+        for place, send in enumerate(self._values.get(TASKS) or ()):
+            if isinstance(to := getattr(send, "node", None), str):
+                was = place if places is None else places[place]
+                tasks[PUSH, named(to), was] = self._task(to, step + 1, PUSH, str(place))
+        return tasks
+
+    def _task(self, node: str, step: int, *started_by: str) -> _Task:
+        place = f"{self._ns}{NS_SEP}{node}" if self._ns else node
+        name = task_id_of(self.checkpoint_id, place, step, node, *started_by)
+        return _Task(node, name, f"{place}{NS_END}{name}")
+
+    def _move_tasks(self, before: Mapping[_Key, _Task], after: Mapping[_Key, _Task]) -> None:
+        """Give what tasks have written to those that they are now, and what they ask its new ids."""
+        moved = {old.id: (old, after[key]) for key, old in before.items() if key in after and after[key].id != old.id}
+        known = {NULL_TASK_ID, *(task.id for task in (*before.values(), *after.values()))}
+        if moved and any(write.task not in known for write in self._writes()):
+            raise Refused("a task has written something, and nobody can tell which: let its step end first")
+        for write in self._writes():
+            if write.task in moved:
+                old, new = moved[write.task]
+                write.task = new.id
+                if write.channel == INTERRUPT:
+                    write.value = tuple(self._asked_by(each, old, new) for each in write.value)
+
+    def _asked_by(self, interrupt: Interrupt, old: _Task, new: _Task) -> Interrupt:
+        """Return what a task asks, as the one asks it that it is now."""
+        for answered in range(_MOST_ANSWERS):
+            if interrupt.id == interrupt_id_of(old.ns, answered):
+                name = interrupt_id_of(new.ns, answered)
+                self._interrupts[interrupt.id] = name
+                return _asked(interrupt, interrupt.value, name)
+        raise Refused(f"a graph in node {old.node!r} waits for somebody, and stands under this name: let it end first")
+
+
+_Key: TypeAlias = tuple[str, str, int]
+"""What starts a task, its node, and its place among those that are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    node: str
+    id: str
+    ns: str
+
+
+_NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE})
+
+
+def _inside(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return what a function makes of a value; of one that is wrapped, of what is inside."""
+    if isinstance(value, DeltaSnapshot):
+        return DeltaSnapshot(function(value.value))
+    if getattr(value, "type", None) == OVERWRITE and hasattr(value, "value"):
+        return type(value)(function(value.value))
+    return function(value)
+
+
+def _renamed(given: dict[str, Any], channel: str, new: str) -> dict[str, Any]:
+    return {new if name == channel else name: value for name, value in given.items()}
+
+
+def _is_join_to(channel: str, node: str) -> bool:
+    return channel.startswith(JOIN) and channel.rpartition(":")[2] == node
+
+
+def _with_node(channel: str, node: str, new: str) -> str:
+    """Return a channel that starts nodes, with a node that has another name."""
+    if channel == BRANCH_TO + node:
+        return BRANCH_TO + new
+    if channel.startswith(JOIN):
+        starts, _, end = channel.removeprefix(JOIN).rpartition(":")
+        names = [new if name == node else name for name in starts.split("+")]
+        return f"{JOIN}{'+'.join(names)}:{new if end == node else end}"
+    return channel
+
+
+def _is_join_of(channel: str, node: str) -> bool:
+    """Return whether a channel waits for a node and others."""
+    return channel.startswith(JOIN) and node in channel.removeprefix(JOIN).rpartition(":")[0].split("+")
+
+
+def _is_sent_to(write: Write, node: str) -> bool:
+    return write.channel == TASKS and getattr(write.value, "node", None) == node
+
+
+def _redirected(write: Write, node: str, go_to: str | None) -> list[Write]:
+    """Return what is left of a write that starts a node which was removed."""
+    if _is_sent_to(write, node):
+        return [] if go_to == END else [Write(write.task, TASKS, _sent(write.value, str(go_to)), write.version)]
+    if write.channel == BRANCH_TO + node:
+        start = Write(write.task, f"{BRANCH_TO}{go_to}", write.value, write.version)
+        return [] if go_to in (None, END) else [start]
+    return [write]
+
+
+def _sent(send: Send, node: str, *arg: Any) -> Send:
+    from langgraph.types import Send
+
+    return Send(node, *(arg or (send.arg,)), timeout=send.timeout)
+
+
+def _asked(interrupt: Interrupt, value: Any, name: str) -> Interrupt:
+    from langgraph.types import Interrupt
+
+    return Interrupt(value, name, response_schema=interrupt.response_schema)
