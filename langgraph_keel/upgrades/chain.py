@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -129,7 +129,9 @@ class Chain:
         InvalidInput: Two begin from one version of one graph, one goes back, or there is a gap between two.
     """
 
-    def __init__(self, upgrades: Iterable[Upgrade] | ModuleType) -> None:
+    def __init__(self, upgrades: Upgrades) -> None:
+        if not isinstance(upgrades, ModuleType | list | tuple):
+            raise InvalidInput(f"upgrades must be a list of upgrade(1, 2, ...), or a module of them: {upgrades!r:.100}")
         listed = list(vars(upgrades).values() if isinstance(upgrades, ModuleType) else upgrades)
         if isinstance(upgrades, ModuleType):
             listed = [each for each in listed if isinstance(each, Upgrade)]
@@ -183,7 +185,7 @@ class Chain:
 
 def _check(each: object) -> None:
     if not isinstance(each, Upgrade):
-        raise InvalidInput(f"upgrades is a list of upgrade(1, 2, ...), or a module of them, not of {each!r:.100}")
+        raise InvalidInput(f"upgrades must be a list of upgrade(1, 2, ...), or a module of them, not of {each!r:.100}")
     if each.change is None and not each.classes:
         raise InvalidInput(f"upgrade({each.start}, {each.end}) has neither a function nor classes")
 

@@ -370,6 +370,8 @@ class StoredState(MutableMapping[str, Any]):
         self._values[channel] = None
         self._versions[channel] = max(self._versions.values())
         self._seen.get(node, {}).pop(channel, None)
+        if updated := self._checkpoint.get("updated_channels"):  # LangGraph looks at the nodes of these only
+            self._checkpoint["updated_channels"] = sorted({*updated, channel})
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
