@@ -148,8 +148,7 @@ def request_approval(
         pass
     else:
         raise InvalidInput("request_approval would block the running loop: use `await arequest_approval(...)`")
-    question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
-    engine, plan = _plan_question(question)
+    engine, plan = _plan(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
     return engine.run_patiently(plan)
 
 
@@ -167,12 +166,11 @@ async def arequest_approval(
     allowed: Collection[str] | None = ("approve", "reject", "edit"),
 ) -> Decision:
     """As `request_approval`, asynchronously."""
-    question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
-    engine, plan = _plan_question(question)
+    engine, plan = _plan(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
     return await engine.arun_patiently(plan)
 
 
-def _question(
+def _plan(
     action: str,
     args: Any,
     facts: Facts | None,
@@ -182,14 +180,17 @@ def _question(
     on_expiry: str,
     approvers: Collection[str] | None,
     allowed: Collection[str] | None,
-) -> _Question:
+) -> tuple[Engine, Plan[Decision]]:
     check_question(action, description, on_expiry, revalidate)
-    config = _config()
+    try:
+        config: Mapping[str, Any] = get_config()
+    except RuntimeError as error:
+        raise InvalidConfig(_OUTSIDE) from error
     values = config.get("configurable") or {}
     info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     if info is None or info.thread_id is None:
         raise InvalidConfig(_OUTSIDE)
-    plain = plain_data("args", args)
+    engine, plain = _engine_in(values), plain_data("args", args)
     parts = (str(info.checkpoint_id), str(info.task_id), action, hash_of(plain))
     request = ApprovalRequest(
         "",
@@ -206,20 +207,26 @@ def _question(
         approvers=names_of("approvers", () if approvers is None else approvers),
         expires_at=None if expires_in is None else ahead("expires_in", expires_in),
         on_expiry=on_expiry,
+        owner=owner_of(config, engine.session.owner),
     )
     # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
     nth = _count_question(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
-    return _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
+    question = _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
+    return engine, _claim_and_ask(engine.session, config, question)
 
 
 _OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
 
 
-def _config() -> Mapping[str, Any]:
-    try:
-        return get_config()
-    except RuntimeError as error:
-        raise InvalidConfig(_OUTSIDE) from error
+def _engine_in(values: Mapping[str, Any]) -> Engine:
+    saver = values.get(CONFIG_KEY_CHECKPOINTER)
+    engine = engine_of(saver)
+    if engine is None:
+        raise InvalidConfig(
+            f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
+            f"not {type(saver).__name__}"
+        )
+    return engine
 
 
 def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
@@ -234,19 +241,6 @@ def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
         return str(numbers[key])
 
 
-def _plan_question(question: _Question) -> tuple[Engine, Plan[Decision]]:
-    config = _config()
-    saver = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
-    engine = engine_of(saver)
-    if engine is None:
-        raise InvalidConfig(
-            f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
-            f"not {type(saver).__name__}"
-        )
-    request = replace(question.request, owner=owner_of(config, engine.session.owner))
-    return engine, _claim_and_ask(engine.session, config, replace(question, request=request))
-
-
 def _claim_and_ask(session: Session, config: Mapping[str, Any], question: _Question) -> Plan[Decision]:
     if runs := session.hooks.find(RunClaims):
         yield from runs.claim_to_ask(session, question.request.thread_id, config)
@@ -256,11 +250,11 @@ def _claim_and_ask(session: Session, config: Mapping[str, Any], question: _Quest
 def _ask_until_decided(approvals: Approvals, question: _Question) -> Plan[Decision]:
     """Return the decision on a question; every round of it was asked because the facts had changed."""
     old: ApprovalRequest | None = None
-    for nth in count():
-        decision, old = yield from _ask_round(approvals, question, nth, old)
-        if decision is not None:
-            return decision
-    raise AssertionError("there is always another round")
+    decision: Decision | None = None
+    rounds = count()
+    while decision is None:
+        decision, old = yield from _ask_round(approvals, question, next(rounds), old)
+    return decision
 
 
 def _ask_round(

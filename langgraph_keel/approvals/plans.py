@@ -86,18 +86,21 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
 def _record_missing(session: Session, head: Found, known: Sequence[KeptRequest]) -> Plan[bool]:
     """Make the requests that are missing for what a checkpoint asks; return whether there were any."""
     recorded = {name for held in known for name in held.request.interrupt_ids}
-    missing = [(task, each) for task, each in _interrupts(session, head) if each.id not in recorded]
+    # Of classes of the program, which this process does not know: it has made the requests itself.
+    waiting = find_interrupts(session, head) or ()
+    missing = [(task, each) for task, each in waiting if each.id not in recorded]
     for task_id, interrupt in missing:
         yield from record_interrupt(session, head.entry.address, interrupt, task_id)
     return bool(missing)
 
 
-def _interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]]:
-    """Return the tasks and interrupts that wait at a checkpoint; none if they cannot be read here."""
+def find_interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]] | None:
+    """Return the tasks and interrupts that wait at a checkpoint; `None` if they cannot be read here."""
     try:
-        writes = pending_writes(head.batches, session.codec, head.entry.address)
+        other = revive_other(session, head)
+        writes = other.writes if other else pending_writes(head.batches, session.codec, head.entry.address)
     except ValueRefused:
-        return ()  # of classes of the program, which this process does not know: it has made the requests itself
+        return None
     waits = waiting_tasks(writes)
     asked = [(task, value) for task, channel, value in writes if task in waits and channel == INTERRUPT]
     return [(task, each) for task, value in asked for each in interrupts_in(value)]

@@ -26,20 +26,16 @@ from langchain_core.runnables import RunnableConfig
 from langgraph import errors
 from langgraph.types import Command
 
-from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME, INTERRUPT
-from langgraph_keel.approvals.interrupts import interrupts_in
+from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME
 from langgraph_keel.approvals.notices import Bell
-from langgraph_keel.approvals.plans import find_answers
+from langgraph_keel.approvals.plans import find_answers, find_interrupts
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
 from langgraph_keel.approvals.run_claims import is_in_doubt, is_taken
-from langgraph_keel.engine.checkpoints import revive_other
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import pending_writes, waiting_tasks
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Found
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, Session
-from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken, ValueRefused
+from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken
 
 _log = logging.getLogger(__name__)
 
@@ -121,18 +117,11 @@ def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
     """Return whether something that was decided is still asked, and nobody goes on with it."""
     found = yield from find_free_answers(session, thread_id)
     head = (yield from session.store.read_entry(Address(thread_id, "", None))) if found else None
-    return head is not None and _is_asked(session, head, found)
-
-
-def _is_asked(session: Session, head: Found, names: Collection[str]) -> bool:
-    try:
-        other = revive_other(session, head)
-        writes = other.writes if other else pending_writes(head.batches, session.codec, head.entry.address)
-    except ValueRefused:
-        return True  # of classes of the program, which this process does not know: whoever has the graph will see
-    waits = waiting_tasks(writes)
-    asked = [value for task, channel, value in writes if task in waits and channel == INTERRUPT]
-    return any(each.id in names for value in asked for each in interrupts_in(value))
+    if head is None:
+        return False
+    asked = find_interrupts(session, head)
+    # Of classes of the program, which this process does not know: whoever has the graph will see.
+    return asked is None or any(each.id in found for _, each in asked)
 
 
 class RetryList:
@@ -279,20 +268,16 @@ class Worker:
         with self.bell.notices() as notices:
             while True:
                 did = False
-                for resumed in self._run_round():
-                    did = True
-                    yield resumed
+                for each in self.engine.run(_find_due(self.engine.session, self.retries)):
+                    if resumed := self._resume(each):
+                        did = True
+                        yield resumed
                 if did:
                     self.timer.restart()
                 elif seconds := self.timer.left:
                     notices.wait(seconds)
                 else:
                     return
-
-    def _run_round(self) -> Iterator[Resumed]:
-        for each in self.engine.run(_find_due(self.engine.session, self.retries)):
-            if resumed := self._resume(each):
-                yield resumed
 
     def _resume(self, each: SettledThread) -> Resumed | None:
         config = self._config(each)
@@ -309,20 +294,16 @@ class Worker:
         async with self.bell.anotices() as notices:
             while True:
                 did = False
-                async for resumed in self._arun_round():
-                    did = True
-                    yield resumed
+                for each in await self.engine.arun(_find_due(self.engine.session, self.retries)):
+                    if resumed := await self._aresume(each):
+                        did = True
+                        yield resumed
                 if did:
                     self.timer.restart()
                 elif seconds := self.timer.left:
                     await notices.wait(seconds)
                 else:
                     return
-
-    async def _arun_round(self) -> AsyncIterator[Resumed]:
-        for each in await self.engine.arun(_find_due(self.engine.session, self.retries)):
-            if resumed := await self._aresume(each):
-                yield resumed
 
     async def _aresume(self, each: SettledThread) -> Resumed | None:
         config = self._config(each)

@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from langgraph_keel.cli.history import no_thread
+from langgraph_keel.cli.history import check_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, open_to_read, tell_unread
 from langgraph_keel.cli.output import Fitting, Indented, block, console, local_time, print_json, table_of
 from langgraph_keel.display.jsonable import as_json
@@ -52,8 +52,8 @@ def archive(
             raise InvalidInput("--search needs a text to look for; without it, the parts are listed")
         kept = saver.archive(thread)
         entries: Sequence[Archived] = kept.entries()
-        if not entries and not next(iter(saver.list({"configurable": {"thread_id": thread}}, limit=1)), None):
-            raise no_thread(saver, thread, "")
+        if not entries:
+            check_thread(saver, thread)
         asked = search is not None or part is not None
         named = None if part is None else part_in(entries, part)
         found = list(_messages(kept, named, search)) if asked else []

@@ -52,9 +52,23 @@ def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any
     return {"configurable": {key: value for key, value in given.items() if value is not None}}
 
 
+def check_thread(saver: Any, thread: str) -> None:
+    """See that a thread is there: that a name is not misspelt.
+
+    Raises:
+        NotFound: It is not.
+    """
+    if not _has_checkpoint(saver, thread):
+        raise no_thread(saver, thread, "")
+
+
+def _has_checkpoint(saver: Any, thread: str) -> bool:
+    return any(True for _ in saver.list(config_of(thread, None), limit=1))
+
+
 def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
     """Return the error for a thread, or a namespace in it, that is not there."""
-    if ns and next(iter(saver.list(config_of(thread, None), limit=1)), None):
+    if ns and _has_checkpoint(saver, thread):
         return NotFound(f"thread {thread!r} has nothing in namespace {ns!r}: --ns '*' shows all of them")
     known = [info.thread_id for info in itertools.islice(saver.threads(), 1000)]
     close = difflib.get_close_matches(thread, known, n=1)
@@ -122,7 +136,10 @@ def history(
             raise no_thread(saver, thread, ns)
     moments, more = found[:limit], len(found) > limit
     if json:
-        rows = [_history_json(moment, follows_previous(found, place)) for place, moment in enumerate(moments)]
+        rows = [
+            _moment_json(moment) | {"follows_previous": follows_previous(found, place)}
+            for place, moment in enumerate(moments)
+        ]
         print_json({"thread_id": thread, "checkpoints": rows, "more": more})
     else:
         console().print(history_table(thread, found, limit, full=full, every_ns=ns == EVERY_NS))
@@ -166,10 +183,6 @@ def _moment_json(moment: Moment) -> dict[str, Any]:
         "head": moment.is_head,
         "leaf": moment.is_leaf,
     }
-
-
-def _history_json(moment: Moment, follows: bool) -> dict[str, Any]:
-    return _moment_json(moment) | {"follows_previous": follows}
 
 
 def history_table(

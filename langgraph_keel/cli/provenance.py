@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel.cli.history import MOMENT, config_of, moment_of, no_thread, open_timeline
+from langgraph_keel.cli.history import MOMENT, check_thread, config_of, moment_of, open_timeline
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -39,7 +39,7 @@ from langgraph_keel.cli.options import (
 )
 from langgraph_keel.cli.output import console, error_line, fit_columns, local_time, print_json, table_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import count_of, format_money, plain
+from langgraph_keel.display.text import count_of, format_money, format_seconds, plain
 from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
@@ -88,8 +88,8 @@ def _read_calls(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[M
         at = moment.namespace, moment.id
         calls = [call for call in calls if (call.checkpoint_ns, call.checkpoint_id) == at]
         marks = [mark for mark in marks if ("", mark.checkpoint_id) == at]
-    elif not calls and not next(iter(saver.list(config_of(thread, None), limit=1)), None):
-        raise no_thread(saver, thread, "")
+    elif not calls:
+        check_thread(saver, thread)
     return calls, marks
 
 
@@ -188,7 +188,9 @@ def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
     cached = "from the cache" if call.cached else ""
     model = _lines((plain(call.model or "?"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
     tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
-    time = _lines((local_time(call.started_at), ""), (_took(call), "dim"))
+    time = _lines(
+        (local_time(call.started_at), ""), ("" if call.seconds is None else format_seconds(call.seconds), "dim")
+    )
     return [place, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
 
 
@@ -219,12 +221,6 @@ def _count(call: ModelCall, name: str) -> int:
     """Return a count of tokens; 0 if a provider has put something else there."""
     count = call.usage.get(name)
     return count if isinstance(count, int) else 0
-
-
-def _took(call: ModelCall) -> str:
-    if call.seconds is None:
-        return ""
-    return f"{call.seconds:,.1f} s" if call.seconds >= 1 else f"{call.seconds * 1000:,.0f} ms"
 
 
 def _stack(call: ModelCall, places: Mapping[str, int]) -> RenderableType:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from langgraph_keel.cli.history import config_of, no_thread
+from langgraph_keel.cli.history import check_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, duration, open_to_change, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.display.text import count_of, format_size, plain
@@ -158,8 +158,7 @@ def _options(rules: Mapping[str, Any]) -> list[str]:
 
 def _prune(saver: Any, threads: Sequence[str], strategy: Any, *, json: bool, dry_run: bool) -> PruneReport:
     for thread in threads:
-        if next(iter(saver.list(config_of(thread, None), limit=1)), None) is None:
-            raise no_thread(saver, thread, "")  # a name that is misspelt, before anything is removed
+        check_thread(saver, thread)  # before anything is removed
     with bar("Looking at threads" if dry_run else "Pruning threads", quiet=json) as tell:
         report: PruneReport = saver.prune(threads, strategy=strategy, dry_run=dry_run, on_progress=tell)
     return report

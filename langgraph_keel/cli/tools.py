@@ -33,7 +33,7 @@ from langgraph_keel.cli.options import (
 )
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import count_of, one_line, plain
+from langgraph_keel.display.text import count_of, format_seconds, one_line, plain
 from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
 from langgraph_keel.tools.ledger import KeptCall, begins_with, is_doubt
 
@@ -90,7 +90,7 @@ def _took(call: KeptCall) -> str:
     if call.ended_at is None or call.decided:  # a person has said later that it ended
         return ""
     seconds = (datetime.fromisoformat(call.ended_at) - datetime.fromisoformat(call.started_at)).total_seconds()
-    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1000:,.0f} ms"
+    return format_seconds(seconds)
 
 
 def _money(amount: float) -> str:

@@ -59,6 +59,11 @@ def format_size(count: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"
 
 
+def format_seconds(seconds: float) -> str:
+    """Return how long something took: `0 ms`, `999 ms`, `1.0 s`."""
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds * 1000:,.0f} ms"
+
+
 def format_money(amount: float) -> str:
     """Return an amount of money, in the currency of whoever set the prices; small amounts with three digits."""
     return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"

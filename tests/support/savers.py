@@ -12,7 +12,7 @@ import pytest
 import servers
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from redis import Redis
-from tiers import BACKENDS
+from tiers import BACKENDS as BACKENDS
 
 from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 

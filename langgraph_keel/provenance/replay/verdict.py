@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html import escape
 
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.compare import Difference
@@ -52,7 +53,7 @@ class Replay:
     @property
     def summary(self) -> str:
         """The verdict, in one line."""
-        compared = f"{_count(self.steps, 'step')}, {_count(len(self.calls), 'call')} of models"
+        compared = f"{count_of(self.steps, 'step')}, {count_of(len(self.calls), 'call')} of models"
         if self.first:
             return f"replay of thread {self.source!r}: differs from step {self.first.step} on ({compared})"
         verdict = "the same" if self.same else "the same as far as it goes"
@@ -81,17 +82,9 @@ class Replay:
         """Show it in a notebook."""
         head = "".join(f"<th>{title}</th>" for title in ("step", "node", "field", "was", "now"))
         rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(str(part))}</td>' for part in _cells_of(found))}</tr>"
-            for found in self.differences
+            f"<tr>{''.join(f'<td>{escape(str(part))}</td>' for part in cells)}</tr>"
+            for cells in ((each.step, each.node, each.field, each.recorded, each.replayed) for each in self.differences)
         )
         table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
         notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes)
         return f"<p><b>{escape(self.summary)}</b></p>{table}{notes}"
-
-
-def _cells_of(found: Difference) -> tuple[object, ...]:
-    return found.step, found.node, found.field, found.recorded, found.replayed
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
