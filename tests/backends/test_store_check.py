@@ -160,9 +160,11 @@ def test_a_store_that_is_sealed_is_not_checked_without_its_key(tmp_path: Path) -
 def test_an_index_of_threads_that_is_wrong_is_found_and_can_be_thrown_away(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     with SqliteSaver(path) as saver:
-        for thread in "abc":
-            saver.put({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+        for minute, thread in enumerate("abc"):
+            checkpoint = {**empty_checkpoint(), "ts": f"2026-11-23T10:0{minute}:00+00:00"}
+            saver.put({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}, checkpoint, {}, {})  # type: ignore[arg-type]
         listed = [info.thread_id for info in saver.threads()]
+        assert list(saver.check()) == []
     connection = sqlite3.connect(path)
     with connection:
         connection.execute("UPDATE thread_index SET name = 'x' WHERE name = 'a'")

@@ -109,7 +109,7 @@ def _count_mislisted(execute: Execute) -> list[Any]:
 
 
 _MISLISTED = f"""
-SELECT count(*) FROM (SELECT id, name, ({PUT_AT.replace("{thread}", "id")}) AS put_at FROM threads) t
+SELECT count(*) FROM (SELECT o.id, o.name, ({PUT_AT.replace("{thread}", "o.id")}) AS put_at FROM threads o) t
 LEFT JOIN thread_index i ON i.thread = t.id
 WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TENS}) IS NOT substr(t.put_at, 1, {TENS}))
 """
