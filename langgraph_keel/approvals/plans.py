@@ -94,10 +94,15 @@ def _record_missing(session: Session, head: Found, known: Sequence[KeptRequest])
     return bool(missing)
 
 
-def find_interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]] | None:
-    """Return the tasks and interrupts that wait at a checkpoint; `None` if they cannot be read here."""
+def find_interrupts(
+    session: Session, head: Found, *, is_upgraded: bool = False
+) -> Sequence[tuple[str, Interrupt]] | None:
+    """Return the tasks and interrupts that wait at a checkpoint; `None` if they cannot be read here.
+
+    They have the names that they were stored with, by which requests know them; or those that upgrades give them.
+    """
     try:
-        other = revive_other(session, head)
+        other = revive_other(session, head) if is_upgraded else None
         writes = other.writes if other else pending_writes(head.batches, session.codec, head.entry.address)
     except ValueRefused:
         return None

@@ -119,7 +119,7 @@ def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
     head = (yield from session.store.read_entry(Address(thread_id, "", None))) if found else None
     if head is None:
         return False
-    asked = find_interrupts(session, head)
+    asked = find_interrupts(session, head, is_upgraded=True)
     # Of classes of the program, which this process does not know: whoever has the graph will see.
     return asked is None or any(each.id in found for _, each in asked)
 

@@ -50,6 +50,15 @@ class TopGroup(KeelGroup):
             for name, summary in commands.items():
                 self.add_command(TyperCommand(name, help=summary, rich_help_panel=panel))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the command; of one that is none, say where it may belong."""
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            if getattr(error, "option_name", None):
+                error.message += " before the command; those of a command come after it: keel threads --url URL"
+            raise
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called, its name, and what is left of the words."""
         name, _, rest = super().resolve_command(ctx, args)

@@ -41,6 +41,12 @@ def complete(words: str, place: int) -> list[str]:
     return done.stdout.split()
 
 
+def test_options_of_a_command_come_after_it() -> None:
+    told = keel("--url", "sqlite:///agent.db", "threads", status=2, COLUMNS="200").stderr
+    assert "No such option: --url before the command" in told
+    assert "keel threads --url URL" in told
+
+
 def test_a_shell_completes_commands_and_options() -> None:
     assert complete("keel thr", 1) == ["threads"]
     assert complete("keel threads --wai", 2) == ["--waiting"]

@@ -20,6 +20,7 @@ from langgraph_keel import (
     InvalidInput,
     KeelSerializer,
     MemorySaver,
+    RedisSaver,
     SqliteSaver,
     UnstorableValue,
     open_saver,
@@ -53,6 +54,7 @@ MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
     "one string for a list of threads": (lambda: MemorySaver().prune("abc"), r"\['abc'\]"),
     "one string for a list of runs": (lambda: MemorySaver().delete_for_runs("abc"), r"\['abc'\]"),
     "a URL for a path": (lambda: SqliteSaver("sqlite:///agent.db"), "open_saver"),
+    "a host for a URL of Redis": (lambda: RedisSaver("localhost:6379"), "begins with redis://"),
     "a dotted name for a class": (lambda: KeelSerializer(types=["models.Order"]), "list of classes"),  # type: ignore[list-item]
     "a class for a list of classes": (lambda: MemorySaver(types=int), "list of classes"),  # type: ignore[arg-type]
 }

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.check import Finding
     from langgraph_keel.retention.info import StoreFacts
 
+SCHEMES = "redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://"
+"""What a URL begins with."""
+
 
 class RedisOptions(OptionsBesidesTtl, total=False):
     """What `RedisSaver` takes besides the URL, or in place of it."""
@@ -65,7 +68,7 @@ class RedisSaver(KeelSaver):
         **options: As for every saver: `SaverOptions`, but for its `ttl`.
 
     Raises:
-        InvalidInput: Arguments contradict each other, or a client decodes replies.
+        InvalidInput: Arguments contradict each other, the URL is none of Redis, or a client decodes replies.
     """
 
     def __init__(
@@ -103,6 +106,8 @@ class RedisSaver(KeelSaver):
         )
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
+        if url is not None and not url.lower().startswith(SCHEMES):
+            raise InvalidInput(f"this is no URL of Redis: use one that begins with {', '.join(SCHEMES)}")
         store = RedisStore(prefix, milliseconds_of(ttl), refresh_ttl_on_read, read_only)
         self._redis, self._async_redis = _drivers(
             Settings(url, timeout, max_connections) if url is not None else None,
