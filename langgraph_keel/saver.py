@@ -99,7 +99,7 @@ _VIEWS = 16
 
 @publish
 class KeelSaver(
-    TenantMethods, HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods, KeyMethods
+    TenantMethods, HistoryMethods, KeyMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods
 ):
     """A LangGraph checkpointer over one store.
 

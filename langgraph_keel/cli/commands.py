@@ -85,7 +85,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "check": "Read all that is stored, and say what is not as it was written. Changes nothing.",
         "repair": "Make the damaged logs of a store of files readable again, up to the damage.",
         "schema": "Create the tables of a store, or print the SQL that would.",
-        "keys": "The keys of an encrypted store: make one, see which is needed, rotate.",
+        "keys": "The keys of an encrypted store: make one, see which is needed, rotate, migrate.",
     },
 }
 """The summary of each command, or group of commands, in the panels of `keel --help`, as they are listed there."""

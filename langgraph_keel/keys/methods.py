@@ -48,6 +48,8 @@ class MasterKeys(NamedTuple):
 Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads were looked at, and of how many."""
 
+_PLAIN_BACKUPS = "Backups of before the store was encrypted hold it in plain text: destroy them."
+
 
 @publish
 class Migrated(NamedTuple):
@@ -181,6 +183,19 @@ class KeyMethods(EngineSaver):
             {thread_id: why for each in done for thread_id, why in each.failed.items()},
             all(each.is_done for each in done),
         )
+
+    def _describe_backups(self) -> Plan[Sequence[str]]:
+        """Return what a receipt says of backups, which have the keys of threads, wrapped. Two trips, if it has keys."""
+        store = self.engine.session.store
+        if not isinstance(store, SealedStore) or (master := (yield from store.chest.read_master())) is None:
+            return ()
+        was_plain = store.migrates or (yield from store.chest.is_migrated())
+        sealed = (
+            "What backups and copies of the store hold of it is sealed. The keys went with the threads, but a backup "
+            f"has them, wrapped with the master key of its time (now {master!r}): whoever has that one can read it. "
+            "Once the keys are rotated (keel keys rotate) and no copy of that master key is left, nobody can."
+        )
+        return [sealed, *([_PLAIN_BACKUPS] if was_plain else ())]
 
     def _chests(self) -> Plan[Sequence[KeyChest]]:
         """Return the keys of the threads of no tenant, and of each one; of a tenant's saver, that one's."""

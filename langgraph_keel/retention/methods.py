@@ -421,11 +421,17 @@ class RetentionMethods(CheckMethods):
         """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
         return ()
 
+    def _describe_backups(self) -> Plan[Sequence[str]]:
+        """Return what backups of a store hold that has keys: a sentence each. `KeyMethods` says it."""
+        yield from ()
+        return ()
+
     def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
         from langgraph_keel.retention.erase import erase
         from langgraph_keel.retention.receipt import receipt_of, record_receipt
 
         erased = yield from erase(self.engine.session, order, tell)
+        elsewhere = (*elsewhere, *(yield from self._describe_backups()))
         receipt = receipt_of(erased, self.engine.session.clock().isoformat(), elsewhere)
         if not receipt.threads or order.dry_run:
             return receipt

@@ -274,6 +274,26 @@ def test_it_ends_while_a_thread_is_read_that_was_plain(tmp_path: Path) -> None:
             path.rename(tmp_path / path.name.replace("again", "keel"))
 
 
+def test_a_receipt_says_what_backups_hold(tmp_path: Path) -> None:
+    metadata: Any = {"source": "loop", "step": 1, "parents": {}, "user_id": "ann"}
+
+    def erase(**options: Any) -> str:
+        with SqliteSaver(tmp_path / "keel.db", **options) as saver:
+            saver.put(at("t"), numbered(1), metadata, {})
+            return "\n".join(saver.erase("ann").exempt)
+
+    assert "sealed" not in erase()
+    migrating = erase(encryption=MIGRATING)
+    assert "the master key of its time (now 'k1')" in migrating
+    assert "in plain text: destroy them" in migrating
+    with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
+        saver.migrate_keys()
+    assert "in plain text: destroy them" in erase(encryption=STRICT)
+    (tmp_path / "keel.db").unlink()
+    assert "(now 'k1')" in erase(encryption=STRICT)
+    assert "plain text" not in erase(encryption=STRICT)
+
+
 def test_asynchronously() -> None:
     async def migrate() -> None:
         saver = MemorySaver(encryption=MIGRATING)

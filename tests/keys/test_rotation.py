@@ -26,7 +26,8 @@ def put(saver: KeelSaver, thread_id: str, number: int) -> None:
     assert len(values) == number - 1
     metadata: Any = {"source": "loop", "step": number, "parents": {}}
     config = found.config if found else at(thread_id)
-    config = saver.put(config, checkpoint_of(f"{number:08}", {"list": [*values, f"item {number}"]}), metadata, {})
+    checkpoint: Any = checkpoint_of(f"{number:08}", {"list": [*values, f"item {number}"]})
+    config = saver.put(config, checkpoint, metadata, {})
     saver.put_writes(config, [("list", number)], "task")
 
 

@@ -107,7 +107,8 @@ def tell(saver: KeelSaver, mark: str) -> None:
         messages = [HumanMessage(f"{mark} asks"), AIMessage(f"{mark} answers", response_metadata={"of": mark})]
         values = {"messages": messages * number, "inline": mark, "large": mark * 2000 + str(number)}
         metadata: Any = {"source": "loop", "step": number, "parents": {}, "user_id": mark, "more": [mark]}
-        config = saver.put(config, checkpoint_of(f"{number:08}", values), metadata, {})
+        checkpoint: Any = checkpoint_of(f"{number:08}", values)
+        config = saver.put(config, checkpoint, metadata, {})
         saver.put_writes(config, [("messages", messages[0]), ("inline", mark)], "task")
     saver.label(at("t"), mark)
     saver.set_retention(Retention(last=2, threads=f"{mark}*"))
