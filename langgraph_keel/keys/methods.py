@@ -114,7 +114,7 @@ class KeyMethods(EngineSaver):
         Three round trips, whatever the store holds, as what the master key wraps is one small record; and two for each
         tenant. A tenant's own saver does it for that tenant, in two. Cut off, it is done again. Whoever has the store
         open goes on. Whoever opens it needs the new key, and nobody the old one; but who has had it, and a copy of the
-        store of that time, can read that copy for ever.
+        store of that time, has the key of the store: he can read that copy, and later ones.
 
         Raises:
             InvalidInput: The saver has no keyring.
@@ -192,8 +192,9 @@ class KeyMethods(EngineSaver):
         was_plain = store.migrates or (yield from store.chest.is_migrated())
         sealed = (
             "What backups and copies of the store hold of it is sealed. The keys went with the threads, but a backup "
-            f"has them, wrapped with the master key of its time (now {master!r}): whoever has that one can read it. "
-            "Once the keys are rotated (keel keys rotate) and no copy of that master key is left, nobody can."
+            f"has them, wrapped with the key of the store, and that one with the master key (now {master!r}). Whoever "
+            "has the backup can read it with the master key of its time, or with this store and its master key; nobody "
+            "else can."
         )
         return [sealed, *([_PLAIN_BACKUPS] if was_plain else ())]
 

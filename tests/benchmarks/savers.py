@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.memory import InMemorySaver
 
-from . import files, postgres, redis, sqlite
+from . import files, postgres, redis, sealed, sqlite
 from .backend import AsyncOpened, Backend, Opened, Pair
 
 
@@ -76,5 +76,6 @@ PAIRS: dict[str, Pair] = {
     "files": files.PAIR,
     "postgres": postgres.PAIR,
     "redis": redis.PAIR,
+    "sealed": sealed.PAIR,
 }
 BACKENDS = {backend.name: backend for pair in PAIRS.values() for backend in (pair.ours, pair.theirs) if backend}

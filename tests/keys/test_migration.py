@@ -284,7 +284,7 @@ def test_a_receipt_says_what_backups_hold(tmp_path: Path) -> None:
 
     assert "sealed" not in erase()
     migrating = erase(encryption=MIGRATING)
-    assert "the master key of its time (now 'k1')" in migrating
+    assert "with the master key (now 'k1')" in migrating
     assert "in plain text: destroy them" in migrating
     with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
         saver.migrate_keys()
