@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
     from langgraph_keel.retention.reclaim import Reclaimed
+    from langgraph_keel.retention.tenants import TenantReceipt
     from langgraph_keel.saver import KeelSaver
     from langgraph_keel.summaries.archive.archive import Archive
     from langgraph_keel.summaries.archive.parts import Archived
@@ -135,6 +136,7 @@ _NAMES = {
     "retention.policy": ("Retention",),
     "retention.prune": ("PruneReport", "SweepReport", "ThreadPruned"),
     "retention.receipt": ("Receipt",),
+    "retention.tenants": ("TenantReceipt",),
     "retention.reclaim": ("Reclaimed",),
     "saver": ("KeelSaver",),
     "summaries.archive.archive": ("Archive",),
@@ -246,6 +248,7 @@ __all__ = [
     "SummaryFailed",
     "SummaryWarning",
     "SweepReport",
+    "TenantReceipt",
     "ThreadCounts",
     "ThreadExists",
     "ThreadInfo",

@@ -147,6 +147,11 @@ class TenantStore(Store[Any, Any]):
         is_deleted: bool = yield from self._shared.delete_thread(self._inside(thread_id), last)
         return is_deleted
 
+    def delete_all(self, limit: int) -> Plan[int]:
+        """See `Store.delete_all`."""
+        deleted: int = yield from self._shared.delete_all(limit)
+        return deleted
+
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
         """See `Store.copy_thread`."""
         upto = None if upto is None else self._put(upto)

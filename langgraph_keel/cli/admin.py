@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -13,11 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel.backends.registry import url_of
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, open_store, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, open_store, open_to_change, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json
+from langgraph_keel.cli.threads import usage_table
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.history.threads import Usage, count_threads
 from langgraph_keel.retention.info import StoreInfo
+from langgraph_keel.retention.tenants import TenantReceipt
 
 StoreUrl = Annotated[
     str,
@@ -29,17 +33,78 @@ _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
 
 
-def tenants(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+class TenantAct(StrEnum):
+    """What can be done with a tenant."""
+
+    delete = "delete"
+
+
+Act = Annotated[TenantAct | None, typer.Argument(metavar="[delete", help="Delete all that a tenant has.")]
+TenantName = Annotated[str | None, typer.Argument(metavar="NAME]", help="The tenant to delete.")]
+TenantDryRun = Annotated[bool, typer.Option("--dry-run", help="Of a deletion: only say how much would go.")]
+WithUsage = Annotated[bool, typer.Option("--usage", help="Say what each has taken: threads, tokens, cost.")]
+
+
+def tenants(
+    act: Act = None,
+    name: TenantName = None,
+    usage: WithUsage = False,
+    dry_run: TenantDryRun = False,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
     """List the tenants that have something in a store.
+
+    `keel tenants delete NAME` deletes all that one has: threads, approvals and their audit trail, policies, its key.
+    Shows how much, and asks. Stop what runs for the tenant before. If it breaks off, delete again.
 
     Example: `for name in $(keel tenants); do keel --tenant "$name" sweep; done`
     """
+    if act is not None:
+        _delete_tenant(name, url, dry_run=dry_run, yes=yes, json=json)
+        return
     with open_to_read(url) as saver:
         names = list(saver.tenants())
+        taken = dict(_usage_of(saver, names, quiet=json)) if usage else {}
     if json:
-        print_json({"tenants": names})
+        print_json({"tenants": names, **({"usage": {each: taken[each].to_dict() for each in taken}} if usage else {})})
+    elif taken:
+        console().print(usage_table("tenant", taken))
     else:
         print("\n".join(names) if names else "No tenant has anything here.", file=sys.stdout if names else sys.stderr)
+
+
+def _usage_of(saver: Any, names: Sequence[str], *, quiet: bool) -> Iterator[tuple[str, Usage]]:
+    with bar("tenants", quiet=quiet) as tell:
+        for number, name in enumerate(names, 1):
+            yield name, count_threads(saver.for_tenant(name).threads()).all
+            tell(number, len(names))
+
+
+def _delete_tenant(name: str | None, url: str, *, dry_run: bool, yes: bool, json: bool) -> None:
+    if not name:
+        raise InvalidInput("say which tenant: keel tenants delete NAME")
+    if not (yes or dry_run) and (json or not sys.stdin.isatty()):
+        raise InvalidInput("nothing was deleted: there is nobody to ask; look with --dry-run, then add --yes")
+    if dry_run or not yes:
+        with open_to_change(url) as saver, bar("Looking at threads", quiet=json) as tell:
+            found: TenantReceipt = saver.delete_tenant(name, dry_run=True, on_progress=tell)
+        _print_receipt(found, json=json)
+        if dry_run or not found.left:
+            return
+        confirm("Delete?", "Nothing was deleted.")
+    with open_to_change(url) as saver, bar("Deleting", quiet=json) as tell:
+        receipt: TenantReceipt = saver.delete_tenant(name, on_progress=tell)
+    _print_receipt(receipt, json=json)
+    raise typer.Exit(0 if receipt.complete else 1)
+
+
+def _print_receipt(receipt: TenantReceipt, *, json: bool) -> None:
+    if json:
+        print_json(receipt.to_dict())
+    else:
+        console().print(Text(plain(str(receipt))), soft_wrap=True)
 
 
 def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:

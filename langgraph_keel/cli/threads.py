@@ -143,15 +143,23 @@ def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
     with bar("threads", quiet=as_json) as tell:
         counts = count_threads(_tell_each(saver.threads(**wanted), tell))
     if as_json:
-        owners = {owner: _usage_json(usage) for owner, usage in counts.owners.items()}
-        print_json({**_usage_json(counts.all), "statuses": counts.statuses, "owners": owners, "days": counts.days})
+        owners = {owner: usage.to_dict() for owner, usage in counts.owners.items()}
+        print_json({**counts.all.to_dict(), "statuses": counts.statuses, "owners": owners, "days": counts.days})
     else:
         console().print(Text(str(counts)), soft_wrap=True)
 
 
-def _usage_json(usage: Usage) -> dict[str, Any]:
-    fields = ("threads", "checkpoints", "cost")
-    return {**{name: getattr(usage, name) for name in fields}, "tokens": list(usage.tokens)}
+def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
+    """Return a table of what each tenant, or owner, has taken."""
+    table = table_of(what, "threads", "checkpoints", "tokens", "cost")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, usage in taken.items():
+        given, written = usage.tokens
+        cost = "" if usage.cost is None else format_money(usage.cost)
+        figures = f"{usage.threads:,}", f"{usage.checkpoints:,}", f"{given:,} + {written:,}", cost
+        table.add_row(Text(plain(name), "bold", overflow="fold"), *figures)
+    return table
 
 
 def _tell_each(found: Iterable[Any], tell: Callable[[int, int | None], None]) -> Iterator[Any]:

@@ -292,6 +292,24 @@ class Store(ABC, Generic[Q, R]):
         """
         raise InvalidInput(f"{type(self).__name__} has no tenants")
 
+    def delete_all(self, limit: int) -> StorePlan[Q, R, int]:
+        """Delete what the store of a tenant holds, whatever it is: threads and all that is theirs, and shared cells.
+
+        Damaged or not, and nothing that others have. Any number of trips. It may be cut off anywhere; what is left goes
+        with the next call.
+
+        Args:
+            limit: About how many threads to delete; a store for which that is no more work may delete all of them.
+
+        Returns:
+            How many threads went. If none did, nothing of the tenant is left, the shared cells among that.
+
+        Raises:
+            InvalidInput: This is no store of a tenant.
+        """
+        yield from ()
+        raise InvalidInput(f"{type(self).__name__} is no store of a tenant: all of it is not deleted at once")
+
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Q, R, Sequence[str]]:
         """Name the tenants that have something, in the order of their names.
 

@@ -306,6 +306,10 @@ class Usage(NamedTuple):
         tokens = given + more_given, written + more_written
         return Usage(self.threads + 1, self.checkpoints + info.checkpoints, tokens, cost)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**self._asdict(), "tokens": list(self.tokens)}
+
 
 @publish
 class ThreadCounts(NamedTuple):

@@ -112,6 +112,11 @@ class KeyChest:
         """Forget the keys of a thread: it is gone, or another one of this name has come."""
         self._threads.pop(thread_id, None)
 
+    def forget_all(self) -> None:
+        """Forget all keys: they are looked for again, and made anew if they are gone."""
+        self._own = None
+        self._threads.clear()
+
     # -- finding -----------------------------------------------------------------------------------------------
 
     def shared(self) -> Plan[DataKeys]:

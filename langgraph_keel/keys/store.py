@@ -236,6 +236,14 @@ class SealedStore(Store[Any, Any]):
             self.chest.forget(thread_id)
         return is_deleted
 
+    def delete_all(self, limit: int) -> Plan[int]:
+        """See `Store.delete_all`. All keys go with it, that of the tenant too."""
+        try:
+            deleted: int = yield from self.inner.delete_all(limit)
+        finally:
+            self.chest.forget_all()
+        return deleted
+
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
         """See `Store.copy_thread`. Records stay sealed as they are: the target gets the keys of the source first."""
         occupying: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))

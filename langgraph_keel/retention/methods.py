@@ -8,12 +8,13 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
-from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.tenants import check_tenant
 from langgraph_keel.errors import InvalidInput, KeelError
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
     from langgraph_keel.retention.reclaim import Leftovers, Reclaimed
+    from langgraph_keel.retention.tenants import TenantReceipt
 
+AnyReceipt = TypeVar("AnyReceipt", "Receipt", "TenantReceipt")
 Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads are done, and of how many if that is known."""
 
@@ -349,6 +352,74 @@ class RetentionMethods(CheckMethods):
             return receipt
         return _add_reclaimed(receipt, await self._ascrub(full=reclaim == "full"), before)
 
+    def delete_tenant(
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        reclaim: bool | Literal["full"] = True,
+        on_progress: Progress | None = None,
+    ) -> TenantReceipt:
+        """Delete all that a tenant has: threads with all that is theirs, and what they share.
+
+        Approvals and the audit trail, results of tools, policies, and the key, if the store is encrypted: a tenant who
+        comes again gets another one. What others have stays as it is. That it was done stands in the audit trail of no
+        tenant, with counts and a hash of the name. Damaged threads go as well.
+
+        Stop what runs for the tenant first. If it breaks off, or a process dies, delete again: that finishes it.
+        At a time a hundred threads go, each request atomic; of files, the whole directory.
+
+        Args:
+            name: The tenant.
+            dry_run: Only say how much would go; nothing is written.
+            reclaim: As for `erase`.
+            on_progress: Called with how many threads were counted (`None` in all), then how many of how many deleted.
+
+        Returns:
+            What went: `receipt.complete` says whether nothing is left. Of a tenant who has nothing, nothing went.
+
+        Raises:
+            InvalidInput: It cannot be a tenant's name; this saver is a tenant's itself; or an argument cannot be meant.
+            ReadOnlyStore: This saver only reads, and it is no `dry_run`.
+            StoreError: The store cannot be asked; what was deleted by then is, and the next call goes on.
+        """
+        theirs = self._tenant_to_delete(name, dry_run, reclaim)
+        before = self._weight() if reclaim and not dry_run else None
+        receipt = self._engine.run(self._delete_tenant(theirs, dry_run, self._elsewhere(), on_progress))
+        if dry_run or not reclaim:
+            return receipt
+        return _add_reclaimed(receipt, self._scrub(full=reclaim == "full"), before)
+
+    async def adelete_tenant(
+        self,
+        name: str,
+        *,
+        dry_run: bool = False,
+        reclaim: bool | Literal["full"] = True,
+        on_progress: Progress | None = None,
+    ) -> TenantReceipt:
+        """As `delete_tenant`, asynchronously."""
+        theirs = self._tenant_to_delete(name, dry_run, reclaim)
+        before = await to_thread(self._weight) if reclaim and not dry_run else None
+        elsewhere = await to_thread(self._elsewhere)
+        receipt = await self._engine.arun(self._delete_tenant(theirs, dry_run, elsewhere, on_progress))
+        if dry_run or not reclaim:
+            return receipt
+        return _add_reclaimed(receipt, await self._ascrub(full=reclaim == "full"), before)
+
+    def _tenant_to_delete(self, name: str, dry_run: bool, reclaim: bool | str) -> Session:
+        _check(dry_run=dry_run)
+        if reclaim not in (True, False, "full"):
+            raise InvalidInput(f"reclaim must be True, False or 'full', not {reclaim!r}")
+        return self.engine_of(check_tenant(name)).session
+
+    def _delete_tenant(
+        self, theirs: Session, dry_run: bool, elsewhere: Sequence[str], on_progress: Progress | None
+    ) -> Plan[TenantReceipt]:
+        from langgraph_keel.retention.tenants import delete_tenant
+
+        return delete_tenant(self._engine.session, theirs, elsewhere, dry_run, on_progress or _ignore_progress)
+
     def reclaim(self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None) -> Reclaimed:
         """Give back the space of what was deleted.
 
@@ -459,7 +530,7 @@ def _scrub_problem(error: KeelError) -> str:
     return f"the space of what was deleted is not cleaned yet: saver.reclaim(full=True) does that. {error}"
 
 
-def _add_reclaimed(receipt: Receipt, reclaimed: Reclaimed | str, before: int | None) -> Receipt:
+def _add_reclaimed(receipt: AnyReceipt, reclaimed: Reclaimed | str, before: int | None) -> AnyReceipt:
     if isinstance(reclaimed, str):
         return replace(receipt, problems=(*receipt.problems, reclaimed))
     return replace(receipt, reclaimed=_compare_with(before, reclaimed))

@@ -113,6 +113,36 @@ class TenantContract(RigFixtures):
         views["one2"].delete_thread("t")
         assert warm.face.verb("list_tenants", None, 10) == ["one"]
 
+    def test_a_tenant_who_leaves_leaves_nothing(self, warm: Rig) -> None:
+        """Threads, strays, cells of their own and shared ones; others keep all, also whose name begins with that one.
+
+        It may go in parts, so that it can be cut off.
+        """
+        views = views_of(warm)
+        nothing = {who: read_all(face) for who, face in views.items()}
+        for who, face in views.items():
+            fill(warm, face, who)
+            warm.author("more", face=face).put({"a": who})
+        before = {who: read_all(face) for who, face in views.items()}
+        for face in (each for who, each in views.items() if who == "one"):
+            gone = [face.verb("delete_all", 1)]
+            while gone[-1]:
+                gone.append(face.verb("delete_all", 1))
+            assert sum(gone) >= 2
+            assert read_all(face) == nothing["one"]
+            assert warm.face.verb("list_tenants", None, 10) == ["one2"]
+            assert {who: read_all(views[who]) for who in ("", "one2")} == {who: before[who] for who in ("", "one2")}
+            fill(warm, face, "one")
+            assert read_all(face)["latest"] == before["one"]["latest"]
+
+    def test_the_threads_of_no_tenant_are_not_deleted_at_once(self, rig: Rig) -> None:
+        """Which would be what a tenant's store is asked for, with its name forgotten."""
+        rig.author().put({"a": 1})
+        if views_of(rig):
+            with pytest.raises(InvalidInput, match="no store of a tenant"):
+                rig.face.verb("delete_all", 10)
+        assert [info.thread_id for info, _ in rig.face.verb("read_threads", None, 10)] == ["t"]
+
     def test_a_tenant_has_no_tenants(self, warm: Rig) -> None:
         """Which would be more names for what is another one's."""
         for who, face in views_of(warm).items():

@@ -46,7 +46,34 @@ class TenantsBeginAnew(MemoryStore):
         return (yield from super().list_tenants(None, limit))
 
 
+class WhoLeavesTakesOthersAlong(MemoryStore):
+    """Deletes what all tenants have."""
+
+    def delete_all(self, limit: int) -> StorePlan[Request, Any, int]:
+        if self._tenant:
+            yield lambda state: [state.tenants.pop(name) for name in list(state.tenants)]
+        return 0
+
+
+class WhoLeavesLeavesCells(MemoryStore):
+    """Deletes the threads of a tenant, and not what they share."""
+
+    def delete_all(self, limit: int) -> StorePlan[Request, Any, int]:
+        if not self._tenant:
+            return (yield from super().delete_all(limit))
+        deleted: int = yield lambda state: (len(state.tenants[self._tenant]), state.tenants[self._tenant].clear())[0]
+        return deleted
+
+
 TENANTS: Mapping[str, Callable[[], MemoryStore]] = {
     store.__name__: store
-    for store in (TenantsShareAll, ListingsNameAllTenants, TenantsOfOneBeginning, NoTenantIsListed, TenantsBeginAnew)
+    for store in (
+        TenantsShareAll,
+        ListingsNameAllTenants,
+        TenantsOfOneBeginning,
+        NoTenantIsListed,
+        TenantsBeginAnew,
+        WhoLeavesTakesOthersAlong,
+        WhoLeavesLeavesCells,
+    )
 }

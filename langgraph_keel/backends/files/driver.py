@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -341,6 +342,8 @@ class FileDriver(FileRoot):
                 is_old = time.time() - path.stat().st_mtime > abandoned
                 if path.name.startswith(".gone-") or (path.name.startswith(".new-") and is_old):
                     shutil.rmtree(path, ignore_errors=True)
+        for path in (self.root / TENANTS).glob(".gone-*"):
+            shutil.rmtree(path, ignore_errors=True)
         for path in (self.root / THREADS).glob(".*.tmp"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > abandoned:
@@ -367,6 +370,19 @@ class FileDriver(FileRoot):
         directories = self.root / TENANTS
         names = (thread_of(name) for name in names_in(directories) if _has_any(directories / name))
         return sorted(name for name in names if name)
+
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the directory of a tenant; return how many threads were in it."""
+        directory = self.root / TENANTS / directory_of(tenant)
+        deleted = sum(1 for _ in names_in(directory / THREADS))
+        going = directory.with_name(f".gone-{token_hex(8)}")
+        with suppress(FileNotFoundError):
+            os.rename(directory, going)
+            sync_directory(going.parent)
+        with self._lock:
+            self._tenants.pop(tenant, None)
+        shutil.rmtree(going, ignore_errors=True)
+        return deleted
 
     # -- calls ---------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,10 @@ class StoreRoot(Root, Protocol):
         """Return the tenants that have something."""
         ...
 
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the directory of a tenant; return how many threads were in it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -280,6 +284,14 @@ class FileStore(Store[Work, Any]):
             return is_deleted
 
         return self._send(delete, writes=True)
+
+    def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
+        """See `Store.delete_all`. The directory of the tenant goes as a whole: first its name, and then its content."""
+        tenant = self._tenant
+        if not tenant:
+            return (yield from super().delete_all(limit))
+        deleted: int = yield Work(lambda root: root.delete_tenant(tenant), writes=True)
+        return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`. All of the source's log is read."""

@@ -254,6 +254,13 @@ class MemoryStore(Store[Request, Any]):
 
         return self._send(delete)
 
+    def delete_all(self, limit: int) -> StorePlan[Request, Any, int]:
+        """See `Store.delete_all`."""
+        if not self._tenant:
+            return (yield from super().delete_all(limit))
+        deleted: int = yield lambda state: len(state.tenants.pop(self._tenant, ()))
+        return deleted
+
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Request, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
 

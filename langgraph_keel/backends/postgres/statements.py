@@ -436,6 +436,20 @@ DELETE FROM {{batches}} WHERE {GONE}
 """
 
 
+_CONTENT = ("entries", "items", "floors", "batches", "cells")
+_GONE = ",\n".join(
+    f"{table} AS (DELETE FROM {{{table}}} x USING leaving WHERE x.thread_id = leaving.thread_id)" for table in _CONTENT
+)
+DELETE_SOME = f"""
+WITH leaving AS (SELECT s.thread_id FROM {{threads}} s WHERE {{of_tenant}} ORDER BY s.thread_id LIMIT %(limit)s),
+{_GONE},
+gone AS (DELETE FROM {{threads}} x USING leaving WHERE x.thread_id = leaving.thread_id RETURNING 1)
+SELECT count(*) FROM gone
+"""
+# What is left where no thread is: cells, and what a step has written that ended after its thread was deleted.
+DELETE_ALL = [f"DELETE FROM {{{table}}} x WHERE {{of_tenant}}" for table in _CONTENT]
+DELETE_ALL_SHARED = "DELETE FROM {cells} x WHERE x.thread_id = '' AND {of_tenant}"
+
 _BEGUN = """
 WITH occupied AS (
     SELECT 1 FROM {threads} t WHERE t.thread_id = %(target)s

@@ -373,6 +373,19 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(parameters, *texts, writes=True)
         return bool(reply[1])
 
+    def delete_all(self, limit: int) -> StorePlan[Request, Reply, int]:
+        """See `Store.delete_all`. One statement for some threads, and those for what is left in one transaction."""
+        if self._junction != "AND":
+            return (yield from super().delete_all(limit))
+        parameters = {"limit": limit, **self._bounds}
+        reply = yield self._request(parameters, self._of_tenant(sql.DELETE_SOME, "s.thread_id"), writes=True)
+        ((deleted,),) = reply[0]
+        if not deleted:
+            texts = [self._of_tenant(text, "x.thread_id") for text in sql.DELETE_ALL]
+            shared = self._of_tenant(sql.DELETE_ALL_SHARED, "x.key")
+            yield self._request(parameters, *texts, shared, writes=True)
+        return int(deleted)
+
     def copy_thread(
         self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Reply, CopyOutcome]:

@@ -161,6 +161,12 @@ class Keys:
         thread_id = unquote(found[2], errors="replace") if found else ""
         return thread_id if found and bucket_of(thread_id) == found[1] else None
 
+    def bucket_in(self, key: str) -> str | None:
+        """Return the bucket of a key that begins with the prefix and is one of Keel's; `None` for any other key."""
+        kinds = "(?:thread|cells|names):.*|threads|expiring|marks"
+        found = re.fullmatch(rf"{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:(?:{kinds})", key, re.DOTALL)
+        return found[1] if found else None
+
     @property
     def of_tenants(self) -> str:
         """A pattern for the keys of all tenants. It also matches others: see `tenant_in`."""

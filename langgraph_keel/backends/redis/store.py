@@ -403,6 +403,7 @@ class RedisStore(Store[Request, Replies]):
         read_only: Never write, not even to remove expired threads from an index.
         epochs: Where names of new threads come from.
         tokens: Where the marks of requests come from.
+        is_tenant: Whether it is the store of a tenant.
     """
 
     def __init__(
@@ -413,7 +414,9 @@ class RedisStore(Store[Request, Replies]):
         read_only: bool = False,
         epochs: Callable[[], str] = new_epoch,
         tokens: Callable[[], str] = new_token,
+        is_tenant: bool = False,
     ) -> None:
+        self._is_tenant = is_tenant
         self.keys = Keys(prefix)
         self._ttl = "" if ttl is None else str(ttl)
         self._refreshes = refresh_on_read and not read_only
@@ -424,7 +427,7 @@ class RedisStore(Store[Request, Replies]):
 
     def of_tenant(self, tenant: str) -> RedisStore:
         """See `Store.of_tenant`. The tenant leads every key."""
-        return RedisStore(f"{tenant}:{self.keys.prefix}", *self._settings)
+        return RedisStore(f"{tenant}:{self.keys.prefix}", *self._settings, is_tenant=True)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
         """See `Store.list_tenants`. Looks at the names of all keys of the server, in one go, for every page."""
@@ -585,6 +588,21 @@ class RedisStore(Store[Request, Replies]):
             return False
         yield Request((shared,), writes=True)
         return True
+
+    def delete_all(self, limit: int) -> StorePlan[Request, Replies, int]:
+        """See `Store.delete_all`. Looks at the names of all keys of the server, and deletes all keys of the tenant."""
+        if not self._is_tenant:
+            return (yield from super().delete_all(limit))
+        names = yield Request((), pattern=self.keys.of_threads)
+        buckets: dict[str, list[str]] = {}
+        for each in sorted({found.decode(errors="surrogateescape") for found in names}):
+            if bucket := self.keys.bucket_in(each):
+                buckets.setdefault(bucket, []).append(each)
+        groups = [keys[at : at + ASKED] for keys in buckets.values() for at in range(0, len(keys), ASKED)]
+        for start in range(0, len(groups), len(BUCKETS)):
+            calls = [Call("forget_keys", tuple(group)) for group in groups[start : start + len(BUCKETS)]]
+            yield Request(tuple(calls), writes=True)
+        return sum(":thread:" in key for group in groups for key in group)
 
     def copy_thread(
         self, source: str, target: str, upto: Entry | None = None

@@ -103,6 +103,12 @@ class SqliteStore(SqliteEntries):
         """See `Store.delete_thread`."""
         return plan_of(partial(_delete_thread, thread_id, last), writes=True)
 
+    def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
+        """See `Store.delete_all`."""
+        if not self._tenant:
+            return (yield from super().delete_all(limit))
+        return (yield from plan_of(partial(_delete_all, self._tenant, limit), writes=True))
+
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
         return plan_of(partial(_copy_thread, source, target, upto), writes=True)
@@ -441,6 +447,23 @@ def _delete_thread(thread_id: str, last: Stamp | None, execute: Execute) -> bool
     execute("DELETE FROM threads WHERE name = ?", (thread_id,))
     _delete_cells(thread_id, execute)
     return True
+
+
+def _delete_all(tenant: str, limit: int, execute: Execute) -> int:
+    """See `Store.delete_all`."""
+    bounds = bounds_of(tenant)
+    names = execute("SELECT name FROM threads WHERE name >= ? AND name < ? LIMIT ?", (*bounds, limit)).fetchall()
+    for (name,) in names:
+        _delete_thread(name, None, execute)
+    if not names:
+        shelves = execute("SELECT DISTINCT thread FROM shelves WHERE thread >= ? AND thread < ?", bounds).fetchall()
+        for (name,) in shelves:
+            _delete_cells(name, execute)
+        execute(
+            "DELETE FROM cells WHERE key >= ? AND key < ? AND shelf IN (SELECT id FROM shelves WHERE thread = ?)",
+            (*bounds, EVERYBODY),
+        )
+    return len(names)
 
 
 def _last_stamp(execute: Execute, thread_id: str) -> Stamp | None:
