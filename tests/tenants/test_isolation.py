@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import pytest
-from cli_threads import keel_json
+from cli_threads import keel, keel_json
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
@@ -40,8 +40,9 @@ class State(TypedDict, total=False):
 class Program:
     """What a tenant does with one saver, and what is to be seen of it."""
 
-    def __init__(self, saver: KeelSaver, cache: ToolCache) -> None:
-        self.saver = saver
+    def __init__(self, shared: KeelSaver, who: str, cache: ToolCache, url: str = "") -> None:
+        self.shared, self.who, self.url = shared, who, url
+        self.saver = saver = shared.for_tenant(who) if who else shared
         self.made = 0
 
         @tool
@@ -121,6 +122,31 @@ class Program:
     def reclaim(self, thread: str, user: str, run: UUID, text: str) -> Any:
         self.saver.reclaim(strays=True)
 
+    def leave(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.who and self.shared.delete_tenant(self.who, reclaim=False).left
+
+    def delete_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        if self.saver.get_tuple(at(thread)) and not self._commands("delete", thread, "--yes"):
+            self.saver.delete_thread(thread)
+
+    def prune_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        if self.saver.get_tuple(at(thread)) and not self._commands("prune", thread, "--yes"):
+            self.saver.prune([thread])
+
+    def label_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        names = [label.name for label in self.saver.labels(thread)]
+        if self.saver.get_tuple(at(thread)) and text not in names and not self._commands("label", thread, "-1", text):
+            self.saver.label(at(thread), text)
+
+    def leave_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        if self.who and not (self.url and keel("tenants", "delete", self.who, "--yes", "--url", self.url)):
+            self.shared.delete_tenant(self.who)
+
+    def _commands(self, *words: str) -> bool:
+        """Call a command, as somebody else would; `False` if the store has no URL."""
+        tenant = ["--tenant", self.who] if self.who else []
+        return bool(self.url and keel(*tenant, *words, "--url", self.url))
+
     # -- what is seen --------------------------------------------------------------------------------------------
 
     def seen(self) -> dict[str, Any]:
@@ -137,7 +163,9 @@ class Program:
             "where": {each: saver.where(each).state for each in THREADS},
             "waits": sorted((each.thread_id, str(each.value)) for each in saver.approvals.pending(limit=None)),
             "audit": sorted(  # what a run has superseded is told by a thread of Keel's, at its time
-                (each.kind, str((each.content or {}).get("thread_id"))) for each in saver.approvals.audit(limit=100_000)
+                (each.kind, str((each.content or {}).get("thread_id")))
+                for each in saver.approvals.audit(limit=100_000)
+                if each.kind != "tenant deleted"  # told to whoever operates the store
             ),
             "labels": {each: [label.name for label in saver.labels(each)] for each in threads},
             "policies": [str(each) for each in saver.retention()],
@@ -159,8 +187,10 @@ def at(thread: str) -> Any:
 
 
 OFTEN: Sequence[Callable[..., Any]] = [Program.talk, Program.ask, Program.buy, Program.decide] * 4
+LEAVING = [Program.leave, Program.leave_by_command]
+"""One operation in a hundred."""
 SELDOM: Sequence[Callable[..., Any]] = [
-    each for name, each in vars(Program).items() if name[0] != "_" and name != "seen" and each not in OFTEN
+    each for name, each in vars(Program).items() if name[0] != "_" and name != "seen" and each not in (*OFTEN, *LEAVING)
 ]
 
 
@@ -173,28 +203,35 @@ def outcome(act: Callable[..., Any], program: Program, *given: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_each_sees_what_he_has(place: Place) -> None:
-    random, count = Random(19), sized(60, 150, 2500)
-    policies = {"price": ToolPolicy(scope="shared", ttl=1e6)}
     with place.open() as shared:
-        cache = ToolCache(shared, policies)  # one for all, as of a program that builds its graph once
-        views = {who: shared.for_tenant(who) if who else shared for who in WHO}
-        theirs = {who: Program(view, cache) for who, view in views.items()}
-        alone = {who: Program(saver := MemorySaver(), ToolCache(saver, policies)) for who in WHO}
-        for number in range(count):
-            who, act = random.choice(WHO), random.choice((*OFTEN, *SELDOM))
-            given = random.choice(THREADS), random.choice(USERS), random.choice(RUNS), f"{random.choice('abc')}{number}"
-            where = f"operation {number}: {who or 'nobody'} does {act.__name__} {given}"
-            assert outcome(act, theirs[who], *given) == outcome(act, alone[who], *given), where
-            if number % 10 == 0 or number == count - 1:
-                for each in WHO:
-                    assert theirs[each].seen() == alone[each].seen(), f"{where}: seen by {each or 'nobody'}"
-        assert shared.tenants() == sorted(WHO[1:])
-        if not place.options:  # a command finds a store by its URL alone
-            for who in WHO:
-                words = ["--tenant", who] if who else []
-                found = keel_json(*words, "threads", "--limit", "1000", "--url", place.url)["threads"]
-                assert sorted(each["thread_id"] for each in found) == [
-                    each[0] for each in theirs[who].seen()["threads"]
-                ]
+        work(shared, "" if place.options else place.url)  # a command finds a store by its URL alone
+
+
+@pytest.mark.slow
+def test_each_sees_what_he_has_in_memory() -> None:
+    with MemorySaver() as shared:
+        work(shared)
+
+
+def work(shared: KeelSaver, url: str = "") -> None:
+    random, count = Random(19), sized(30, 60, 10_000)
+    policies = {"price": ToolPolicy(scope="shared", ttl=1e6)}
+    cache = ToolCache(shared, policies)  # one for all, as of a program that builds its graph once
+    theirs = {who: Program(shared, who, cache, url) for who in WHO}
+    alone = {who: Program(saver := MemorySaver(), who, ToolCache(saver, policies)) for who in WHO}
+    for number in range(count):
+        acts = LEAVING if random.random() < 0.01 else (*OFTEN, *SELDOM)
+        who, act = random.choice(WHO), random.choice(acts)
+        given = random.choice(THREADS), random.choice(USERS), random.choice(RUNS), f"{random.choice('abc')}{number}"
+        where = f"operation {number}: {who or 'nobody'} does {act.__name__} {given}"
+        assert outcome(act, theirs[who], *given) == outcome(act, alone[who], *given), where
+        if number % 10 == 0 or number == count - 1:
+            for each in WHO:
+                assert theirs[each].seen() == alone[each].seen(), f"{where}: seen by {each or 'nobody'}"
+    assert set(shared.tenants()) <= {*WHO[1:]}
+    for who in WHO if url else ():
+        words = ["--tenant", who] if who else []
+        found = keel_json(*words, "threads", "--limit", "1000", "--url", url)["threads"]
+        assert sorted(each["thread_id"] for each in found) == [each[0] for each in theirs[who].seen()["threads"]]
