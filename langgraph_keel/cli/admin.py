@@ -16,10 +16,9 @@ from rich.text import Text
 from langgraph_keel.backends.registry import url_of
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, open_store, open_to_change, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json
-from langgraph_keel.cli.threads import usage_table
+from langgraph_keel.cli.threads import usage_of, usage_table
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.threads import Usage, count_threads
 from langgraph_keel.retention.info import StoreInfo
 from langgraph_keel.retention.tenants import TenantReceipt
 
@@ -66,20 +65,14 @@ def tenants(
         return
     with open_to_read(url) as saver:
         names = list(saver.tenants())
-        taken = dict(_usage_of(saver, names, quiet=json)) if usage else {}
+        taken = usage_of(saver, "tenant", quiet=json) if usage else {}
     if json:
-        print_json({"tenants": names, **({"usage": {each: taken[each].to_dict() for each in taken}} if usage else {})})
+        shown = {"usage": {name: each.to_dict() for name, each in taken.items()}} if usage else {}
+        print_json({"tenants": names, **shown})
     elif taken:
         console().print(usage_table("tenant", taken))
     else:
         print("\n".join(names) if names else "No tenant has anything here.", file=sys.stdout if names else sys.stderr)
-
-
-def _usage_of(saver: Any, names: Sequence[str], *, quiet: bool) -> Iterator[tuple[str, Usage]]:
-    with bar("tenants", quiet=quiet) as tell:
-        for number, name in enumerate(names, 1):
-            yield name, count_threads(saver.for_tenant(name).threads()).all
-            tell(number, len(names))
 
 
 def _delete_tenant(name: str | None, url: str, *, dry_run: bool, yes: bool, json: bool) -> None:

@@ -24,6 +24,9 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     },
     "Look": {
         "threads": "List the threads in a store, the one last active first.",
+        "usage": (
+            "Say what threads have taken: tokens, cost, checkpoints, bytes; by owner, tenant, status, day or thread."
+        ),
         "history": (
             "List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched."
         ),
@@ -94,7 +97,7 @@ COMMANDS = {name: summary for panel in PANELS.values() for name, summary in pane
 
 _NAMES = {
     "demo": ("demo",),
-    "threads": ("threads",),
+    "threads": ("threads", "usage"),
     "show": ("show",),
     "history": ("history", "timeline", "diff", "rewind", "fork", "label", "unlabel"),
     "provenance": ("provenance", "export"),

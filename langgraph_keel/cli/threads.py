@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from itertools import islice
 from json import loads as json_of
 from typing import Annotated, Any, get_args
@@ -16,11 +17,13 @@ from rich.text import Text
 from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, moment_since, open_to_read
 from langgraph_keel.cli.output import Fitting, bar, console, local_time, print_json, table_of, without_password
-from langgraph_keel.display.text import count_of, format_money, plain
+from langgraph_keel.display.text import count_of, format_money, format_size, plain
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.threads import Usage, count_threads
 
+_LONGEST = 30
+"""Characters of the bar of the busiest day."""
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
     str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose ids fit: `customer-*`.")
@@ -149,16 +152,73 @@ def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
         console().print(Text(str(counts)), soft_wrap=True)
 
 
+class UsageBy(StrEnum):
+    """What usage is told apart by."""
+
+    owner = "owner"
+    tenant = "tenant"
+    status = "status"
+    day = "day"
+    thread = "thread"
+
+
+UsedBy = Annotated[UsageBy, typer.Option("--by", help="What to tell apart.")]
+WithBytes = Annotated[bool, typer.Option("--bytes", help="Measure what they take in the store: all is read.")]
+
+
+def usage(
+    by: UsedBy = UsageBy.owner,
+    measured: WithBytes = False,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """Say what threads have taken: tokens, cost, checkpoints, bytes; by owner, tenant, status, day or thread.
+
+    Who took most comes first. Of threads that are there: what was deleted is not in it.
+
+    Example: `keel usage --by tenant --since 30d --json`
+    """
+    times = {
+        "since": None if since is None else moment_since(since),
+        "until": None if until is None else moment_since(until, "--until"),
+    }
+    with open_to_read(url) as saver:
+        taken = usage_of(saver, by.value, quiet=json, bytes=measured, **times)
+    if json:
+        print_json({"by": by.value, "usage": {name: each.to_dict() for name, each in taken.items()}})
+        return
+    shown = dict(list(taken.items())[-limit:] if by is UsageBy.day else list(taken.items())[:limit])
+    console().print(usage_table(by.value, shown))
+    if len(shown) < len(taken):
+        console().print(Text(f"… and {len(taken) - len(shown):,} more: --limit shows them", "dim"))
+
+
+def usage_of(saver: Any, by: str, *, quiet: bool, **wanted: Any) -> Mapping[str, Usage]:
+    """Return what threads have taken, with a bar of how many were looked at."""
+    with bar("threads", quiet=quiet) as tell:
+        found: Mapping[str, Usage] = saver.usage(by, on_progress=tell, **wanted)
+    return found
+
+
 def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
-    """Return a table of what each tenant, or owner, has taken."""
-    table = table_of(what, "threads", "checkpoints", "tokens", "cost")
+    """Return a table of what each has taken; of days, with a bar for how many threads."""
+    measured = any(usage.bytes is not None for usage in taken.values())
+    table = table_of(what, "threads", "checkpoints", "tokens", "cost", *(["bytes"] if measured else []))
     for column in table.columns[1:]:
         column.justify = "right"
+    if what == "day":
+        table.add_column("")
+    most = max((usage.threads for usage in taken.values()), default=1)
     for name, usage in taken.items():
         given, written = usage.tokens
         cost = "" if usage.cost is None else format_money(usage.cost)
-        figures = f"{usage.threads:,}", f"{usage.checkpoints:,}", f"{given:,} + {written:,}", cost
-        table.add_row(Text(plain(name), "bold", overflow="fold"), *figures)
+        figures = [f"{usage.threads:,}", f"{usage.checkpoints:,}", f"{given:,} + {written:,}", cost]
+        figures += [format_size(usage.bytes or 0)] if measured else []
+        figures += ["█" * max(1, round(_LONGEST * usage.threads / most))] if what == "day" else []
+        table.add_row(Text(plain(name) or "(none)", "bold", overflow="fold"), *figures)
     return table
 
 

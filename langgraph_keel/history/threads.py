@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_args
 
 from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.display import html
-from langgraph_keel.display.text import count_of, format_money, one_line, plain
+from langgraph_keel.display.text import count_of, format_money, format_size, one_line, plain
 from langgraph_keel.engine.checkpoints import describe_thread
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Status, as_lists, error_class, marks_of, status_of
@@ -292,19 +292,22 @@ class Usage(NamedTuple):
         checkpoints: How many checkpoints they hold.
         tokens: What models took and gave that led to their latest checkpoints, as far as they report it.
         cost: What those calls cost, as far as they report it; `None` if none did.
+        bytes: What headers, writes and rows take, as they are stored; `None` if it was not measured.
     """
 
     threads: int = 0
     checkpoints: int = 0
     tokens: tuple[int, int] = (0, 0)
     cost: float | None = None
+    bytes: int | None = None
 
-    def add(self, info: ThreadInfo) -> Usage:
-        """Return what it is with one thread more."""
+    def add(self, info: ThreadInfo, nbytes: int | None = None) -> Usage:
+        """Return what it is with one thread more, which takes so many bytes."""
         (given, written), (more_given, more_written) = self.tokens, info.tokens
         cost = self.cost if info.cost is None else (self.cost or 0.0) + info.cost
         tokens = given + more_given, written + more_written
-        return Usage(self.threads + 1, self.checkpoints + info.checkpoints, tokens, cost)
+        nbytes = self.bytes if nbytes is None else (self.bytes or 0) + nbytes
+        return Usage(self.threads + 1, self.checkpoints + info.checkpoints, tokens, cost, nbytes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -345,11 +348,12 @@ def count_threads(threads: Iterable[ThreadInfo]) -> ThreadCounts:
         everything = everything.add(info)
         owners[info.owner] = owners[info.owner].add(info)
         statuses[info.status] += 1
-        days[_day_of(info)] += 1
+        days[day_of(info)] += 1
     return ThreadCounts(everything, dict(statuses), dict(owners), dict(sorted(days.items())))
 
 
-def _day_of(info: ThreadInfo) -> str:
+def day_of(info: ThreadInfo) -> str:
+    """Return the day of a thread's last activity: UTC, ISO date."""
     at = instant(info.updated_at)
     return info.updated_at[:10] if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
 
@@ -379,4 +383,5 @@ def usage_text(usage: Usage) -> str:
     given, written = usage.tokens
     cost = [] if usage.cost is None else [f"cost {format_money(usage.cost)}"]
     tokens = [f"{given:,} + {written:,} tokens"] if given or written else []
-    return " · ".join([count_of(usage.checkpoints, "checkpoint"), *tokens, *cost])
+    size = [] if usage.bytes is None else [format_size(usage.bytes)]
+    return " · ".join([count_of(usage.checkpoints, "checkpoint"), *tokens, *cost, *size])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 import warnings
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import run
 from typing import Any, TypedDict
@@ -28,6 +30,8 @@ from langgraph_keel import (
     Keyring,
     LocalKey,
     MemorySaver,
+    ReadOnlyStore,
+    Retention,
     SealBroken,
     SqliteSaver,
     open_saver,
@@ -238,3 +242,132 @@ def test_what_one_tenant_has_does_not_open_as_another_s(tmp_path: Path) -> None:
     database.close()
     with SqliteSaver(tmp_path / "agent.db", encryption=keyring) as saver, pytest.raises(SealBroken):
         saver.for_tenant("beta").get_tuple(at("t"))
+
+
+@pytest.mark.parametrize("encryption", [None, Keyring(LocalKey("k", bytes(range(32))))], ids=["plain", "sealed"])
+def test_a_tenant_who_leaves_leaves_nothing(place: Place, encryption: Keyring | None) -> None:
+    with place.open(encryption=encryption) as saver:
+        for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
+            chat(who).invoke({"n": 1}, at("t"))
+            who.set_retention(Retention(last=9))
+        looked = saver.delete_tenant("acme", dry_run=True)
+        assert (looked.threads, looked.checkpoints, looked.left, looked.complete) == (1, 3, True, False)
+        told: list[tuple[int, int | None]] = []
+        receipt = saver.delete_tenant("acme", on_progress=lambda done, total: told.append((done, total)))
+        assert (receipt.threads, receipt.complete, receipt.problems) == (1, True, ())
+        assert told[-1] == (1, 1)
+        assert "tenant acme" in str(receipt)
+        assert saver.tenants() == ["beta"]
+        ours = saver.for_tenant("acme")
+        assert (list(ours.threads()), ours.retention(), ours.get_tuple(at("t"))) == ([], (), None)
+        for who in (saver, saver.for_tenant("beta")):
+            assert chat(who).invoke({"n": 5}, at("t")) == {"n": 6}
+            assert len(who.retention()) == 1
+        (event,) = saver.approvals.audit()
+        assert event.kind == "tenant deleted"
+        assert event.content == {**(event.content or {}), "tenant": receipt.tenant_hash, "threads": 1}
+        assert chat(ours).invoke({"n": 7}, at("t")) == {"n": 8}  # who comes again has a new key
+    with place.open(encryption=encryption) as saver:
+        assert chat(saver.for_tenant("acme")).invoke({}, at("t")) == {"n": 9}
+        assert asyncio.run(saver.adelete_tenant("acme")).complete
+        assert asyncio.run(saver.atenants()) == ["beta"]
+        assert not saver.delete_tenant("acme").threads
+
+
+def test_what_a_deletion_left_that_was_cut_off_goes_with_the_next(place: Place) -> None:
+    """Cut off after each request that writes."""
+    with place.open() as saver:
+        view = saver.for_tenant("acme")
+        for cut in range(4):
+            for name in "tuv":
+                chat(view).invoke({"n": 1}, at(name))
+            view.set_retention(Retention(last=9))
+            plan = view.engine.session.store.delete_all(1)
+            with contextlib.suppress(StopIteration):
+                request = next(plan)
+                for _ in range(cut):
+                    request = plan.send(saver.engine.driver.send(request))
+            assert saver.delete_tenant("acme", reclaim=False).complete
+            assert saver.tenants() == []
+
+
+def test_what_is_damaged_goes_as_well(tmp_path: Path) -> None:
+    with FileSaver(tmp_path / "store") as saver:
+        chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
+        (log,) = (tmp_path / "store" / "tenants" / "acme").glob("threads/*/log.jsonl")
+        log.write_bytes(b"damage\n" * 3)
+        assert saver.delete_tenant("acme").complete
+    assert not (tmp_path / "store" / "tenants" / "acme").exists()
+
+
+def test_who_may_not_delete_a_tenant(saver: KeelSaver, tmp_path: Path) -> None:
+    chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
+    for name in WRONG:
+        with pytest.raises(InvalidInput, match="cannot name a tenant"):
+            saver.delete_tenant(name)
+    with pytest.raises(InvalidInput, match="tenant 'acme'"):
+        saver.for_tenant("acme").delete_tenant("acme")
+    with pytest.raises(InvalidInput, match="reclaim"):
+        saver.delete_tenant("acme", reclaim="all")  # type: ignore[arg-type]
+    assert saver.tenants() == ["acme"]
+    with SqliteSaver(tmp_path / "agent.db", tenants="required") as strict:
+        chat(strict.for_tenant("acme")).invoke({"n": 1}, at("t"))
+        assert strict.delete_tenant("acme").complete
+        with pytest.raises(InvalidInput, match="no store of a tenant"):
+            strict._engine.run(strict._engine.session.store.delete_all(10))
+    with SqliteSaver(tmp_path / "agent.db", read_only=True) as reader, pytest.raises(ReadOnlyStore):
+        reader.delete_tenant("acme")
+
+
+def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:
+    url = ("--url", f"sqlite:///{tmp_path / 'agent.db'}")
+    with SqliteSaver(tmp_path / "agent.db") as saver:
+        for tenant in ("acme", "beta"):
+            chat(saver.for_tenant(tenant)).invoke({"n": 1}, at("t"))
+    taken = keel_json("tenants", "--usage", *url)["usage"]
+    assert {name: each["threads"] for name, each in taken.items()} == {"acme": 1, "beta": 1}
+    assert "acme" in keel("tenants", "--usage", *url).stdout
+    assert "nobody to ask" in keel("tenants", "delete", "acme", *url, status=2).stderr
+    assert "say which tenant" in keel("tenants", "delete", *url, status=2).stderr
+    assert keel_json("tenants", "delete", "acme", "--dry-run", *url)["threads"] == 1
+    assert keel_json("tenants", *url)["tenants"] == ["acme", "beta"]
+    assert "Deleted: all that tenant acme has: 1 thread" in keel("tenants", "delete", "acme", "--yes", *url).stdout
+    assert keel_json("tenants", *url)["tenants"] == ["beta"]
+
+
+def test_usage_is_told_apart(place: Place, tmp_path: Path) -> None:
+    with place.open() as saver:
+        for who, threads in ((saver, "t"), (saver.for_tenant("acme"), "tu"), (saver.for_tenant("beta"), "tuv")):
+            for name in threads:
+                chat(who).invoke({"n": 1}, {"configurable": {"thread_id": name, "user_id": f"owner of {name}"}})
+        by_tenant = saver.usage("tenant", bytes=True)
+        assert {name: (each.threads, each.checkpoints) for name, each in by_tenant.items()} == {
+            "beta": (3, 9),
+            "acme": (2, 6),
+            "": (1, 3),
+        }
+        assert list(by_tenant) == ["beta", "acme", ""]
+        sizes = [each.bytes or 0 for each in by_tenant.values()]
+        assert sizes[0] > sizes[1] > sizes[2] > 100
+        beta = saver.for_tenant("beta")
+        assert {name: each.threads for name, each in beta.usage().items()} == dict.fromkeys(
+            ["owner of t", "owner of u", "owner of v"], 1
+        )
+        assert asyncio.run(beta.ausage("thread")) == beta.usage("thread")
+        assert {name: each.threads for name, each in beta.usage("status").items()} == {"done": 3}
+        (day,) = beta.usage("day").values()
+        assert (day.threads, day.bytes) == (3, None)
+        assert beta.usage(until=datetime(2020, 1, 1, tzinfo=UTC)) == {}
+        for by in ("model", "nobody", 7):
+            with pytest.raises(InvalidInput, match="by must be one of"):
+                beta.usage(by)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="does not see"):
+            beta.usage("tenant")
+    if place.options:
+        return
+    found = keel_json("usage", "--by", "tenant", "--bytes", "--url", place.url)["usage"]
+    assert {name: each["bytes"] > 100 for name, each in found.items()} == {"beta": True, "acme": True, "": True}
+    for by in ("owner", "status", "day", "thread"):
+        assert "checkpoints" in keel("--tenant", "beta", "usage", "--by", by, "--url", place.url).stdout
+    assert "does not see" in keel("--tenant", "beta", "usage", "--by", "tenant", "--url", place.url, status=2).stderr
+    assert "… and 2 more" in keel("--tenant", "beta", "usage", "--by", "thread", "-n", "1", "--url", place.url).stdout
