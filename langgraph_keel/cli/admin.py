@@ -38,8 +38,8 @@ class TenantAct(StrEnum):
     delete = "delete"
 
 
-Act = Annotated[TenantAct | None, typer.Argument(metavar="[delete", help="Delete all that a tenant has.")]
-TenantName = Annotated[str | None, typer.Argument(metavar="NAME]", help="The tenant to delete.")]
+Act = Annotated[TenantAct | None, typer.Argument(metavar="delete", help="Delete all that a tenant has.")]
+TenantName = Annotated[str | None, typer.Argument(metavar="NAME", help="The tenant to delete.")]
 TenantDryRun = Annotated[bool, typer.Option("--dry-run", help="Of a deletion: only say how much would go.")]
 WithUsage = Annotated[bool, typer.Option("--usage", help="Say what each has taken: threads, tokens, cost.")]
 

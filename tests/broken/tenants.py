@@ -61,8 +61,9 @@ class WhoLeavesLeavesCells(MemoryStore):
     def delete_all(self, limit: int) -> StorePlan[Request, Any, int]:
         if not self._tenant:
             return (yield from super().delete_all(limit))
-        deleted: int = yield lambda state: (len(state.tenants[self._tenant]), state.tenants[self._tenant].clear())[0]
-        return deleted
+        names: list[str] = yield lambda state: list(state.tenants[self._tenant])
+        yield lambda state: [state.tenants[self._tenant].pop(name) for name in names]
+        return len(names)
 
 
 TENANTS: Mapping[str, Callable[[], MemoryStore]] = {
