@@ -88,6 +88,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "check": "Read all that is stored, and say what is not as it was written. Changes nothing.",
         "repair": "Make the damaged logs of a store of files readable again, up to the damage.",
         "schema": "Create the tables of a store, or print the SQL that would.",
+        "doctor": "Open the threads of a store with the code of a graph, and say which would break. Changes nothing.",
+        "upgrade": "Carry all threads over to the present version of an application, and say which could not be.",
         "keys": "The keys of an encrypted store: make one, see which is needed, rotate, migrate.",
     },
 }
@@ -108,6 +110,7 @@ _NAMES = {
     "retention": ("prune", "delete", "erase", "reclaim", "retention"),
     "admin": ("tenants", "info", "check", "repair", "schema"),
     "keys": ("keys",),
+    "upgrades": ("doctor", "upgrade"),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _WITH_MOMENTS = {"diff", "rewind", "fork", "label"}

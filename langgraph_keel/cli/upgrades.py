@@ -1,0 +1,239 @@
+"""`keel doctor`: would the threads of a store run with this code? `keel upgrade`: carry all of them over to it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+from xml.sax.saxutils import quoteattr
+
+import typer
+from rich.text import Text
+
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, open_store
+from langgraph_keel.cli.output import bar, console, print_json
+from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.engine.session import engine_of
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.upgrades.chain import Upgrade
+from langgraph_keel.upgrades.hook import UpgradeHook
+
+Graph = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:GRAPH", help="The compiled graph to be deployed, or a function that returns it."),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Open at most so many threads of each kind (status and next nodes), not all."
+    ),
+]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in JUnit's XML, for CI.")]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--upgrades",
+        metavar="MODULE[:LIST]",
+        help="Where the upgrades are; else those of the graph's saver, or those in its module.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")]
+
+
+def doctor(
+    graph: Graph,
+    url: Url = DEFAULT_URL,
+    sample: Sample = None,
+    upgrades: From = None,
+    junit: Junit = None,
+    json: AsJson = False,
+) -> None:
+    """Open the threads of a store with the code of a graph, and say which would break. Changes nothing.
+
+    The exit status is 1 if one would.
+
+    Example: `keel doctor shop.app:graph --url postgresql://localhost/agents`
+    """
+    from langgraph_keel.upgrades.doctor import Doctor
+
+    check_store(url)
+    with _open(graph, url, upgrades, read_only=True) as (saver, compiled):
+        found = Doctor(saver, compiled)
+        with bar("threads opened", quiet=json) as tell:
+            for done, thread in enumerate(_sampled(saver, sample), 1):
+                found.examine(thread)
+                tell(done, None)
+        diagnosis = found.conclude()
+    if junit is not None:
+        junit.write_text(_junit(diagnosis), encoding="utf-8")
+    if json:
+        print_json(diagnosis.to_json())
+    else:
+        console().print(_page(diagnosis), soft_wrap=True)
+    if not diagnosis.is_sound:
+        raise typer.Exit(1)
+
+
+def upgrade(
+    graph: Graph,
+    url: Url = DEFAULT_URL,
+    upgrades: From = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Carry all threads over to the present version of an application, and say which could not be.
+
+    A thread in which something is due stays as it is, and is carried over when it goes on. Safe while runs write, and
+    to begin again: what was done is passed over. The exit status is 1 if a thread could not be.
+
+    Example: `keel upgrade shop.app:graph --url sqlite:///agent.db --dry-run`
+    """
+    from langgraph_keel.upgrades.bulk import upgrade_threads
+
+    check_store(url)
+    with _open(graph, url, upgrades, read_only=dry_run) as (saver, _), bar("threads", quiet=json) as tell:
+        threads = (info.thread_id for info in saver.threads())
+        report = upgrade_threads(saver, threads, dry_run=dry_run, on_progress=tell)
+    if json:
+        counts = {name: report.counts[name] for name in ("upgraded", "present", "waits", "busy", "failed")}
+        print_json({"counts": counts, "failed": report.failed, "done": not dry_run})
+    else:
+        _tell_report(report, dry_run=dry_run)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+_SAID = {
+    "present": "have the present version already",
+    "waits": "wait for something that is due, and are upgraded when they go on",
+    "busy": "went on meanwhile",
+    "failed": "cannot be upgraded",
+}
+
+
+def _tell_report(report: Any, *, dry_run: bool) -> None:
+    counts: Counter[str] = report.counts
+    done = "would be upgraded" if dry_run else "upgraded"
+    lines = [f"{count_of(counts['upgraded'], 'thread')} {done}."]
+    lines += [f"{counts[name]:,} {words}." for name, words in _SAID.items() if counts[name]]
+    console().print(Text("\n".join(lines)), soft_wrap=True)
+    for thread, reason in report.failed.items():
+        console().print(Text.assemble(("! ", "red"), (plain(thread), "bold"), f"  {plain(reason)}"), soft_wrap=True)
+
+
+def _sampled(saver: Any, most: int | None) -> Iterator[str]:
+    seen: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for info in saver.threads():
+        seen[info.status, info.next] += 1
+        if most is None or seen[info.status, info.next] <= most:
+            yield info.thread_id
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _open(graph: str, url: str, upgrades: str | None, *, read_only: bool) -> Iterator[tuple[Any, Any]]:
+    """Open a store with the serializer and the upgrades of a program; yield the saver, and the graph."""
+    module, compiled = _load_graph(graph)
+    engine = engine_of(getattr(compiled, "checkpointer", None))
+    options: dict[str, Any] = {"upgrades": _find_upgrades(module, engine, upgrades)}
+    if engine is not None:
+        options["serde"] = engine.session.codec.serde
+    with open_store(url, read_only=read_only, **options) as saver:
+        yield saver, compiled
+
+
+def _load_graph(name: str) -> tuple[ModuleType, Any]:
+    from langgraph.graph import StateGraph
+    from langgraph.pregel import Pregel
+
+    module, found = _load(name, "MODULE:GRAPH, such as shop.app:graph")
+    if callable(found) and not isinstance(found, Pregel | StateGraph):
+        found = found()
+    if isinstance(found, StateGraph):
+        found = found.compile()
+    if not isinstance(found, Pregel):
+        raise InvalidInput(f"{name} is no graph: name a compiled graph, or a function that returns one")
+    return module, found
+
+
+def _load(name: str, form: str) -> tuple[ModuleType, Any]:
+    module, mark, attribute = name.partition(":")
+    if not (module and mark and attribute):
+        raise InvalidInput(f"{name!r} is not of the form {form}")
+    sys.path.insert(0, "")
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidInput(f"{module}: {error}") from error
+    finally:
+        sys.path.remove("")
+    found: Any = loaded
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise InvalidInput(f"module {module} has no {attribute}")
+    return loaded, found
+
+
+def _find_upgrades(module: ModuleType, engine: Any, named: str | None) -> Any:
+    if named is not None and ":" in named:
+        return _load(named, "MODULE:LIST")[1]
+    if named is not None:
+        return _load(f"{named}:__name__", "MODULE")[0]
+    hook = engine.session.hooks.find(UpgradeHook) if engine is not None else None
+    if hook is not None:
+        return list(hook.chain.steps)
+    return [each for each in vars(module).values() if isinstance(each, Upgrade)]
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+def _page(diagnosis: Any) -> Text:
+    opened = f"{count_of(diagnosis.threads, 'thread')} opened"
+    if diagnosis.is_sound:
+        return Text(f"{opened}: all of them run with this code.", "green")
+    kinds: dict[tuple[str, str, str, str], list[Any]] = {}
+    for each in diagnosis.breaks:
+        kinds.setdefault((each.kind, each.path, each.expected, each.found), []).append(each)
+    text = Text.assemble((f"{opened}: {count_of(len(kinds), 'thing')} would break.", "bold red"))
+    for (kind, path, expected, found), those in kinds.items():
+        first = those[0]
+        text.append(f"\n\n{plain(kind)} {plain(path)}".rstrip(), "bold")
+        text.append(f"\n  in thread {plain(first.thread_id)}", "dim")
+        text.append(f" and {len(those) - 1:,} others" if len(those) > 1 else "", "dim")
+        text.append(f"\n  expected: {plain(expected)}\n  found:    {plain(found)}")
+        text.append(f"\n  {plain(first.reason)}", "cyan")
+    return text
+
+
+def _junit(diagnosis: Any) -> str:
+    """Return a test suite with a case for each thread that breaks, and one for all others."""
+    threads: dict[str, list[Any]] = {}
+    for each in diagnosis.breaks:
+        threads.setdefault(each.thread_id, []).append(each)
+    cases = [
+        f"<testcase classname={_attribute('keel doctor')} name={_attribute(thread)}>"
+        + "".join(
+            f"<failure type={_attribute(each.kind)} message={_attribute(f'{each.path}: {each.reason}')}/>"
+            for each in those
+        )
+        + "</testcase>"
+        for thread, those in threads.items()
+    ]
+    sound = diagnosis.threads - len(threads)
+    cases.append(f"<testcase classname={_attribute('keel doctor')} name={_attribute(f'{sound} other threads')}/>")
+    head = f'<testsuite name={_attribute("keel doctor")} tests="{len(cases)}" failures="{len(threads)}">'
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + head + "".join(cases) + "</testsuite>\n"
+
+
+def _attribute(text: str) -> str:
+    """Return text as an attribute of XML, which has no control characters."""
+    return quoteattr(plain(text))

@@ -1,0 +1,111 @@
+"""All threads of a store, carried over at once: so that an upgrade need not be kept for ever.
+
+A thread is carried over by a checkpoint of the present version after its latest one, which has the same state. Where
+something is due (a node that runs next, a question that waits) it stays as it is, and is carried over when it goes on:
+what waits is known by the checkpoint that it waits at. Whoever puts to the thread meanwhile wins. What was begun and
+cut off is done by beginning again: what has the present version is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from langgraph_keel._langgraph import NS_END
+from langgraph_keel.engine.checkpoints import get_tuple, put
+from langgraph_keel.engine.config import Address, config_of
+from langgraph_keel.engine.entries import next_nodes, state_of, unpack_header
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.errors import CheckpointConflict, InvalidInput, KeelError, StoreError
+from langgraph_keel.upgrades.hook import UpgradeHook
+
+Outcome: TypeAlias = Literal["upgraded", "present", "waits", "busy", "failed"]
+MARK = "keel_upgraded"
+"""In the metadata of a checkpoint that carries a thread over: the versions from which and to which."""
+_PAGE = 100
+
+
+@dataclass(slots=True)
+class UpgradeReport:
+    """What `keel upgrade` has done.
+
+    Attributes:
+        counts: How many threads were `"upgraded"` (or would be), are `"present"` already, `"waits"` for something that
+            is due and are upgraded when they go on, were `"busy"`, or `"failed"`.
+        failed: Why threads could not be upgraded, by their ids; the first thousand.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def upgrade_threads(
+    saver: EngineSaver,
+    threads: Iterable[str],
+    *,
+    dry_run: bool = False,
+    on_progress: Callable[[int, int | None], None] = lambda done, total: None,
+) -> UpgradeReport:
+    """Carry threads over.
+
+    Args:
+        saver: A saver with upgrades.
+        threads: The ids of the threads.
+        dry_run: Whether to look only, and to put nothing.
+        on_progress: Is told how many are done.
+
+    Raises:
+        InvalidInput: The saver has no upgrades.
+        StoreError: The store failed; what is done stays.
+    """
+    hook = saver.engine.session.hooks.find(UpgradeHook)
+    if hook is None:
+        raise InvalidInput("there is nothing to upgrade with: the saver has no upgrades=[...]")
+    report = UpgradeReport()
+    for done, thread_id in enumerate(threads, 1):
+        try:
+            outcome = saver.engine.run(upgrade_thread(saver.engine.session, thread_id, hook.chain.version, dry_run))
+        except CheckpointConflict:
+            outcome = "busy"
+        except StoreError as error:
+            if error.code not in ("corrupt_store", "seal_broken"):
+                raise
+            outcome = _note(report, thread_id, error)
+        except KeelError as error:
+            outcome = _note(report, thread_id, error)
+        report.counts[outcome] += 1
+        on_progress(done, None)
+    return report
+
+
+def _note(report: UpgradeReport, thread_id: str, error: KeelError) -> Outcome:
+    if len(report.failed) < 1_000:
+        report.failed[thread_id] = str(error)
+    return "failed"
+
+
+def upgrade_thread(session: Session, thread_id: str, version: int, dry_run: bool) -> Plan[Outcome]:
+    """Carry a thread over, with the memory of its subgraphs. One trip, and two for each of them."""
+    entries = yield from session.store.scan(Query(thread_id, limit=_PAGE))
+    places = dict.fromkeys(["", *(each.address.checkpoint_ns for each in entries)])
+    done: Outcome = "present"
+    for place in [place for place in places if NS_END not in place]:
+        found = yield from session.store.read_entry(Address(thread_id, place, None))
+        header = unpack_header(found.entry.header, session.codec, found.entry.address) if found else None
+        if header is None or state_of(header.about) >= version:
+            continue
+        read = yield from get_tuple(session, config_of(Address(thread_id, place, None), "head"))
+        if read is None:
+            continue
+        if next_nodes(read.checkpoint, read.checkpoint["channel_values"]) or read.pending_writes:
+            return "waits"
+        if not dry_run:
+            checkpoint: Any = {**read.checkpoint, "id": session.new_id(read.metadata.get("step", 0))}
+            marks: Any = {**read.metadata, MARK: [state_of(header.about), version]}
+            yield from put(session, read.config, checkpoint, marks)
+        done = "upgraded"
+    return done

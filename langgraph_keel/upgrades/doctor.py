@@ -1,0 +1,284 @@
+"""Would these threads still run? What a store holds, opened with the code of a graph before that is deployed.
+
+Nothing is written, and no node runs. What is looked at, thread by thread, at its latest checkpoints:
+
+* is all of it read: classes, enumerations, serializer, upgrades;
+* are the nodes there that run next, and those that somebody is asked by, and the tools that are about to be called;
+* does the state have the channels of the graph, and values that fit their annotations;
+* would the reducers of today make of the last step what the store has.
+
+What a store cannot say by itself, it tells by its other threads: a required channel is new if no thread has it and no
+node sets it; a reducer has changed if it makes something else of more steps than not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, NS_END, PREGEL, RESUME, TASKS, DeltaSnapshot
+from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to, waiting_tasks
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.errors import CorruptStore, KeelError, NewerState, UpgradeFailed, ValueRefused
+from langgraph_keel.upgrades.chain import graph_of
+from langgraph_keel.upgrades.expectations import Fit, annotations_of, pending_calls, required_channels, tools_of
+from langgraph_keel.upgrades.state import is_of_state
+
+_LOOKED_AT = 100
+"""The newest checkpoints of a thread in which its namespaces are looked for."""
+_MOST_STEPS = 300
+"""Steps of all threads that are gone through again, to see what reducers make of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Something that a thread needs, and that the code of today does not have (`keel doctor`).
+
+    Attributes:
+        thread_id: The thread, or the first of several.
+        checkpoint_ns: The namespace in it.
+        checkpoint_id: The checkpoint.
+        kind: What breaks: `"unread"` (a value, by `path`), `"refused"` (by an upgrade, or a newer version),
+            `"serializer"`, `"node"`, `"question"`, `"tool"`, `"subgraph"`, `"channel"`, `"required"`, `"type"`,
+            `"reducer"`.
+        path: Where in the state, such as `order.items[0]`; or the node, the tool, the subgraph.
+        expected: What the code expects there.
+        found: What is stored.
+        reason: What would happen, and what to do.
+    """
+
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str
+    kind: str
+    path: str
+    expected: str
+    found: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Diagnosis:
+    """What `keel doctor` has found.
+
+    Attributes:
+        threads: How many threads were opened.
+        breaks: What breaks.
+    """
+
+    threads: int = 0
+    breaks: list[Break] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing breaks."""
+        return not self.breaks
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"threads": self.threads, "breaks": [asdict(each) for each in self.breaks]}
+
+
+class Doctor:
+    """Opens threads with the code of a graph.
+
+    Args:
+        saver: What opens them: with the serializer and the upgrades of the program that is to be deployed.
+        graph: Its compiled graph.
+
+    Attributes:
+        diagnosis: What has been found so far.
+    """
+
+    def __init__(self, saver: EngineSaver, graph: Any) -> None:
+        self.diagnosis = Diagnosis()
+        self._saver = saver
+        self._graph = copy(graph)
+        self._graph.checkpointer = saver
+        self._graphs: dict[str, Any] = {"": graph, **dict(graph.get_subgraphs(recurse=True))}
+        self._annotations = {path: annotations_of(each) for path, each in self._graphs.items()}
+        self._required = {path: required_channels(each) for path, each in self._graphs.items()}
+        self._tools = tools_of(self._graphs.values())
+        self._fit = Fit()
+        self._steps = 0
+        self._made: dict[tuple[str, str], list[Break | None]] = {}
+        self._seen: dict[str, set[str]] = {}
+        self._first: dict[str, CheckpointTuple] = {}
+
+    def examine(self, thread_id: str) -> Sequence[Break]:
+        """Open a thread; return what breaks in it. Two trips, and some for each graph in it and for a step."""
+        self.diagnosis.threads += 1
+        places = self._saver.engine.run(_find_namespaces(self._saver.engine.session, thread_id))
+        root = self._read(thread_id, "")
+        found = [] if root is None else [*self._look(root, "")] if isinstance(root, CheckpointTuple) else [root]
+        for place in places:
+            inner = self._read(thread_id, place) if _is_live(place, root) else None
+            if inner is not None:
+                found += self._look(inner, graph_of(place)) if isinstance(inner, CheckpointTuple) else [inner]
+        self.diagnosis.breaks += found
+        return found
+
+    def conclude(self) -> Diagnosis:
+        """Return all that breaks, with what only all threads together can tell."""
+        for made in self._made.values():
+            wrong = [each for each in made if each is not None]
+            if len(wrong) * 2 > len(made):
+                self.diagnosis.breaks.append(wrong[0])
+        for path, first in self._first.items():
+            for name in sorted(self._required[path] - self._seen[path]):
+                self.diagnosis.breaks.append(_break(first, "required", name, "a value", "none in any thread", _NEW))
+        self._made.clear()
+        self._first.clear()
+        return self.diagnosis
+
+    def _read(self, thread_id: str, checkpoint_ns: str) -> CheckpointTuple | Break | None:
+        config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns}}
+        try:
+            return self._saver.get_tuple(config)
+        except KeelError as error:
+            return _refused(thread_id, checkpoint_ns, error)
+
+    def _look(self, found: CheckpointTuple, path: str) -> Iterator[Break]:
+        graph = self._graphs.get(path)
+        if graph is None:
+            yield _break(found, "subgraph", path, "a node with a graph in it", "none of this name", _LOST)
+            return
+        yield from self._look_at_nodes(found, graph, is_root=not path)
+        if self._tools and _next(found):
+            for name in pending_calls(found.checkpoint["channel_values"]):
+                if name not in self._tools:
+                    yield _break(found, "tool", name, f"one of {', '.join(sorted(self._tools))}", name, _NO_TOOL)
+        yield from self._look_at_channels(found, graph, path)
+        self._go_through_step(found, graph, path)
+
+    def _look_at_nodes(self, found: CheckpointTuple, graph: Any, *, is_root: bool) -> Iterator[Break]:
+        writes = found.pending_writes or []
+        started = {channel.removeprefix(BRANCH_TO) for _, channel, _ in writes if channel.startswith(BRANCH_TO)}
+        sent = {node for _, channel, value in writes if channel == TASKS for node in nodes_sent_to({TASKS: [value]})}
+        gone = sorted({*_next(found), *started, *sent} - graph.nodes.keys())
+        for node in gone:
+            yield _break(found, "node", node, "a node that runs next", "none of this name", _NO_NODE)
+        waits = waiting_tasks(writes) if is_root else set()
+        if not waits:
+            return
+        try:
+            tasks = {task.id for task in self._graph.get_state(_config_of(found)).tasks}
+        except Exception as error:  # code of the program's own, or of LangGraph
+            yield _break(found, "unread", "", "a state", type(error).__name__, f"get_state has raised: {error}")
+            return
+        for _ in sorted(waits - tasks):
+            yield _break(found, "question", ", ".join(gone), "a task that has asked", "none that asks it", _NO_TASK)
+
+    def _look_at_channels(self, found: CheckpointTuple, graph: Any, path: str) -> Iterator[Break]:
+        values, annotations = found.checkpoint["channel_values"], self._annotations[path]
+        written = {channel for _, channel, _ in found.pending_writes or () if _is_plain(channel)}
+        for name in [name for name in dict.fromkeys([*values, *written]) if _is_plain(name)]:
+            if name not in graph.channels:
+                yield _break(found, "channel", name, "a channel of the graph", "none of this name", _UNKNOWN)
+            elif name in annotations and name in values:
+                for place, expected, there in self._fit.misfits(annotations[name], values[name], name):
+                    yield _break(found, "type", place, expected, there, _TYPE)
+        if found.metadata.get("step", -1) >= 0:
+            self._first.setdefault(path, found)
+            self._seen.setdefault(path, set()).update(values, found.checkpoint.get("channel_versions") or {})
+
+    def _go_through_step(self, found: CheckpointTuple, graph: Any, path: str) -> None:
+        """Note what the reducers of today make of the last step."""
+        if self._steps >= _MOST_STEPS or found.metadata.get("source") != "loop" or found.parent_config is None:
+            return
+        self._steps += 1
+        try:
+            before, again = (self._saver.get_tuple(found.parent_config) for _ in range(2))
+        except KeelError:
+            return
+        if before is None or again is None:
+            return
+        now, mark = found.checkpoint["channel_values"], self._saver.engine.session.codec.fingerprint
+        written = {channel for _, channel, _ in before.pending_writes or ()}
+        for name in [name for name in now if name in written and name in graph.channels and is_of_state(name)]:
+            was = before.checkpoint["channel_values"].get(name)
+            if not was or isinstance(was, DeltaSnapshot) or isinstance(now[name], DeltaSnapshot):
+                continue
+            made = [_apply(graph.channels[name], name, each) for each in (before, again)]
+            marks = [mark(each) for each in made]
+            if marks[0] == marks[1]:  # else it is never the same
+                expected, reason = f"{made[0]!r:.80}", _REDUCED
+                wrong = _break(found, "reducer", name, expected, f"{now[name]!r:.80}", reason)
+                self._made.setdefault((path, name), []).append(None if marks[0] == mark(now[name]) else wrong)
+
+
+def _apply(channel: Any, name: str, before: CheckpointTuple) -> Any:
+    """Return what a channel makes of what a step has written to it; the error, if it refuses that."""
+    fresh = channel.from_checkpoint(before.checkpoint["channel_values"][name])
+    try:
+        fresh.update([value for _, at, value in before.pending_writes or () if at == name])
+        return fresh.checkpoint()
+    except Exception as error:  # the reducer is the program's own
+        return repr(error)
+
+
+def _find_namespaces(session: Session, thread_id: str) -> Plan[Sequence[str]]:
+    """Return the namespaces of subgraphs in which a thread has put something last. One trip."""
+    entries = yield from session.store.scan(Query(thread_id, limit=_LOOKED_AT))
+    return [*dict.fromkeys(each.address.checkpoint_ns for each in entries if each.address.checkpoint_ns)]
+
+
+def _is_live(checkpoint_ns: str, root: CheckpointTuple | Break | None) -> bool:
+    """Return whether a graph goes on from what stands in a namespace: a subgraph has memory, or has not ended."""
+    if NS_END not in checkpoint_ns:
+        return True
+    if not isinstance(root, CheckpointTuple):
+        return False
+    ended = {task for task, channel, _ in root.pending_writes or () if channel not in (INTERRUPT, RESUME, ERROR)}
+    tasks = {level.partition(NS_END)[2] for level in checkpoint_ns.split("|")[:1]}
+    node = checkpoint_ns.partition(NS_END)[0]
+    asks = {task for task, _, _ in root.pending_writes or ()}
+    return (node in _next(root) or bool(tasks & asks)) and not tasks & ended
+
+
+def _next(found: CheckpointTuple) -> tuple[str, ...]:
+    return next_nodes(found.checkpoint, found.checkpoint["channel_values"])
+
+
+def _is_plain(channel: str) -> bool:
+    return is_of_state(channel) and not is_trigger(channel) and not channel.startswith(PREGEL)
+
+
+def _config_of(found: CheckpointTuple) -> Any:
+    return {"configurable": {"thread_id": found.config["configurable"]["thread_id"]}}
+
+
+def _break(found: CheckpointTuple, kind: str, path: str, expected: str, there: str, reason: str) -> Break:
+    place = found.config["configurable"]
+    where = str(place["thread_id"]), str(place.get("checkpoint_ns", "")), found.checkpoint["id"]
+    return Break(*where, kind, path, expected, there, reason)
+
+
+def _refused(thread_id: str, checkpoint_ns: str, error: KeelError) -> Break:
+    kind, path, there = "unread", "", ""
+    if isinstance(error, ValueRefused):
+        path, there = f"{error.where.partition('channel ')[2]}{error.path}", error.type_name
+    elif isinstance(error, UpgradeFailed | NewerState):
+        kind = "refused"
+    elif isinstance(error, CorruptStore) and "serde=" in str(error):
+        kind = "serializer"
+    return Break(thread_id, checkpoint_ns, "", kind, path, "a state that is read", there or error.code, str(error))
+
+
+_NO_NODE = (
+    "LangGraph would leave it out, and end there: say in an upgrade where to go "
+    "(state.rename_node, or state.remove_node(..., go_to=...))"
+)
+_NO_TASK = "whoever answers is not heard: rename the node that asks in an upgrade (state.rename_node)"
+_NO_TOOL = "a model has called it, and it has not run: keep it until no thread waits for it, or convert the messages"
+_LOST = "what that graph has stored would not be found: let the node keep its name"
+_UNKNOWN = "its values would be dropped at the next step: rename, split or drop it in an upgrade"
+_NEW = "a node would fail: give it a value in an upgrade (state[...] = ...)"
+_TYPE = "a node would find something else than it expects: convert it in an upgrade (state.convert)"
+_REDUCED = "what is stored was made by another reducer: convert it in an upgrade, if the new one cannot go on from that"

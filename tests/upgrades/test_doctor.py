@@ -1,0 +1,123 @@
+"""`keel doctor`: each of twelve changes that break threads is found, and unchanged code breaks none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import doctor_children
+import pytest
+import upgrade_apps as apps
+from places import file_place
+from tiers import sized
+
+from langgraph_keel.cli import app
+
+THREADS = 12
+LONGEST = 60.0
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What `keel doctor` says of each change; a process of its own forks one for each."""
+    words = [sys.executable, doctor_children.__file__, str(tmp_path_factory.mktemp("doctor")), str(THREADS)]
+    return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def breaks_in(said: Any, name: str) -> list[Any]:
+    found = json.loads(said[name]["said"])
+    assert found["threads"] == (6 if name == "another serializer" else THREADS)
+    assert said[name]["status"] == (1 if found["breaks"] else 0)
+    breaks: list[Any] = found["breaks"]
+    return breaks
+
+
+def test_unchanged_code_breaks_nothing(said: Any) -> None:
+    assert breaks_in(said, "unchanged") == []
+
+
+@pytest.mark.parametrize("name", doctor_children.BREAKS)
+def test_each_change_that_breaks_threads_is_found(said: Any, name: str) -> None:
+    _, kind, path = doctor_children.BREAKS[name]
+    found = [each for each in breaks_in(said, name) if each["kind"] == kind and path in each["path"]]
+    assert found
+    assert all(each["thread_id"] and each["reason"] and each["expected"] and each["found"] for each in found)
+    others = {each["kind"] for each in breaks_in(said, name)} - {kind}
+    assert others <= {"node", "question", "subgraph"}
+
+
+def test_another_serializer_is_found(said: Any) -> None:
+    assert {each["kind"] for each in breaks_in(said, "another serializer")} == {"serializer"}
+
+
+# -- the two versions of `upgrade_apps`, before the upgrade and with it -----------------------------------------------
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    place = file_place(tmp_path)
+    with place.open() as saver:
+        for number in range(len(apps.KINDS)):
+            apps.write_1(saver, number)
+    return place.url
+
+
+def module_of(monkeypatch: pytest.MonkeyPatch, **names: Any) -> str:
+    module = ModuleType("keel_test_app")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return f"{module.__name__}:graph"
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        app(list(words))
+    return int(str(ended.value.code or 0))
+
+
+def test_the_upgrade_makes_the_doctor_agree(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, report = module_of(monkeypatch, graph=lambda: apps.build_2(None)), tmp_path / "report.xml"
+    assert run("doctor", graph, "--url", url, "--junit", str(report)) == 1
+    printed = capsys.readouterr().out
+    assert all(words in printed for words in ("channel cents", "node ask", "node enrich", "question ask"))
+    suite = ET.fromstring(report.read_text("utf-8"))
+    assert (suite.get("failures"), len(suite.findall("testcase[failure]"))) == ("7", 7)
+    assert run("doctor", graph, "--url", url, "--upgrades", "upgrade_apps") == 0
+    assert "7 threads opened: all of them run with this code." in capsys.readouterr().out
+    graph = module_of(monkeypatch, graph=apps.build_2(None), first=apps.to_2, second=apps.inner_to_2)
+    assert run("doctor", graph, "--url", url, "--json", "--sample", "1", "--junit", str(report)) == 0
+    assert json.loads(capsys.readouterr().out) == {"threads": 7, "breaks": []}
+    assert ET.fromstring(report.read_text("utf-8")).get("failures") == "0"
+
+
+@pytest.mark.parametrize(
+    ("graph", "told"),
+    [
+        ("nowhere", "is not of the form MODULE:GRAPH"),
+        ("keel_test_nowhere:graph", "No module named 'keel_test_nowhere'"),
+        ("keel_test_app:nothing", "has no nothing"),
+        ("keel_test_app:text", "keel_test_app:text is no graph"),
+    ],
+)
+def test_what_is_no_graph_is_refused_by_name(
+    url: str, graph: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module_of(monkeypatch, text="no graph")
+    assert run("doctor", graph, "--url", url) != 0
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_thousand_threads_take_less_than_a_minute(tmp_path: Path) -> None:
+    number = sized(30, 30, 1_000)
+    words = [sys.executable, doctor_children.__file__, str(tmp_path), str(number), "unchanged"]
+    said = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    assert json.loads(said["unchanged"]["said"]) == {"threads": number, "breaks": []}
+    assert said["seconds"] < LONGEST
