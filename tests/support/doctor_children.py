@@ -113,22 +113,14 @@ def build(saver=None):
 graph = build()
 '''
 
-ENDED = [
-    ("def ask(state):", "def asked(state):"),
-    ('.add_node("ask", ask)', ""),
-    ('("ask", "research",', '("research",'),
-]
+ENDED = [('.add_node("ask", ask)', ""), ('("ask", "research",', '("research",'), ('"asks": "ask", ', "")]
 Change = list[tuple[str, str]]
 BREAKS: dict[str, tuple[Change, str, str]] = {
     "a class that moved": ([("Order", "Purchase")], "unread", ""),
-    "a member of an enumeration that is gone": (
-        [('    LARGE = "l"\n', ""), ("Size.LARGE", "Size.SMALL")],
-        "unread",
-        "",
-    ),
+    "a member of an enumeration": ([('    LARGE = "l"\n', ""), ("Size.LARGE", "Size.SMALL")], "unread", ""),
     "a new field": ([("    size: Size\n", "    size: Size\n    price: int\n")], "unread", ""),
     "a type that is narrower": ([("amount: float | None", "amount: float")], "type", "amount"),
-    "a node that is gone": ([*ENDED, ('"asks": "ask", ', "")], "node", "ask"),
+    "a node that is gone": (ENDED, "node", "ask"),
     "a question of another node": ([('"ask"', '"confirm"')], "question", "ask"),
     "another reducer": ([("Annotated[list[str], operator.add]", "list[str]")], "reducer", "log"),
     "a graph in another node": ([('"research"', '"study"'), ('"diary"', '"journal"')], "subgraph", "diary"),

@@ -124,6 +124,8 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "check": ("check", *tree),
         "repair, only shown": ("repair", *tree),
         "repair": ("repair", "--yes", *tree),
+        "doctor": ("doctor", "upgrade_apps:deployed", *store),
+        "upgrade, only shown": ("upgrade", "upgrade_apps:deployed", "--dry-run", *store),
         "an error": ("show", "no such thread", *store),
         "rewind": ("rewind", "travel", root, *store),
         "fork": ("fork", "travel", root, "another", *store),

@@ -83,7 +83,7 @@ def run(*words: str) -> int:
 def test_the_upgrade_makes_the_doctor_agree(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph, report = module_of(monkeypatch, graph=lambda: apps.build_2(None)), tmp_path / "report.xml"
+    graph, report = module_of(monkeypatch, graph=apps.deployed), tmp_path / "report.xml"
     assert run("doctor", graph, "--url", url, "--junit", str(report)) == 1
     printed = capsys.readouterr().out
     assert all(words in printed for words in ("channel cents", "node ask", "node enrich", "question ask"))
