@@ -207,7 +207,7 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
         "marks": None if new.address.checkpoint_ns else " ".join(new.terms),
         "header": shrink(new.header),
         "channels": text_array(map(key, new.refs)),
-        "kinds": "".join(str(int(ref.kind)) for ref in new.refs.values()),
+        "kinds": "".join([f"{ref.kind:d}" for ref in new.refs.values()]),
         "growing": text_array(map(key, new.appends)),
         **_run_parameters(new.refs),
         **_row_parameters("row", new.appends, NEW),
@@ -285,9 +285,13 @@ def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]
     """Return all of an entry but its refs: address, parent, stamp, header and run."""
     names = names_by_key(line.names)
     address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
-    parent = line.parent and name_of(line.parent, names)
     run = line.run if line.run is None else name_of(line.run, names)
-    return address, parent, stamp_of(line.epoch, line.seq, line.token), restore_frame(line.body), run
+    return address, parent_of(line), stamp_of(line.epoch, line.seq, line.token), restore_frame(line.body), run
+
+
+def parent_of(line: Line) -> str | None:
+    """Return the id of an entry's parent."""
+    return line.parent and name_of(line.parent, names_by_key(line.names))
 
 
 def refs_of(line: Line) -> dict[str, Ref]:
@@ -299,9 +303,12 @@ def refs_of(line: Line) -> dict[str, Ref]:
     names = names_by_key(line.names)
     try:
         return _refs_of(line, names)
-    except (ValueError, IndexError) as error:
+    except (ValueError, LookupError) as error:
         where = f"thread {unescape(line.name or line.thread_id)!r}, checkpoint {name_of(line.id, names)}"
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
+
+
+_KINDS = {str(int(kind)): kind for kind in Kind}
 
 
 def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
@@ -309,7 +316,7 @@ def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
     for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
         runs.setdefault(owner, []).append((lo, hi))
     return {
-        name_of(channel, names): Ref(Kind(int(kind)), resolve(runs.get(owner, ()), 0))
+        name_of(channel, names): Ref(_KINDS[kind], resolve(runs.get(owner, ()), 0))
         for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
         if line.kept is None or channel in line.kept
     }
@@ -328,14 +335,19 @@ class Content:
     batches: dict[tuple[str, str, str], list[Line]] = field(default_factory=dict)
 
     def entry_with_rows(self, line: Line) -> Found:
-        """Return an entry with its rows and batches; entries of one namespace share them."""
-        entry = entry_of(line)
+        """Return an entry with its rows and batches."""
+        return self.with_rows(entry_of(line), line)
+
+    def with_rows(self, entry: Entry, line: Line) -> Found:
+        """Return the entry of a line with its rows and batches; entries of one namespace share them."""
         logs = self.rows.get((line.thread_id, line.ns), {})
         rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
-        # In the order of arrival; the token only makes the order the same every time.
+        return Found(entry, rows, self.batches_of(line))
+
+    def batches_of(self, line: Line) -> list[Batch]:
+        """Return the batches of an entry, in the order of arrival; the token only makes it the same every time."""
         lines = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda each: (each.n, each.seq))
-        batches = [Batch(unescape(b.run or ""), unescape(b.parent or ""), restore_frame(b.body)) for b in lines]
-        return Found(entry, rows, batches)
+        return [Batch(unescape(b.run or ""), unescape(b.parent or ""), restore_frame(b.body)) for b in lines]
 
 
 def content_of(reply: Iterable[Sequence[Any]]) -> Content:

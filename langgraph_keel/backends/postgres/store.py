@@ -39,9 +39,11 @@ from langgraph_keel.backends.postgres.rows import (
     mark_of,
     name_of,
     names_by_key,
+    parent_of,
     place_of,
     removal_parameters,
     replacement_parameters,
+    stamp_of,
     unescape,
 )
 from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
@@ -288,8 +290,10 @@ class PostgresStore(Store[Request, Reply]):
         content = content_of(reply[0])
         if not content.entries:
             return None
-        found = content.entry_with_rows(content.entries[0])
-        return Unchanged(found.entry.parent, found.batches) if found.entry.stamp == known else found
+        line = content.entries[0]
+        if stamp_of(line.epoch, line.seq, line.token) == known:
+            return Unchanged(parent_of(line), content.batches_of(line))
+        return content.entry_with_rows(line)
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
@@ -311,8 +315,8 @@ class PostgresStore(Store[Request, Reply]):
         text = sql.READ_LISTED if any(entry.refs for entry in entries) else sql.READ_BARE
         reply = yield self._request(parameters, text)
         content = content_of(reply[0])
-        found = {each.entry.stamp: each for each in map(content.entry_with_rows, content.entries)}
-        return [found[entry.stamp] for entry in entries if entry.stamp in found]
+        lines = {stamp_of(line.epoch, line.seq, line.token): line for line in content.entries}
+        return [content.with_rows(entry, lines[entry.stamp]) for entry in entries if entry.stamp in lines]
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Reply, Sequence[Found]]:
         """See `Store.read_history`."""
