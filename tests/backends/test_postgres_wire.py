@@ -57,25 +57,22 @@ def step(saver: PostgresSaver, n: int) -> list[Callable[[], Any]]:
     ]
 
 
-def warm_up(saver: PostgresSaver) -> None:
-    for call in steps(saver):
-        call()
-    saver.delete_thread("t")
-
-
-def test_one_round_trip_each_on_the_wire(saver: PostgresSaver, proxy: servers.Proxy, postgres_url: str) -> None:
-    # psycopg prepares a statement at its sixth use, which takes a trip more, once a connection.
-    warm_up(saver)
-    before = proxy.round_trips
-    calls = steps(saver)
-    for count, call in enumerate(calls, 1):
-        call()
-        assert proxy.round_trips - before == count
-    # A copy asks, too, for what prunes have carried, the archive and earlier owners, and notes when it was made.
-    for call, trips in ((lambda: saver.copy_thread("t", "copy"), 5), (lambda: saver.delete_thread("t"), 1)):
-        now = proxy.round_trips
-        call()
-        assert proxy.round_trips - now == trips
+@pytest.mark.parametrize("threshold", [0, 5, None])
+def test_one_round_trip_each_on_the_wire(
+    saver: PostgresSaver, proxy: servers.Proxy, postgres_url: str, threshold: int | None
+) -> None:
+    """Also when a statement is new to the connection, and when it is prepared."""
+    with PostgresSaver(proxy.url_for(postgres_url), timeout=20, prepare_threshold=threshold) as counted:
+        head_run(counted)
+        before = proxy.round_trips
+        for count, call in enumerate(steps(counted), 1):
+            call()
+            assert proxy.round_trips - before == count
+        # A copy asks, too, for what prunes have carried, the archive and earlier owners, and notes when it was made.
+        for call, trips in ((lambda: counted.copy_thread("t", "copy"), 5), (lambda: counted.delete_thread("t"), 1)):
+            now = proxy.round_trips
+            call()
+            assert proxy.round_trips - now == trips
     with psycopg.connect(postgres_url) as behind:
         packed = behind.execute("SELECT max(count) FROM keel_items WHERE channel = 'list'").fetchone()
     assert packed == (32,)
@@ -83,9 +80,7 @@ def test_one_round_trip_each_on_the_wire(saver: PostgresSaver, proxy: servers.Pr
 
 def test_one_round_trip_each_on_the_wire_async(saver: PostgresSaver, proxy: servers.Proxy) -> None:
     async def count() -> list[int]:
-        for n in range(1, 40):
-            await saver.aput(config_for("t"), checkpoint_of(f"{n:03}", values(n)), METADATA, {})
-            await saver.aget_tuple(config_for("t"))
+        await saver.aget_tuple(config_for("t"))
         seen = [proxy.round_trips]
         for n in range(1, 40):
             await saver.aput(config_for("t"), checkpoint_of(f"{n:03}", values(n)), METADATA, {})
@@ -95,6 +90,28 @@ def test_one_round_trip_each_on_the_wire_async(saver: PostgresSaver, proxy: serv
         return [after - before for before, after in pairwise(seen)]
 
     assert set(asyncio.run(count())) == {1}
+
+
+def test_opening_takes_one_round_trip_more_than_connecting(proxy: servers.Proxy, postgres_url: str) -> None:
+    def read() -> int:
+        before = proxy.round_trips
+        with PostgresSaver(proxy.url_for(postgres_url)) as saver:
+            saver.get_tuple(config_for("t"))
+        return proxy.round_trips - before
+
+    def connect() -> int:
+        before = proxy.round_trips
+        psycopg.connect(proxy.url_for(postgres_url)).close()
+        return proxy.round_trips - before
+
+    read()  # makes the tables
+    assert read() == connect() + 2
+
+
+def test_what_the_server_has_forgotten_is_prepared_again(saver: PostgresSaver) -> None:
+    head_run(saver)
+    driver_of(saver).retry(lambda connection: connection.execute("DEALLOCATE ALL"))
+    assert head_run(saver).checkpoint["channel_values"] == values(0)
 
 
 def head_run(saver: PostgresSaver) -> Any:

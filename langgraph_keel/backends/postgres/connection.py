@@ -42,8 +42,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 
+from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection
 from langgraph_keel.errors import (
     AccessDenied,
     KeelError,
@@ -137,7 +138,8 @@ def is_lost(connection: Connection | AsyncConnection) -> bool:
 
 def is_usable(connection: Connection | AsyncConnection) -> bool:
     """Return whether a connection may be used again after a request."""
-    return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
+    pgconn = connection.pgconn
+    return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 def close_now(connection: Connection | AsyncConnection) -> None:
@@ -288,11 +290,11 @@ class OwnConnections:
 
     def connect(self) -> Connection:
         """Return a connection outside of the pools, which the caller closes."""
-        return psycopg.connect(self._conninfo, **self._options)
+        return OwnConnection.connect(self._conninfo, **self._options)
 
     async def aconnect(self) -> AsyncConnection:
         """As `connect`, for the running loop."""
-        return await psycopg.AsyncConnection.connect(self._conninfo, **self._options)
+        return await AsyncOwnConnection.connect(self._conninfo, **self._options)
 
     def connection(self) -> AbstractContextManager[Connection]:
         """Lend a connection to this thread."""
@@ -357,20 +359,20 @@ class Watchdog:
         self._waiting: dict[int, WatchedRequest] = {}
         self._running = False
 
-    @contextmanager
-    def watch(self, connection: Connection | AsyncConnection) -> Iterator[WatchedRequest]:
-        """Watch a request on `connection` until the block is left."""
+    def watch(self, connection: Connection | AsyncConnection) -> WatchedRequest:
+        """Watch a request on `connection` until it is released."""
         watched = WatchedRequest(connection, time.monotonic() + self._timeout)
         with self._lock:
             self._waiting[id(watched)] = watched
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="keel-watch", daemon=True).start()
-        try:
-            yield watched
-        finally:
-            with self._lock:
-                del self._waiting[id(watched)]
+        return watched
+
+    def release(self, watched: WatchedRequest) -> None:
+        """Watch a request no longer."""
+        with self._lock:
+            del self._waiting[id(watched)]
 
     def _run(self) -> None:
         idle = 0
@@ -425,16 +427,13 @@ class RetryBudget:
         self._end = time.monotonic() + timeout
         self._resent = False
 
-    @contextmanager
-    def convert_errors(self, watched: WatchedRequest) -> Iterator[None]:
-        """Raise `Retry` for an error after which the request is sent again."""
-        try:
-            yield
-        except Exception as error:
-            self._check(error, watched)
-            raise
+    def check(self, error: Exception, watched: WatchedRequest) -> None:
+        """Decide what becomes of a request that failed; if it is to fail with this error, return.
 
-    def _check(self, error: Exception, watched: WatchedRequest) -> None:
+        Raises:
+            Retry: It is to be sent again.
+            StoreUnavailable: It was given up.
+        """
         if watched.was_cut:
             text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
             raise StoreUnavailable(text) from error

@@ -32,6 +32,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -53,6 +54,7 @@ from langgraph_keel.backends.postgres.connection import (
     is_usable,
     name_error,
 )
+from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection, exchange
 from langgraph_keel.backends.postgres.rows import PARTED, UNDEFINED_COLUMN, Request, Statement, Tables
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.session import arun, run
@@ -79,10 +81,12 @@ TRIES = 8
 _MADE = {"cells.sql": "keel_cells", "index.sql": "index of threads"}
 
 Rows: TypeAlias = list[Any]
+Asked: TypeAlias = "str | Request"
+"""A script, of any number of statements, which is done whole or not at all; or a query."""
 
 
-def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[str, Rows, None]:
-    """Check that the tables are there, or create them. A plan whose requests are SQL texts, and the replies their rows.
+def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
+    """Check that the tables are there, in one trip, or create them.
 
     Raises:
         NotFound: Not all are there, and `read_only`.
@@ -110,8 +114,18 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
     )
 
 
-def _find_missing(tables: Tables, where: str) -> StorePlan[str, Rows, Sequence[str]]:
+_IF_ALL_ARE_THERE = """
+SELECT format, (SELECT token FROM {cells} LIMIT 0), (SELECT late FROM {threads} LIMIT 0) FROM {format}
+"""
+
+
+def _find_missing(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[str]]:
     """Return those files of `PARTED` whose tables are missing."""
+    with suppress(NotAKeelStore):
+        formats = yield from _query_table(tables, where, "format", _IF_ALL_ARE_THERE)
+        if formats is not None:
+            _check_format(formats, where)
+            return ()
     formats = yield from _query_table(tables, where, "format", "SELECT format FROM {format}")
     if formats is None:
         return [*PARTED]
@@ -123,10 +137,10 @@ def _find_missing(tables: Tables, where: str) -> StorePlan[str, Rows, Sequence[s
 
 def _query_table(
     tables: Tables, where: str, table: str, query: str, *missing: str
-) -> StorePlan[str, Rows, Rows | None]:
+) -> StorePlan[Asked, Rows, Rows | None]:
     """Return the rows of a query, `None` if its table is not there, or one of these errors says that a part is not."""
     try:
-        rows = yield tables.fill_names(query)
+        rows = yield Request((Statement(tables.prepare(query).text, ()),))
     except StoreError as error:
         state = _sqlstate(error)
         if state in MISSING or state in missing:
@@ -150,7 +164,7 @@ def _check_format(rows: Rows, where: str) -> None:
         )
 
 
-def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> StorePlan[str, Rows, None]:
+def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> StorePlan[Asked, Rows, None]:
     try:
         ((version, has_schema),) = yield tables.version_query
         yield tables.ddl_for(version, has_schema, missing)
@@ -303,12 +317,15 @@ class PostgresDriver:
                 raise name_error(error, self.where) from error
 
     def _try_once(self, act: Callable[[Connection], T], budget: RetryBudget) -> T:
-        with (
-            self._source.connection() as connection,
-            self._watchdog.watch(connection) as watched,
-            budget.convert_errors(watched),
-        ):
-            return act(connection)
+        with self._source.connection() as connection:
+            watched = self._watchdog.watch(connection)
+            try:
+                return act(connection)
+            except Exception as error:
+                budget.check(error, watched)
+                raise
+            finally:
+                self._watchdog.release(watched)
 
     async def aretry(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """As `insist`, without blocking the running loop."""
@@ -325,8 +342,14 @@ class PostgresDriver:
 
     async def _atry_once(self, act: Callable[[AsyncConnection], Awaitable[T]], budget: RetryBudget) -> T:
         async with self._source.aconnection() as connection:
-            with self._watchdog.watch(connection) as watched, budget.convert_errors(watched):
+            watched = self._watchdog.watch(connection)
+            try:
                 return await act(connection)
+            except Exception as error:
+                budget.check(error, watched)
+                raise
+            finally:
+                self._watchdog.release(watched)
 
     # -- opening and closing -----------------------------------------------------------------------------------
 
@@ -341,7 +364,7 @@ class PostgresDriver:
         await arun(self._opening(create), _AsyncScriptDriver(self))
         self._ready = True
 
-    def _opening(self, create: bool) -> StorePlan[str, Rows, None]:
+    def _opening(self, create: bool) -> StorePlan[Asked, Rows, None]:
         return ensure_tables(self.tables, self.where, create=create, read_only=self.read_only)
 
     async def aopen(self, create: bool) -> None:
@@ -477,15 +500,19 @@ _BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())
 _GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
 
 
-def as_transaction(request: Request) -> list[Statement]:
-    """Return the statements of a request as one transaction, to be sent in one go.
+def statements_of(request: Request) -> Sequence[Statement]:
+    """Return the statements of a request, as one transaction."""
+    return request.statements if len(request.statements) == 1 else [_BEGIN, *request.statements, _COMMIT]
 
-    They must not be prepared: if one fails, the server skips the others, and psycopg takes them for prepared.
-    """
-    return [_BEGIN, *request.statements, _COMMIT]
+
+def replies_of(request: Request, rows: list[Rows]) -> list[Rows]:
+    """Return the rows of those statements of `statements_of` that are the request's own."""
+    return rows if len(request.statements) == 1 else rows[1:-1]
 
 
 def _run(connection: Connection, request: Request) -> list[Rows]:
+    if isinstance(connection, OwnConnection):
+        return replies_of(request, connection.wait(exchange(connection, statements_of(request))))
     if len(request.statements) == 1 and connection.autocommit:
         return [_fetch(_execute(connection, request.statements[0]))]
     if not is_usable(connection) or not connection.autocommit:
@@ -494,7 +521,7 @@ def _run(connection: Connection, request: Request) -> list[Rows]:
         return [_fetch(cursor) for cursor in cursors]
     try:
         with connection.pipeline():
-            cursors = [_execute(connection, statement, False) for statement in as_transaction(request)]
+            cursors = [_execute(connection, statement, False) for statement in statements_of(request)]
     except psycopg.Error:
         with suppress(psycopg.Error):
             connection.rollback()
@@ -516,6 +543,8 @@ def _execute(connection: Connection, statement: Statement, prepare: bool | None 
 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
+    if isinstance(connection, AsyncOwnConnection):
+        return replies_of(request, await connection.wait(exchange(connection, statements_of(request))))
     if len(request.statements) == 1 and connection.autocommit:
         return [await _afetch(await _aexecute(connection, request.statements[0]))]
     if not is_usable(connection) or not connection.autocommit:
@@ -524,7 +553,7 @@ async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
         return [await _afetch(cursor) for cursor in cursors]
     try:
         async with connection.pipeline():
-            cursors = [await _aexecute(connection, statement, False) for statement in as_transaction(request)]
+            cursors = [await _aexecute(connection, statement, False) for statement in statements_of(request)]
     except psycopg.Error:
         with suppress(psycopg.Error):
             await connection.rollback()
@@ -533,19 +562,14 @@ async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
 
 
 async def _arun_group(connection: AsyncConnection, requests: Sequence[Request]) -> list[list[Rows]]:
-    """Run requests as one transaction. Its statements are prepared, so after an error nobody must use the connection.
-
-    It is left inside the transaction that failed, and so the pool closes it.
-    """
+    """Run requests as one transaction."""
+    assert isinstance(connection, AsyncOwnConnection)
+    statements = [*_GROUP_BEGINS, *(each for request in requests for each in request.statements), _COMMIT]
     try:
-        async with connection.pipeline():
-            for statement in _GROUP_BEGINS:
-                await _aexecute(connection, statement)
-            cursors = [[await _aexecute(connection, each) for each in request.statements] for request in requests]
-            await _aexecute(connection, _COMMIT)
+        rows = iter((await connection.wait(exchange(connection, statements)))[len(_GROUP_BEGINS) :])
     except Exception as error:
         raise GroupFailed from error
-    return [[await _afetch(cursor) for cursor in each] for each in cursors]
+    return [list(islice(rows, len(request.statements))) for request in requests]
 
 
 def _acursor(connection: AsyncConnection) -> psycopg.AsyncCursor[Any]:
@@ -563,15 +587,19 @@ async def _afetch(cursor: psycopg.AsyncCursor[Any]) -> Rows:
 
 
 class _ScriptDriver:
-    """The driver of `ensure_tables`: runs SQL as it stands, several statements in one transaction."""
+    """The driver of `ensure_tables`."""
 
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver
 
-    def send(self, text: str) -> Rows:
+    def send(self, asked: Asked) -> Rows:
+        """Run a script in a transaction, or send a query."""
+
         def act(connection: Connection) -> Rows:
+            if isinstance(asked, Request):
+                return _run(connection, asked)[0]
             with connection.transaction():
-                return _fetch(_cursor(connection).execute(text.encode(), prepare=False))
+                return _fetch(_cursor(connection).execute(asked.encode(), prepare=False))
 
         return self._driver.retry(act)
 
@@ -582,10 +610,14 @@ class _AsyncScriptDriver:
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver
 
-    async def send(self, text: str) -> Rows:
+    async def send(self, asked: Asked) -> Rows:
+        """As `_ScriptDriver.send`."""
+
         async def act(connection: AsyncConnection) -> Rows:
+            if isinstance(asked, Request):
+                return (await _arun(connection, asked))[0]
             async with connection.transaction():
-                return await _afetch(await _acursor(connection).execute(text.encode(), prepare=False))
+                return await _afetch(await _acursor(connection).execute(asked.encode(), prepare=False))
 
         return await self._driver.aretry(act)
 

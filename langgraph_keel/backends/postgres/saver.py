@@ -212,7 +212,8 @@ class PostgresSaver(KeelSaver):
         pool_size: Most connections at once, for each face and loop.
         timeout: Seconds a call waits for a connection, and for an answer, before it raises `StoreBusy` or
             `StoreUnavailable`.
-        prepare_threshold: After how many uses psycopg prepares a statement; `None` (never) for PgBouncer before 1.21.
+        prepare_threshold: After how many uses a statement is prepared; `None` (never) for PgBouncer before 1.21. A
+            connection of your own has one of its own.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
         **options: As for every saver: `SaverOptions`.
@@ -229,7 +230,7 @@ class PostgresSaver(KeelSaver):
         partitions: int = 0,
         pool_size: int = 10,
         timeout: float = 30.0,
-        prepare_threshold: int | None = 5,
+        prepare_threshold: int | None = 0,
         read_only: bool = False,
         auto_setup: bool = True,
         **options: Unpack[SaverOptions],
