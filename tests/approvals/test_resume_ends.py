@@ -83,10 +83,11 @@ def test_after_a_stream_that_was_given_up(saver: KeelSaver, is_collected: bool) 
     next(stream)
     with pytest.raises(ThreadTaken):
         graph.invoke(None, CONFIG)
-    if not is_collected:
+    if is_collected:
+        del stream
+        gc.collect()
+    else:
         stream.close()
-    del stream
-    gc.collect()
     assert graph.invoke(None, CONFIG)["__interrupt__"]
     assert claim_of(saver) is None
 
