@@ -34,7 +34,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 
 def test_the_commands_are_those_promised() -> None:
-    looking = {"threads", "history", "show", "provenance", "export", "archive", "tools", "cache stats"}
+    looking = {"threads", "usage", "history", "show", "provenance", "export", "archive", "tools", "cache stats"}
     travelling = {"timeline", "diff", "rewind", "fork", "label", "unlabel"}
     deciding = {"approvals", "approval", "approve", "reject", "edit", "answer", "sweep", "audit show", "audit verify"}
     others = {"demo", "settle", "cache clear", "schema", "tenants", "info", "check", "repair"}

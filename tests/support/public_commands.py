@@ -98,6 +98,8 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     return {
         "threads": ("threads", *store),
         "tenants": ("tenants", *store),
+        "tenants with usage": ("tenants", "--usage", *store),
+        "usage": ("usage", "--by", "status", *store),
         "info": ("info", *store),
         "history": ("history", "travel", *store),
         "history of a model": ("history", "chat", *store),
@@ -139,6 +141,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         # A policy by age would find more the older the golden store is.
         "retention set": ("retention", "set", "--keep-last", "5", *store),
         "sweep": ("sweep", *store),
+        "tenants, one deleted": ("tenants", "delete", "acme", "--yes", *store),
         "prune, only shown": ("prune", "chat", "--keep-last", "2", "--dry-run", *store),
         "delete, only shown": ("delete", "chat", "--dry-run", *store),
         "prune": ("prune", "chat", "--keep-last", "2", "--yes", *store),

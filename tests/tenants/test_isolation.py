@@ -210,6 +210,7 @@ def test_each_sees_what_he_has(place: Place) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_each_sees_what_he_has_in_memory() -> None:
     with MemorySaver() as shared:
         work(shared)

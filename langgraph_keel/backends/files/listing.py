@@ -107,9 +107,9 @@ class Listing:
         if not (passes and terms):
             return (places[number] for number in range(at - 1, -1, -1))
         marks, (term, *others) = self._ends.marks, terms
-        # A comprehension, and the first term by itself: 15 ms for 100,000 threads instead of 60.
-        found = [place for place in places[:at] if (known := marks.get(place[1])) is None or term in known]
-        return (place for place in reversed(found) if all(each in (marks.get(place[1]) or each) for each in others))
+        # The first term by itself: most threads are passed over by it, and `all` takes as long as the rest.
+        found = (each for each in reversed(places[:at]) if (known := marks.get(each[1])) is None or term in known)
+        return (place for place in found if all(each in (marks.get(place[1]) or each) for each in others))
 
     def _newest(self, activity: Activity, passes: bool) -> Sequence[Place]:
         ends = (self._by_index(activity) if passes else None) or self._look_at_all(activity)
