@@ -136,7 +136,7 @@ class Program:
     def label_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         names = [label.name for label in self.saver.labels(thread)]
         if self.saver.get_tuple(at(thread)) and text not in names and not self._commands("label", thread, "-1", text):
-            self.saver.label(at(thread), text)
+            self.saver.label(self.saver.timeline(thread)[-1], text)
 
     def leave_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         if self.who and not (self.url and keel("tenants", "delete", self.who, "--yes", "--url", self.url)):

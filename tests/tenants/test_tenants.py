@@ -300,6 +300,16 @@ def test_what_is_damaged_goes_as_well(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "tenants" / "acme").exists()
 
 
+def test_a_tenant_that_another_process_has_deleted_comes_again(place: Place) -> None:
+    with place.open() as ours, place.open() as others:
+        chat(ours.for_tenant("acme")).invoke({"n": 1}, at("t"))
+        ours.for_tenant("acme").set_retention(Retention(last=9))
+        assert others.delete_tenant("acme").complete
+        ours.for_tenant("acme").set_retention(Retention(last=8))
+        assert others.for_tenant("acme").retention() == (Retention(last=8),)
+        assert chat(ours.for_tenant("acme")).invoke({"n": 1}, at("t")) == {"n": 2}
+
+
 def test_who_may_not_delete_a_tenant(saver: KeelSaver, tmp_path: Path) -> None:
     chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
     for name in WRONG:

@@ -361,7 +361,8 @@ class FileDriver(FileRoot):
             self._tenants.move_to_end(tenant)
             while len(self._tenants) > MOST_TENANTS:
                 self._tenants.popitem(last=False)
-        if writes and not found.is_made:
+        # Another process may have deleted the tenant since.
+        if writes and not (found.is_made and (found.root / THREADS).exists()):
             found.make(is_new=not (found.root / THREADS).exists())
         return found
 
