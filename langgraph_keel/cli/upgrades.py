@@ -208,7 +208,7 @@ def _page(diagnosis: Any) -> Text:
         first = those[0]
         text.append(f"\n\n{plain(kind)} {plain(path)}".rstrip(), "bold")
         text.append(f"\n  in thread {plain(first.thread_id)}", "dim")
-        text.append(f" and {len(those) - 1:,} others" if len(those) > 1 else "", "dim")
+        text.append(f" and {count_of(len(those) - 1, 'other')}" if len(those) > 1 else "", "dim")
         text.append(f"\n  expected: {plain(expected)}\n  found:    {plain(found)}")
         text.append(f"\n  {plain(first.reason)}", "cyan")
     return text

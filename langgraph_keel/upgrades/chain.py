@@ -12,7 +12,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.upgrades.state import StoredState
 
-Change: TypeAlias = Callable[[StoredState], None]
+Change: TypeAlias = Callable[[StoredState], object]
 ClassChange: TypeAlias = type | str | Callable[[Any], Any]
 """What becomes of stored values of a class: the class that they are of now, or what is made of their fields."""
 

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
@@ -203,7 +204,7 @@ def main(directory: Path, threads: int, *only: str) -> dict[str, Any]:
         for old, new in change:
             assert old in source, (name, old)
             source = source.replace(old, new)
-        said[name] = in_child(lambda source=source: diagnose(source, url), place)
+        said[name] = in_child(partial(diagnose, source, url), place)
     said["another serializer"] = in_child(lambda: diagnose(SHOP, other), place)
     assert (directory / "shop.db").read_bytes() == before
     return said

@@ -6,6 +6,7 @@ import operator
 from contextlib import suppress
 from typing import Annotated, Any, TypedDict
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
@@ -161,7 +162,7 @@ def inner_to_2(state: StoredState) -> None:
 UPGRADES = [to_2, inner_to_2]
 
 
-def thread_of(number: int) -> dict[str, Any]:
+def thread_of(number: int) -> RunnableConfig:
     """Return the config of a thread."""
     return {"configurable": {"thread_id": f"t{number}"}}
 

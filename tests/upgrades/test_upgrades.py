@@ -210,7 +210,7 @@ def test_a_chain_that_cannot_be_meant_is_refused(upgrades: Any, told: str) -> No
         lambda: upgrade(0, 1, nothing),
         lambda: upgrade(1, 2, "name"),  # type: ignore[arg-type]
         lambda: upgrade(1, 2, nothing, graph="research:1"),
-        lambda: upgrade(1, 2, classes={"Order": nothing}),  # type: ignore[dict-item]
+        lambda: upgrade(1, 2, classes={"Order": nothing}),
         lambda: upgrade(1, 2, classes={"app:Order": "Order"}),
         lambda: upgrade(1, 2, nothing)(nothing),
     ],
@@ -426,7 +426,7 @@ def test_classes_move_and_change(tmp_path: Path, shop: ModuleType) -> None:
         name: str
         price: int
 
-    small = enum.Enum("Size", {"SMALL": "s"})
+    small: Any = enum.Enum("small", {"SMALL": "s"})
     Priced.__module__ = Moved.__module__ = small.__module__ = shop.__name__
     Priced.__qualname__, Moved.__qualname__, small.__qualname__ = "Item", "Moved", "Size"
     shop.Size = small  # type: ignore[attr-defined]
@@ -437,7 +437,7 @@ def test_classes_move_and_change(tmp_path: Path, shop: ModuleType) -> None:
         classes={"keel_test_shop:Size": lambda name: {"LARGE": small.SMALL}[name], "keel_test_shop:Item": Moved},
     )
 
-    del shop.Item  # type: ignore[attr-defined]
+    del shop.Item
     with place.open(types=[small], upgrades=[size]) as saver:  # it has moved
         values = hold_item(saver, config, None)
         assert (values["item"], values["more"], values["size"]) == (
