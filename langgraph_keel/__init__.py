@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from langgraph_keel.tools.node_cache import KeelCache
     from langgraph_keel.tools.policy import ToolPolicy
     from langgraph_keel.tools.stats import CacheStats
-    from langgraph_keel.upgrades.chain import Upgrade, upgrade
+    from langgraph_keel.upgrades.chain import upgrade
     from langgraph_keel.upgrades.state import StoredState
 
 __version__ = "0.1.0"
@@ -150,7 +150,7 @@ _NAMES = {
     "tools.node_cache": ("KeelCache",),
     "tools.policy": ("ToolPolicy",),
     "tools.stats": ("CacheStats",),
-    "upgrades.chain": ("Upgrade", "upgrade"),
+    "upgrades.chain": ("upgrade",),
     "upgrades.state": ("StoredState",),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
@@ -263,7 +263,6 @@ __all__ = [
     "Unread",
     "UnsafeStore",
     "UnstorableValue",
-    "Upgrade",
     "UpgradeFailed",
     "Usage",
     "ValueRefused",

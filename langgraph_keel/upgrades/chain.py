@@ -17,7 +17,6 @@ ClassChange: TypeAlias = type | str | Callable[[Any], Any]
 """What becomes of stored values of a class: the class that they are of now, or what is made of their fields."""
 
 
-@publish
 @dataclass(frozen=True, slots=True)
 class Upgrade:
     """One step from a version of an application's state to a later one (`upgrade` makes it).
