@@ -510,6 +510,10 @@ def replies_of(request: Request, rows: list[Rows]) -> list[Rows]:
     return rows if len(request.statements) == 1 else rows[1:-1]
 
 
+# Of a pipeline on a connection of the user's, nothing may be prepared: if one statement fails, the server skips the
+# others, and psycopg takes them for prepared.
+
+
 def _run(connection: Connection, request: Request) -> list[Rows]:
     if isinstance(connection, OwnConnection):
         return replies_of(request, connection.wait(exchange(connection, statements_of(request))))
