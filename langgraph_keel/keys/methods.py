@@ -140,7 +140,7 @@ class KeyMethods(EngineSaver):
         left; from then on plain text is refused by every saver, whatever its keyring says. Of what is deleted or
         replaced, bytes are left where the store has freed space: `saver.reclaim(full=True)` is for that.
 
-        All threads are looked at, twice or more, with five round trips for each, and more for
+        All threads are looked at, twice or more, with six round trips for each, and more for
         long ones. In memory are the names of all
         threads, and the values of 32 checkpoints at once. Of a tenant's saver it is about that tenant, else about all.
 

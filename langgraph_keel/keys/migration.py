@@ -130,15 +130,31 @@ def _read_list(
 
 
 def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
-    """Seal what a thread holds; return how many records stood there in plain text."""
-    store.chest.forget(thread_id)  # another one of this name may have come
-    graph: Graph = yield from store.inner.read_graph(thread_id)
-    if graph.epoch is not None:  # rows that no checkpoint shows, a prune that broke off has left
-        yield from store.inner.remove_rows(thread_id, live_runs(graph), graph)
-    count = yield from _seal_writes(store, thread_id, graph)
-    for first in range(0, len(graph.nodes), ENTRIES):
-        count += yield from _seal_entries(store, thread_id, graph, graph.nodes[first : first + ENTRIES])
-    return count + (yield from _seal_shelves(store, thread_id))
+    """Seal what a thread holds; return how many records stood there in plain text.
+
+    Again if a checkpoint that was there is not found any more, as it was removed or put again: one that was put after
+    it, and was not there yet, may show the rows that it has shown.
+
+    Raises:
+        StoreBusy: That was so each time.
+    """
+    count = 0
+    for _ in range(ROUNDS):
+        store.chest.forget(thread_id)  # another one of this name may have come
+        graph: Graph = yield from store.inner.read_graph(thread_id)
+        if graph.epoch is not None:  # rows that no checkpoint shows, a prune that broke off has left
+            yield from store.inner.remove_rows(thread_id, live_runs(graph), graph)
+            graph = yield from store.inner.read_graph(thread_id)  # files have other stamps now
+        count += yield from _seal_writes(store, thread_id, graph)
+        missing = 0
+        for first in range(0, len(graph.nodes), ENTRIES):
+            nodes = graph.nodes[first : first + ENTRIES]
+            found, sealed = yield from _seal_entries(store, thread_id, graph, nodes)
+            missing += len(nodes) - found
+            count += sealed
+        if not missing:
+            return count + (yield from _seal_shelves(store, thread_id))
+    raise StoreBusy(f"thread {thread_id!r} was looked at {ROUNDS} times, and checkpoints were removed each time")
 
 
 def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
@@ -155,8 +171,12 @@ def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
         after = page[-1]
 
 
-def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Sequence[Node]) -> Plan[int]:
-    """Seal the rows of some entries, and then the entries, which say what the rows are."""
+def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Sequence[Node]) -> Plan[tuple[int, int]]:
+    """Seal the rows of some entries, and then the entries, which say what the rows are.
+
+    Returns:
+        How many of the entries were there, and how many records stood there in plain text.
+    """
     entries = [Entry(node.address, node.parent, node.stamp, node.header, node.refs, node.run_id) for node in nodes]
     found: Sequence[Found] = yield from store.inner.read_values(entries)
     rows = {
@@ -168,7 +188,7 @@ def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Seque
     plain = {place: row for place, (row, _) in rows.items() if _is_plain(row.body)}
     entries = [entry for entry in entries if _is_plain(entry.header)]
     if not plain and not entries:
-        return 0
+        return len(found), 0
     seals = yield from store.seals(thread_id)
     opener = yield from store.opener(thread_id, [row.body for row, _ in rows.values()])
     opened = {
@@ -191,7 +211,7 @@ def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Seque
             headers[entry.stamp] = seals.header(entry.header, entry.address, entry.parent, entry.run_id, digests)
     if headers:
         yield from store.inner.replace_plain(thread_id, Replacement(graph.epoch, headers=headers))
-    return len(plain) + len(entries)
+    return len(found), len(plain) + len(entries)
 
 
 def _parts(rows: dict[tuple[str, str, int], Row]) -> Iterator[Collection[tuple[str, str, int]]]:

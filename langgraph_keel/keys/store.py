@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -169,9 +169,10 @@ class SealedStore(Store[Any, Any]):
 
     def _scan(self, query: Query) -> Plan[Sequence[Entry]]:
         entries: Sequence[Entry] = yield from self.inner.scan(query)
+        accepts_plain = yield from self._accepts_plain(entry.header for entry in entries)
         opened = []
         for entry in entries:
-            seals = yield from self.opener(entry.address.thread_id, [entry.header])
+            seals = yield from self.opener(entry.address.thread_id, [entry.header], accepts_plain)
             found, digests = seals.open_entry(entry)
             self._learn(entry, digests)
             opened.append(found)
@@ -184,12 +185,14 @@ class SealedStore(Store[Any, Any]):
     def _read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         found: Sequence[Found] = yield from self.inner.read_values(entries)
         asked = {entry.stamp: entry for entry in entries}
+        accepts_plain = yield from self._accepts_plain(_bodies_of(found))
         opened = []
         for each in found:
             entry = asked[each.entry.stamp]
             # Some stores give back the entry that they were given, which is open.
             is_open = each.entry.header == entry.header
-            opened.append((yield from self._open_found(each, entry.refs, is_part=True, is_open=is_open)))
+            part = yield from self._open_found(each, accepts_plain, entry.refs, is_part=True, is_open=is_open)
+            opened.append(part)
         return opened
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
@@ -198,9 +201,10 @@ class SealedStore(Store[Any, Any]):
 
     def _read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
         found: Sequence[Found] = yield from self.inner.read_history(address, channels)
+        accepts_plain = yield from self._accepts_plain(_bodies_of(found))
         opened = []
         for each in found:
-            opened.append((yield from self._open_found(each, channels, is_part=True)))
+            opened.append((yield from self._open_found(each, accepts_plain, channels, is_part=True)))
         return opened
 
     def read_graph(self, thread_id: str) -> Plan[Graph]:
@@ -298,10 +302,11 @@ class SealedStore(Store[Any, Any]):
         return opened
 
     def _open_threads(self, page: Sequence[Listed]) -> Plan[Sequence[Listed]]:
+        accepts_plain = yield from self._accepts_plain(head.header for _, head in page if head)
         opened: list[Listed] = []
         for info, head in page:
             if head:
-                seals = yield from self.opener(info.thread_id, [head.header])
+                seals = yield from self.opener(info.thread_id, [head.header], accepts_plain)
                 head, digests = seals.open_entry(sealed := head)
                 self._learn(sealed, digests)
             opened.append((info, head))
@@ -384,10 +389,21 @@ class SealedStore(Store[Any, Any]):
             return ()
         return (yield from self._hide(marks))
 
-    def opener(self, thread_id: str | None, bodies: Sequence[bytes]) -> Plan[Seals]:
-        """Return what opens records of a thread, or of what threads share. No trip if its keys are known."""
+    def _accepts_plain(self, bodies: Iterable[bytes]) -> Plan[bool]:
+        """Return whether there is plain text among some records, and it is taken as it is."""
+        return any(key_in(body) is None for body in bodies) and (yield from self.chest.accepts_plain())
+
+    def opener(self, thread_id: str | None, bodies: Sequence[bytes], accepts_plain: bool | None = None) -> Plan[Seals]:
+        """Return what opens records of a thread, or of what threads share. No trip if its keys are known.
+
+        Args:
+            thread_id: The thread; `None` is what threads share.
+            bodies: The records.
+            accepts_plain: Whether those in plain text are taken as they are; `None` if that was not looked up yet.
+        """
         names = {key_in(body) for body in bodies}
-        accepts_plain = None in names and (yield from self.chest.accepts_plain())
+        if accepts_plain is None:
+            accepts_plain = yield from self._accepts_plain(bodies)
         if names <= {None}:
             if accepts_plain or not names:
                 return Seals("", None, accepts_plain=accepts_plain)
@@ -412,12 +428,19 @@ class SealedStore(Store[Any, Any]):
             return (yield from read())
 
     def _open_found(
-        self, found: Found, only: Collection[str] | None = None, *, is_part: bool = False, is_open: bool = False
+        self,
+        found: Found,
+        accepts_plain: bool | None = None,
+        only: Collection[str] | None = None,
+        *,
+        is_part: bool = False,
+        is_open: bool = False,
     ) -> Plan[Found]:
         """Return an entry, opened, and proved to be what was put.
 
         Args:
             found: The entry, sealed.
+            accepts_plain: As for `opener`.
             only: The channels whose rows were asked for; `None` is all that it shows.
             is_part: Whether it may show less than was put: it is a ghost, or less was asked for.
             is_open: Whether its header was opened before.
@@ -425,7 +448,7 @@ class SealedStore(Store[Any, Any]):
         entry, address = found.entry, found.entry.address
         bodies = [row.body for rows in found.rows.values() for row in rows]
         bodies += [batch.body for batch in found.batches] + ([] if is_open else [entry.header])
-        seals = yield from self.opener(address.thread_id, bodies)
+        seals = yield from self.opener(address.thread_id, bodies, accepts_plain)
         rows = {name: seals.open_rows(each, address, name) for name, each in found.rows.items()}
         batches = [seals.open_batch(batch, address) for batch in found.batches]
         if is_open:
@@ -498,6 +521,14 @@ def _goes_on(before: Ref, ref: Ref) -> bool:
     count = len(before.runs)
     is_same = ref.kind is before.kind and ref.runs[:count] == before.runs
     return is_same and all(lo >= NEW for lo, _ in ref.runs[count:])
+
+
+def _bodies_of(found: Sequence[Found]) -> Iterator[bytes]:
+    """Yield all that is sealed of some entries."""
+    for each in found:
+        yield each.entry.header
+        yield from (row.body for rows in each.rows.values() for row in rows)
+        yield from (batch.body for batch in each.batches)
 
 
 class _PlainFound(SealBroken):

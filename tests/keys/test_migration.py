@@ -37,7 +37,7 @@ def store(stores: Any, backend: str) -> Iterator[Any]:
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
-@pytest.mark.parametrize("backend", sized(["memory"], ["sqlite"], BACKENDS))
+@pytest.mark.parametrize("backend", sized(["memory"], ["memory"], BACKENDS))
 def test_every_feature_is_as_it_was(store: Any, backend: str) -> None:
     def open_(**options: Any) -> KeelSaver:
         saver: KeelSaver = store.open(**options)
@@ -167,6 +167,35 @@ def test_runs_write_meanwhile(store: Any, backend: str) -> None:
             assert found.checkpoint["channel_values"]["list"][-1] == f"<{count}> of the list"
             assert len(list(saver.list(at(f"t{number}")))) > 0
     assert b"> of the list" not in store.raw()
+
+
+@pytest.mark.parametrize("backend", ["memory", "files"])
+def test_rows_are_found_that_only_a_newer_checkpoint_shows(store: Any, backend: str) -> None:
+    """Before each request: somebody puts a checkpoint that shows rows in plain text, and prunes those before it."""
+    trip, happened = 0, True
+    while happened:
+        store.wipe()
+        with store.open() as saver:
+            config = at("t")
+            for nth in range(1, 5):
+                config = saver.put(config, numbered(nth), {"source": "loop", "step": nth, "parents": {}}, {})
+        with store.open(encryption=MIGRATING) as other, store.open(encryption=MIGRATING) as saver:
+
+            def go_on(other: KeelSaver = other) -> None:
+                found: Any = other.get_tuple(at("t"))
+                number = len(found.checkpoint["channel_values"]["list"]) + 1
+                other.put(found.config, numbered(number), {"source": "loop", "step": number, "parents": {}}, {})
+                other.prune(["t"])
+
+            go_on()
+            meanwhile = Meanwhile(trip, go_on)
+            assert with_tap(saver, meanwhile).migrate_keys().is_done
+            happened = meanwhile.happened
+        with store.open(encryption=STRICT) as saver:
+            found: Any = saver.get_tuple(at("t"))
+            assert len(found.checkpoint["channel_values"]["list"]) == (6 if happened else 5)
+        trip += 1
+    assert trip > 10
 
 
 def numbered(number: int) -> Any:

@@ -113,6 +113,6 @@ def test_a_rotation_is_cut_off_at_each_request_and_done_again(stores: Any, backe
             assert [length(each, "t") for each in (saver, saver.for_tenant("acme"), saver.for_tenant("bolt"))] == [
                 1
             ] * 3
-        cut += 1
+        cut += sized(3, 3, 1)
     assert cut > 5
     store.wipe()
