@@ -410,7 +410,7 @@ class KeelSaver(
         engine, left = self.engine, limit
         while query is not None and left != 0:
             entries, query = engine.run(page(engine.session, query, filter))
-            unpacker = Unpacker(engine.session.codec)
+            unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame)
             for found in engine.run(load(engine.session, entries[:left])):
                 left = left if left is None else left - 1
                 yield engine.run(revive(engine.session, found, unpacker, "named"))
@@ -428,7 +428,7 @@ class KeelSaver(
         engine, left = self.engine, limit
         while query is not None and left != 0:
             entries, query = await engine.arun(page(engine.session, query, filter))
-            unpacker = Unpacker(engine.session.codec)
+            unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame)
             for found in await engine.arun(load(engine.session, entries[:left])):
                 left = left if left is None else left - 1
                 yield await engine.arun(revive(engine.session, found, unpacker, "named"))

@@ -35,7 +35,16 @@ from langgraph_keel.engine.config import (
     must_follow_head,
     text_of,
 )
-from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
+from langgraph_keel.engine.encoding.values import (
+    Known,
+    Unpacker,
+    is_inline,
+    known_values,
+    learn,
+    next_version,
+    rebase,
+    remember,
+)
 from langgraph_keel.engine.entries import (
     HIDDEN,
     STATE,
@@ -94,6 +103,8 @@ from langgraph_keel.errors import (
 _log = logging.getLogger(__name__)
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
+GATHERED = 1 << 18
+"""Bytes of packed items up to which they are kept in one piece: of more, decoding them takes nearly all the time."""
 
 
 @record
@@ -333,6 +344,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
         found = yield from session.store.read_known(address, base.stamp)
     if found is None:
         return None
+    known = base if isinstance(found, Unchanged) else None
     if isinstance(found, Unchanged):
         assert base is not None, "a store knows what nobody has named"
         found = base.refresh(found)
@@ -340,11 +352,24 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"
     unpacker = Unpacker(session.codec, session.memo.open_frame)
-    reading.result = result = yield from _revive(session, found, unpacker, origin, reading)
+    reading.result = result = yield from _revive(session, found, unpacker, origin, reading, known)
     if base is None and not reading.is_revived:
         session.memo.set(key, _base_of(session, found, result, runs))
     yield from tell(session.hooks.read, session, reading)
     return reading.result
+
+
+def _known_values(session: Session, base: KnownEntry, found: Found, unpacker: Unpacker) -> dict[str, Any]:
+    """Return the values of a checkpoint that is known. What can be changed is made of what was read, afresh."""
+    texts = known_values(base.channels, session.codec)
+    refs = {name: known.ref for name, known in base.channels.items() if name not in texts}
+    if base.gathered is None:
+        gathered = unpacker.gather(refs, found.rows)
+        if len(gathered.data) <= GATHERED:
+            session.memo.keep(_key(base.entry.address), base, gathered)
+    else:
+        gathered = base.gathered
+    return texts | unpacker.values_of(gathered, refs, found.rows, found.entry.address)
 
 
 def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool) -> KnownEntry:
@@ -357,7 +382,9 @@ def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool
     for name, ref in refs.items():
         if ref.kind is not Kind.INLINE:
             rows = found.rows.get(name, ())
-            channels[name] = learn(values[name], ref, rows, session.codec) if runs else remember(ref, rows)
+            channels[name] = (
+                learn(values[name], ref, rows, session.codec) if runs else remember(values[name], ref, rows)
+            )
     return KnownEntry(found.entry, channels, versions_of(result.checkpoint))
 
 
@@ -367,7 +394,12 @@ def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -
 
 
 def _revive(
-    session: Session, found: Found, unpacker: Unpacker, origin: Origin, reading: Reading | None
+    session: Session,
+    found: Found,
+    unpacker: Unpacker,
+    origin: Origin,
+    reading: Reading | None,
+    known: KnownEntry | None = None,
 ) -> Plan[CheckpointTuple]:
     entry = found.entry
     where = entry.address
@@ -379,7 +411,11 @@ def _revive(
         if STATE in header.about:
             _check_newer(session, where, header.about)
         # In the order in which they were put: refs keep it.
-        values = dict.fromkeys(entry.refs) | header.inline | unpacker.values(entry.refs, found.rows, where)
+        values = dict.fromkeys(entry.refs) | header.inline
+        if known is None:
+            values |= unpacker.values(entry.refs, found.rows, where)
+        else:
+            values |= _known_values(session, known, found, unpacker)
         writes, beside = unpack_batches(found.batches, session.codec, where)
         if beside:
             _check_newer(session, where, {}, beside)

@@ -81,8 +81,9 @@ def configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         InvalidConfig: It has none.
     """
-    values = config.get("configurable") if isinstance(config, Mapping) else None
-    if not isinstance(values, Mapping):
+    # A question to an abstract class takes as long as all the rest.
+    values = config.get("configurable") if type(config) is dict or isinstance(config, Mapping) else None
+    if type(values) is not dict and not isinstance(values, Mapping):
         raise InvalidConfig(
             f"config has no 'configurable' mapping: pass {{'configurable': {{'thread_id': ...}}}}, not {config!r}"
         )

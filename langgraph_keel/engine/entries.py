@@ -274,6 +274,7 @@ def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> Address | None:
 # -- what is next ------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(4096)
 def is_trigger(channel: str) -> bool:
     """Return whether the value of a channel decides which nodes run."""
     return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)

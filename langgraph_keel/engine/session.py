@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, open_frame
-from langgraph_keel.engine.encoding.values import Known
+from langgraph_keel.engine.encoding.values import Gathered, Known
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
@@ -72,13 +72,15 @@ class KnownEntry:
         entry: The entry.
         channels: What stands in items.
         versions: The versions of its channels.
+        gathered: The items of its channels in one piece, once it was read again; not of texts, and not if it is large.
         weight: Bytes this takes in memory, about.
     """
 
-    __slots__ = ("channels", "entry", "versions", "weight")
+    __slots__ = ("channels", "entry", "gathered", "versions", "weight")
 
     def __init__(self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any]) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
+        self.gathered: Gathered | None = None
         self.weight = (
             1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in channels.values()])
         )
@@ -106,12 +108,16 @@ class Memo:
 
     def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
         self._entries = entries
-        self._room = nbytes
+        self._room = self._most = nbytes
         self._bases: OrderedDict[tuple[str, str], tuple[KnownEntry, int]] = OrderedDict()
         self._contents: OrderedDict[bytes, bytes] = OrderedDict()
         self._contents_room = CONTENTS
         self.lock = Lock()
         _memos.add(self)
+
+    def empty(self) -> Memo:
+        """Return one of the same size that knows nothing."""
+        return Memo(self._entries, self._most)
 
     def get(self, key: tuple[str, str]) -> KnownEntry | None:
         """Return what is known of a (thread, namespace)."""
@@ -123,13 +129,23 @@ class Memo:
 
     def set(self, key: tuple[str, str], base: KnownEntry) -> None:
         """Remember `base`, forgetting others if there is no room."""
-        weight = base.weight
         with self.lock:
-            self._remove(key)
-            self._bases[key] = base, weight
-            self._room -= weight
-            while self._bases and (len(self._bases) > self._entries or self._room < 0):
-                self._remove(next(iter(self._bases)))
+            self._set(key, base)
+
+    def _set(self, key: tuple[str, str], base: KnownEntry) -> None:
+        self._remove(key)
+        self._bases[key] = base, base.weight
+        self._room -= base.weight
+        while self._bases and (len(self._bases) > self._entries or self._room < 0):
+            self._remove(next(iter(self._bases)))
+
+    def keep(self, key: tuple[str, str], base: KnownEntry, gathered: Gathered) -> None:
+        """Keep what was gathered of `base` with it, if that is what is known still."""
+        with self.lock:
+            if key in self._bases and self._bases[key][0] is base and base.gathered is None:
+                base.gathered = gathered
+                base.weight += len(gathered.data)
+                self._set(key, base)
 
     def forget(self, key: tuple[str, str]) -> None:
         """Forget a (thread, namespace)."""
@@ -402,7 +418,10 @@ class Engine:
 
     def with_serde(self, serde: SerializerProtocol) -> Engine:
         """Return an engine on the same store whose plans encode values so."""
-        return replace(self, session=replace(self.session, codec=Codec(serde)))
+        codec, memo = Codec(serde), self.session.memo
+        if not (codec.is_own and self.session.codec.is_own):
+            memo = memo.empty()  # what one serializer was given, another need not give back
+        return replace(self, session=replace(self.session, codec=codec, memo=memo))
 
     def with_drivers(
         self, driver: Driver[Any, Any] | None = None, async_driver: AsyncDriver[Any, Any] | None = None

@@ -250,6 +250,18 @@ def _stretches(count: int, parts: Mapping[int, Part]) -> Iterator[tuple[int, int
         start = end + 1
 
 
+def value_of(part: Part) -> Any:
+    """Return the value of a part that consists of texts, in fresh containers; `None` of any other."""
+    if isinstance(part, Text):
+        return part.value
+    if part.spans or part.kind not in (dict, list):
+        return None
+    values = [value_of(part.parts[place]) for place in range(len(part.digests))]
+    if None in values:
+        return None
+    return values if part.kind is list else dict(zip(part.names or (), values, strict=True))
+
+
 # -- comparing -------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import field
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -46,6 +46,7 @@ from langgraph_keel.engine.encoding.trees import (
     learn_tree,
     next_tree,
     replay,
+    value_of,
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, record
 from langgraph_keel.engine.serde.serializer import Codec, digest, join_plain, pack_elements, short_digest, too_large
@@ -56,6 +57,7 @@ TRIES = 3
 """How often a value is looked at that another thread changes meanwhile, before it is stored as a whole."""
 SHORT = 64
 """Longest text that stands in the header."""
+NO_ITEMS = array_header(0)
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
@@ -71,6 +73,8 @@ RUN_COST = 6
 """Bytes that a run takes in an entry, about."""
 BLOCK = 32
 """Elements that are packed in one go: what they take is to stay in the processor's cache."""
+FEW = 8
+"""Elements up to which each is looked for among all; for more, it pays to make a table of them."""
 
 
 @record
@@ -115,16 +119,23 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
     if known is None:
         return _write_list(value, codec.marks(value), codec), ()
     same = _same_blocks(value, known)
+    stop = _same_end(value, same, known)
     try:
-        marks = codec.marks(value[same:])
+        marks = codec.marks(value[same:stop])
     except UnstorableValue:
         codec.marks(value)  # says where in all of it
         raise
     hashes = _hashes_of(marks)
+    if stop < len(value) and hashes != known.hashes[same:stop]:
+        hashes = known.hashes[:same] + hashes + known.hashes[stop:]
+        return _rearrange(value, same, stop, marks, hashes, known, codec)
+    if stop < len(value):  # only in what has no proof, as bytes are in it
+        marks += codec.marks(value[stop:])
+        hashes = _hashes_of(marks)
     rest = known.hashes[same:]
     if hashes[: len(rest)] == rest:
         return _append_elements(value, same, marks, hashes, known, codec)
-    return _rearrange(value, same, marks, known.hashes[:same] + hashes, known, codec)
+    return _rearrange(value, same, len(value), marks, known.hashes[:same] + hashes, known, codec)
 
 
 def _same_blocks(value: list[Any], known: KnownList) -> int:
@@ -137,6 +148,19 @@ def _same_blocks(value: list[Any], known: KnownList) -> int:
         same += BLOCK
     end = len(known.hashes)
     return end if known.tail is not None and pack_elements(value[same:end]) == known.tail else same
+
+
+def _same_end(value: list[Any], same: int, known: KnownList) -> int:
+    """Return from which element on all are proved to be what they were, in a list that is as long as it was."""
+    stop, count = len(known.proofs) * BLOCK, len(value)
+    if count != len(known.hashes) or same >= stop or known.tail is None or pack_elements(value[stop:]) != known.tail:
+        return count
+    for proof in reversed(known.proofs):
+        packed = pack_elements(value[stop - BLOCK : stop]) if proof and stop - BLOCK > same else None
+        if packed is None or digest(packed) != proof:
+            break
+        stop -= BLOCK
+    return stop
 
 
 def _prove_rest(
@@ -219,9 +243,9 @@ def _append_elements(
 
 
 def _rearrange(
-    value: list[Any], same: int, marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
+    value: list[Any], same: int, stop: int, marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return the version after `known`, in which any element may have changed; `marks` are those from `same` on."""
+    """Return the version after `known`, in which elements from `same` to `stop`, of these marks, may have changed."""
     runs, changed = _pieces(hashes, known)
     debt = known.debt + RUN_COST * len(runs)
     if marks and debt > sum(map(len, marks)) * len(value) // len(marks) + 4096:
@@ -231,7 +255,9 @@ def _rearrange(
     rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
     payloads = _pack_elements(value, marks, same, changed, codec)
     loose = NOTHING if repacks else loose
-    proofs, tail = _prove_rest(value, marks, same, known.proofs[: same // BLOCK])
+    proofs, tail = _prove_rest(value[:stop], marks, same, known.proofs[: same // BLOCK])
+    if stop < len(value):
+        proofs, tail = [*proofs, *known.proofs[stop // BLOCK :]], known.tail
     return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads), repacks
 
 
@@ -282,19 +308,27 @@ def _cut(runs: Sequence[Run], start: int, stop: int) -> Iterator[Run]:
 
 def _find_pieces(hashes: array[int], positions: range, known: KnownList) -> tuple[list[Run], list[int]]:
     """As `_pieces`, of the elements at these positions."""
-    numbers = numbers_of(known.ref.runs)
-    places = {mark: place for place, mark in reversed(list(enumerate(known.hashes)))}
+    numbers: Sequence[int] = ()
+    places: Mapping[int, int] | None = None
+    if len(positions) > FEW:
+        places = {mark: place for place, mark in reversed(list(enumerate(known.hashes)))}
     runs: list[Run] = []
     changed: list[int] = []
     after = positions.start
     for position in positions:
         mark = hashes[position]
         # The element after the one just found comes first: equal elements then stay in one run.
-        place = after if after < len(numbers) and known.hashes[after] == mark else places.get(mark)
+        if after < len(known.hashes) and known.hashes[after] == mark:
+            place: int | None = after
+        elif places is None:
+            place = known.hashes.index(mark) if mark in known.hashes else None
+        else:
+            place = places.get(mark)
         if place is None:
             number = NEW + len(changed)
             changed.append(position)
         else:
+            numbers = numbers or numbers_of(known.ref.runs)
             number, after = numbers[place], place + 1
         runs.append((number, number + 1))
     return runs, changed
@@ -313,6 +347,7 @@ class KnownWhole:
         proof: The digest of its fingerprint.
         weight: Bytes this takes in memory, about.
         fresh: The row that holds it, if it is new.
+        text: The value itself, if it is a text.
     """
 
     ref: Ref
@@ -320,11 +355,12 @@ class KnownWhole:
     proof: int
     weight: int
     fresh: tuple[Row, ...] = ()
+    text: str | bytes | None = None
 
     def with_number(self, first: int) -> KnownWhole:
         """Return itself after its item got its number, `first`."""
         ref = Ref(Kind.WHOLE, resolve(self.ref.runs, first))
-        return KnownWhole(ref, number_rows(self.fresh, first), self.proof, self.weight)
+        return KnownWhole(ref, number_rows(self.fresh, first), self.proof, self.weight, text=self.text)
 
 
 @record
@@ -335,12 +371,14 @@ class KnownRows:
         ref: The numbers of its items.
         rows: The rows that hold them.
         weight: Bytes this takes in memory, about.
+        text: The value itself, if it is a text.
         fresh: Nothing in it is new.
     """
 
     ref: Ref
     rows: Sequence[Row]
     weight: int
+    text: str | bytes | None = None
     fresh: tuple[Row, ...] = ()
 
     def with_number(self, first: int) -> KnownRows:
@@ -365,6 +403,8 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     Raises:
         UnstorableValue: The serializer cannot store it; nothing was changed.
     """
+    if type(value) in (str, bytes) and known is not None and _known_value(known) is value:
+        return known, ()
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
     if type(value) is list:
@@ -401,8 +441,13 @@ def _next_whole(value: Any, known: Known | None, codec: Codec) -> KnownWhole:
     proof = digest(mark)
     if isinstance(known, KnownWhole) and known.proof == proof:
         return known
-    fresh = rows_of((codec.pack_marked(value, mark),))
-    return KnownWhole(Ref(Kind.WHOLE, ((NEW, NEW + 1),)), (), proof, 300 + weight_of(fresh), fresh)
+    fresh, text = rows_of((codec.pack_marked(value, mark),)), _text_of(value)
+    weight = 300 + weight_of(fresh) + len(text or "")
+    return KnownWhole(Ref(Kind.WHOLE, ((NEW, NEW + 1),)), (), proof, weight, fresh, text)
+
+
+def _text_of(value: Any) -> str | bytes | None:
+    return value if type(value) in (str, bytes) else None
 
 
 def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
@@ -424,8 +469,27 @@ def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
 Opener: TypeAlias = Callable[[bytes], bytes]
 
 
+@record
+class Gathered:
+    """The items of a checkpoint's channels, as they are packed.
+
+    Attributes:
+        data: All of them, as one array.
+        single: The channels that have one item each, and their rows; these come first.
+        others: Each other channel, its reference, its rows, and where in the array its items begin and end.
+        texts: Channels whose value is known, as it is a text.
+    """
+
+    data: bytes = NO_ITEMS
+    single: Mapping[str, Row] = field(default_factory=dict)
+    others: Sequence[tuple[str, Ref, Sequence[Row], int, int]] = ()
+    texts: Mapping[str, str | bytes] = field(default_factory=dict)
+
+
 class Unpacker:
-    """Turns rows into items. One unpacker serves several versions: a row they share is decompressed once.
+    """Turns rows into items.
+
+    One unpacker serves several versions: a row they share is decompressed once, and a text in it decoded once.
 
     Args:
         codec: What decodes the items.
@@ -436,6 +500,7 @@ class Unpacker:
         self._codec = codec
         self._opener: Opener = (lambda body: remember(body, codec.open)) if remember else codec.open
         self._contents: dict[int, bytes] = {}
+        self._texts: dict[int, str | bytes] = {}
 
     def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         """Return fresh objects for the items in `runs`, in order.
@@ -493,42 +558,70 @@ class Unpacker:
             CorruptStore: As `items`, naming the channel too.
             RefusedType: Likewise.
         """
-        stored = {channel: ref for channel, ref in refs.items() if ref.kind is not Kind.INLINE}
-        with _no_collection():
-            found = self._values_together(stored, rows) if len(stored) > 1 else {}
-            for channel, ref in stored.items():
-                if channel not in found:
-                    found[channel] = self._channel(channel, ref, rows.get(channel, ()), where)
-        return found
+        return self.values_of(self.gather(refs, rows), refs, rows, where)
 
-    def _values_together(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-        """Return the values of channels, decoded in one go; none of them if something is wrong with one.
+    def values_of(
+        self, gathered: Gathered, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address
+    ) -> dict[str, Any]:
+        """As `values`, of what was gathered of them before."""
+        # Without the cyclic collector while thousands of fresh objects appear at once. None of them is garbage, but by
+        # their number they make it walk the whole heap of the program again and again: that was 18 of 45 ms for ten
+        # versions of 1000 messages. If two threads are in here, the first to leave switches it on.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            found = self._decode(gathered)
+            for channel, ref in refs.items():
+                if channel not in found and ref.kind is not Kind.INLINE:
+                    found[channel] = self._channel(channel, ref, rows.get(channel, ()), where)
+            return found
+        finally:
+            if collects:
+                gc.enable()
+
+    def gather(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> Gathered:
+        """Return the items of channels as they are packed, to be decoded in one go; of none if a row is damaged.
 
         Of a state of 50 channels, by themselves they took 890 µs instead of 150. Most have one item in one row.
         """
+        texts: dict[str, str | bytes] = {}
         single: dict[str, Row] = {}
-        others: dict[str, Sequence[Row]] = {}
+        several: dict[str, Sequence[Row]] = {}
         for channel, ref in refs.items():
             of, runs = rows.get(channel, ()), ref.runs
+            if len(of) > len(runs) == 1:
+                of = rows_in(of, runs)
             if len(of) == len(runs) == 1 and of[0].count == 1 and ref.kind is not Kind.LIST:
-                if runs[0] == (of[0].lo, of[0].lo + 1):
+                if id(of[0]) in self._texts:
+                    texts[channel] = self._texts[id(of[0])]
+                elif runs[0] == (of[0].lo, of[0].lo + 1):
                     single[channel] = of[0]
-            elif not _overlap(runs):
-                others[channel] = rows_in(of, runs)
-        counts = {channel: sum([row.count for row in of]) for channel, of in others.items()}
+            elif ref.kind is not Kind.INLINE and not _overlap(runs):
+                several[channel] = rows_in(of, runs)
         try:
-            every = chain(single.values(), *others.values())
-            contents = [raw_item(row) or self._content(row) for row in every]
-            count = len(single) + sum(counts.values())
-            opened = self._codec.unpack_items(array_header(count) + b"".join(contents))
-            found, at = dict(zip(single, opened, strict=False)), len(single)
-            for channel, of in others.items():
-                ref, end = refs[channel], at + counts[channel]
-                found[channel] = _value_of(ref.kind, _pick(ref.runs, of, opened[at:end]))
-                at = end
+            contents = [raw_item(row) or self._content(row) for row in chain(single.values(), *several.values())]
+        except CorruptStore:
+            return Gathered()
+        count, others = len(single), []
+        for channel, of in several.items():
+            start, count = count, count + sum([row.count for row in of])
+            others.append((channel, refs[channel], of, start, count))
+        return Gathered(b"".join((array_header(count), *contents)), single, others, texts)
+
+    def _decode(self, gathered: Gathered) -> dict[str, Any]:
+        """Return the values of what was gathered; of none if something is wrong with one, to say which."""
+        try:
+            opened = self._codec.unpack_items(gathered.data)
+            found: dict[str, Any] = dict(zip(gathered.single, opened, strict=False))
+            found.update(gathered.texts)
+            for channel, row in gathered.single.items():
+                if type(found[channel]) is str:
+                    self._texts[id(row)] = found[channel]
+            for channel, ref, rows, start, stop in gathered.others:
+                found[channel] = _value_of(ref.kind, _pick(ref.runs, rows, opened[start:stop]))
             return found
         except (ValueRefused, CorruptStore, LookupError):
-            return {}  # one by one, to say which
+            return {}
 
     def _channel(self, channel: str, ref: Ref, rows: Sequence[Row], where: Address) -> Any:
         try:
@@ -567,23 +660,6 @@ def _value_of(kind: Kind, items: list[Any]) -> Any:
     return replay(items) if kind is Kind.TREE else items[0]
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the cyclic collector from running while thousands of fresh objects appear at once.
-
-    None of them is garbage, but by their number they make it walk the whole heap of the program again and again: that
-    was 18 of 45 ms for ten versions of 1000 messages. If two threads are in here, the first to leave switches it on.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def _overlap(runs: Sequence[Run]) -> bool:
     if len(runs) < 2:
         return False
@@ -597,12 +673,32 @@ def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known:
         return learn_list(value, ref, rows, codec)
     if ref.kind is Kind.TREE and (known := learn_tree(value, ref, rows, codec)) is not None:
         return known
-    return KnownWhole(ref, rows, digest(codec.fingerprint(value)), 300 + weight_of(rows))
+    text = _text_of(value)
+    weight = 300 + weight_of(rows) + len(text or "")
+    return KnownWhole(ref, rows, digest(codec.fingerprint(value)), weight, text=text)
 
 
-def remember(ref: Ref, rows: Sequence[Row]) -> KnownRows:
+def remember(value: Any, ref: Ref, rows: Sequence[Row]) -> KnownRows:
     """Return what was read, to be looked at when there is a next version."""
-    return KnownRows(ref, rows, 200 + weight_of(rows))
+    text = _text_of(value)
+    return KnownRows(ref, rows, 200 + weight_of(rows) + len(text or ""), text)
+
+
+def known_values(channels: Mapping[str, Known], codec: Codec) -> dict[str, Any]:
+    """Return the values that are known themselves: texts, which nobody can change, and what consists of them.
+
+    Another serializer may give back something else than it was given.
+    """
+    if not codec.is_own:
+        return {}
+    found = {name: _known_value(known) for name, known in channels.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _known_value(known: Known) -> Any:
+    if isinstance(known, KnownTree):
+        return value_of(known.tree)
+    return None if isinstance(known, KnownList) else known.text
 
 
 def _look_at(known: KnownRows, codec: Codec) -> Known | None:

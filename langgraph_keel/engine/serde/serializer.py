@@ -457,7 +457,10 @@ def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, b
         # at once. It is left alone: switching it off would be felt by every thread of the program.
         if policy.shows:
             return [message_or_unread(item, policy) if item[0] == 1 else _item(item, loads) for item in items]
-        return [message_of(item) if item[0] == 1 else _item(item, loads) for item in items]
+        return [
+            message_of(item) if item[0] == 1 else item[1] if item[0] == 0 and len(item) == 2 else _item(item, loads)
+            for item in items
+        ]
     except _SHAPE_ERRORS as error:
         raise _translate(error) from error
 
@@ -466,7 +469,7 @@ _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
-    if item[0] == 0 and len(item) == 2:
+    if item[0] == 0 and len(item) == 2:  # most are, and a call takes as long as the rest
         return item[1]
     if item[0] != 2 or len(item) != 3:
         raise CorruptStore(f"unknown kind of stored item: {item[0]!r}")
@@ -499,7 +502,7 @@ def _replace_records(root: list[Any], policy: TypePolicy) -> None:
 def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Iterable[tuple[Any, Any]]) -> None:
     for key, part in parts:
         kind = type(part)
-        if kind is list or kind is dict:
+        if (kind is list or kind is dict) and part:
             places.append((parent, key, part))
         elif kind is Mark and key != 0:
             raise CorruptStore("the mark of a record stands where a value should be")
@@ -532,14 +535,16 @@ class Codec:
     """Items and fingerprints by one serializer.
 
     Attributes:
+        is_own: Whether the serializer is Keel's own.
         limit: Most bytes of memory, about, that a stored value may take.
         shows: Whether it is for who only looks.
     """
 
-    __slots__ = ("_encode", "_serde", "limit", "shows")
+    __slots__ = ("_encode", "_serde", "is_own", "limit", "shows")
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
+        self.is_own = type(serde) is KeelSerializer
         self.shows = False
         self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
         self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
