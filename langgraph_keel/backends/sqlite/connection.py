@@ -88,7 +88,7 @@ def _connect_and_check(path: str, mode: str) -> sqlite3.Connection:
         f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
     )
     try:
-        if not _is_ours(connection, path):
+        if not _tables_of(connection, path):
             raise NotAKeelStore(f"{path} is an empty database, not a store of Keel")
     except BaseException:
         connection.close()
@@ -96,39 +96,43 @@ def _connect_and_check(path: str, mode: str) -> sqlite3.Connection:
     return connection
 
 
-def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """Return whether a database is Keel's; `False` if it is empty.
+def _tables_of(connection: sqlite3.Connection, path: str) -> set[str]:
+    """Return the tables of a database of Keel's; none if it is empty.
 
     Raises:
         NotAKeelStore: It holds something else.
         NewerFormat: A newer Keel wrote it.
     """
-    tables = _tables_of(connection)
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (format,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION_ID:
         if format > FORMAT:
             raise NewerFormat(f"{path} has format {format}; this Keel knows {FORMAT}: upgrade langgraph-keel")
-        return bool(tables)
+        return tables
     if not tables and application == 0:
-        return False
+        return set()
     whose = "LangGraph's SqliteSaver" if {"checkpoints", "writes"} <= tables else "another program"
     raise NotAKeelStore(f"{path} is a database of {whose}, not of Keel: choose another path")
 
 
-def _tables_of(connection: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-
-def refuse_others(connection: sqlite3.Connection, path: str) -> None:
-    """Check that a database is Keel's or empty, before anything is made beside it; `prepare` looks again.
+def is_prepared(connection: sqlite3.Connection, path: str) -> bool:
+    """Return whether a database is Keel's and has all that it should, before anything is made beside it.
 
     Raises:
         NotAKeelStore: It holds something else.
         NewerFormat: A newer Keel wrote it.
     """
-    with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn
-        _is_ours(connection, path)
+    with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn, and looks again
+        tables = _tables_of(connection, path)
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        return tables >= _LATER and mode == "wal" and sqlite3.sqlite_version_info >= OLDEST_SQLITE
+    return False
+
+
+_LATER = {"cells", "thread_index"}
+"""Tables that the first Keels did not make."""
 
 
 def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
@@ -141,12 +145,13 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Keel needs 3.35 or newer")
-    if not _is_ours(connection, path):
+    tables = _tables_of(connection, path)
+    if not tables:
         if not create:
             raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _write_ahead(connection, path)
-    missing = {"cells", "thread_index"} - _tables_of(connection)
+    missing = _LATER - tables
     if not missing:
         return
     if not create:

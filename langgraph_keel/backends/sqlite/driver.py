@@ -26,7 +26,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, RLock, Thread, current_thread, main_thread
@@ -37,9 +37,9 @@ from langgraph_keel.backends.sqlite.connection import (
     connect,
     connect_read_only,
     create_private,
+    is_prepared,
     may_only_be_read,
     prepare,
-    refuse_others,
 )
 from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.errors import (
@@ -530,7 +530,7 @@ class SqliteDriver:
         self._opened.set()
         self._starting.release()
         if not self._jobs.empty():
-            self._start()
+            self._start_writer()
 
     # -- sending -----------------------------------------------------------------------------------------------
 
@@ -547,11 +547,12 @@ class SqliteDriver:
             return self.read(request)
         if (look := self._look_first(request)) and (reply := self.read(look)) is not None:
             return reply
-        if (writer := self._writer) is not None and writer.take_turn():
+        writer = self._writer or self._start_writer()
+        if writer.take_turn():
             return writer.write_here(request)
         job = self._submit(Job(request))
-        if not self._ready:
-            self._start()
+        if not self._is_writing():
+            self._start_writer()
         if not job.wait(self.timeout):
             if job.give_up():
                 raise self._busy()
@@ -570,8 +571,8 @@ class SqliteDriver:
             if reply is not None:
                 return reply
         job = self._submit(Job(request, loop))
-        if not self._ready:
-            await loop.run_in_executor(None, self._start)
+        if not self._is_writing():
+            await loop.run_in_executor(None, self._start_writer)
         assert job.waiter is not None
         try:
             async with asyncio.timeout(self.timeout):
@@ -623,20 +624,42 @@ class SqliteDriver:
             with named_errors(self.path):
                 self._idle.put(connect_read_only(self.path))
             return
-        lock = LockFile(None if self.private else self.path)
         if not self.private:
             create_private(self.path)
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:
-                refuse_others(connection, self.path)
-                with lock.hold(self.timeout):
-                    prepare(connection, self.path, self.auto_setup)
+                if not is_prepared(connection, self.path):
+                    with closing(self._lock_file()) as lock, lock.hold(self.timeout):
+                        prepare(connection, self.path, self.auto_setup)
             except BaseException:
                 connection.close()
-                lock.close()
                 raise
-        self._writer = Writer(self.path, self.timeout, connection, lock, self._jobs)
+        if self.private:
+            self._write_with(connection)
+        else:
+            self._idle.put(connection)  # many a process only reads
+
+    def _lock_file(self) -> LockFile:
+        return LockFile(None if self.private else self.path)
+
+    def _is_writing(self) -> bool:
+        return self._ready and self._writer is not None
+
+    def _start_writer(self) -> Writer:
+        """Open the database, and the connection that writes."""
+        self._start()
+        with self._starting:
+            if self._closed:
+                raise refuse_closed(self.path)
+            if self._writer is None:
+                with named_errors(self.path):
+                    self._write_with(connect(self.path, self.timeout))
+            assert self._writer is not None
+            return self._writer
+
+    def _write_with(self, connection: sqlite3.Connection) -> None:
+        self._writer = Writer(self.path, self.timeout, connection, self._lock_file(), self._jobs)
         self._writer.start()
 
     def setup(self) -> None:
@@ -682,6 +705,11 @@ class SqliteDriver:
         try:
             with self.lend() as connection:
                 connection.text_factory = _text_or_bytes if request.takes_bytes else str
+                # A statement is a transaction by itself, unless an earlier one was left open (see `transaction`).
+                if request.unless and not connection.in_transaction:
+                    reply = request.unless(connection.execute)
+                    if reply is not None:
+                        return reply
                 return transaction(connection, "DEFERRED", partial(request.run, connection.execute))
         except KeelError:
             raise
