@@ -359,8 +359,9 @@ class KeelSaver(
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the latest of its thread and namespace. One round trip.
 
-        The latest is the one that was put last, whatever the clocks say. All objects in the tuple are fresh. A run that
-        goes on from where the thread waits (`Command(resume=...)`, or no input) claims it first: one trip more, or two.
+        The latest is the one that was put last, whatever the clocks say. All objects in the tuple that can be changed
+        are fresh. A run that goes on from where the thread waits (`Command(resume=...)`, or no input) claims it first:
+        one trip more, or two.
 
         Args:
             config: `configurable.thread_id` (str or int), `checkpoint_ns` (default `""`), `checkpoint_id` (optional).
