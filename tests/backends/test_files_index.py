@@ -11,6 +11,7 @@ from time import monotonic
 
 import orjson
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel import FileSaver
@@ -42,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 def put(saver: FileSaver, thread_id: str) -> None:
     checkpoint = empty_checkpoint()
     checkpoint["ts"] = datetime.now(UTC).isoformat()
-    config = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+    config: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
     saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
 
 

@@ -314,7 +314,7 @@ def test_who_may_not_delete_a_tenant(saver: KeelSaver, tmp_path: Path) -> None:
     chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
     for name in WRONG:
         with pytest.raises(InvalidInput, match="cannot name a tenant"):
-            saver.delete_tenant(name)
+            saver.delete_tenant(name)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="tenant 'acme'"):
         saver.for_tenant("acme").delete_tenant("acme")
     with pytest.raises(InvalidInput, match="reclaim"):
