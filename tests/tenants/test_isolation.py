@@ -24,6 +24,7 @@ from places import Place
 from tiers import sized
 
 from langgraph_keel import KeelError, KeelSaver, MemorySaver, Retention, ToolCache, ToolPolicy
+from langgraph_keel.retention.policy import DEFAULT
 
 WHO = ("", "acme", "acme2")
 THREADS = ("t", "u", "t2")
@@ -131,7 +132,7 @@ class Program:
 
     def prune_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         if self.saver.get_tuple(at(thread)) and not self._commands("prune", thread, "--yes"):
-            self.saver.prune([thread])
+            self.saver.prune([thread], strategy=DEFAULT)  # that of `keel prune`
 
     def label_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         names = [label.name for label in self.saver.labels(thread)]
