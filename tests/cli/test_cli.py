@@ -39,8 +39,9 @@ def test_the_commands_are_those_promised() -> None:
     deciding = {"approvals", "approval", "approve", "reject", "edit", "answer", "sweep", "audit show", "audit verify"}
     others = {"demo", "settle", "cache clear", "schema", "tenants", "info", "check", "repair"}
     keeping = {"prune", "erase", "delete", "reclaim", "retention show", "retention set", "retention clear"}
-    keys = {"keys new", "keys show", "keys rotate"}
-    assert set(COMMANDS) == {*looking, *travelling, *deciding, *others, *keeping, *keys}
+    keys = {"keys new", "keys show", "keys rotate", "keys migrate"}
+    upgrading = {"doctor", "upgrade"}
+    assert set(COMMANDS) == {*looking, *travelling, *deciding, *others, *keeping, *keys, *upgrading}
 
 
 def test_version_and_bare_call() -> None:
