@@ -224,6 +224,7 @@ class KeelSaver(
                 on_conflict=on_conflict,
                 owner=owner,
                 tenant=tenant,
+                state_version=chain.version,
             )
 
         self._open_session = open_session

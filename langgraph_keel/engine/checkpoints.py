@@ -457,9 +457,9 @@ def _ask_hooks(session: Session, found: Found, header: Header, channels: Collect
 
 
 def _check_newer(session: Session, where: Address, about: Mapping[str, Any], beside: Sequence[Any] = ()) -> None:
-    """See, where no hook knows of versions of the state, that it has the first one; whoever only looks may see any."""
-    if not session.hooks.revive and not session.codec.shows:
-        check_state(where, about, beside, 1)
+    """See that no newer version of the application has stored this; whoever only looks may see any."""
+    if not session.codec.shows:
+        check_state(where, about, beside, session.state_version)
 
 
 def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[None]:

@@ -282,6 +282,7 @@ class Session:
         on_conflict: What becomes of the second of two puts that continue one checkpoint.
         owner: The program's own function, which says whose a run is where its config does not.
         tenant: Whose threads these are; empty for those of no tenant, and `None` where none but tenants may have any.
+        state_version: The newest version of the application's states that the program knows.
     """
 
     store: Store[Any, Any]
@@ -295,6 +296,7 @@ class Session:
     on_conflict: OnConflict = "raise"
     owner: Owner | None = None
     tenant: str | None = ""
+    state_version: int = 1
 
     def with_placeholders(self) -> Session:
         """Return a session for who only looks: placeholders stand for what may not be read, and none is remembered."""

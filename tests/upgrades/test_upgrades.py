@@ -156,6 +156,16 @@ def test_version_1_is_told_of_newer_writes_to_a_checkpoint_of_its_own(tmp_path: 
         assert {("euros", "20.0"), ("euros", "3.0"), ("log", "['of version 2']")} <= written
 
 
+def test_version_2_is_told_of_writes_of_version_3_to_a_checkpoint_of_its_own(old: Place) -> None:
+    with old.open(upgrades=apps.UPGRADES) as saver:
+        apps.go_on(apps.build_2(saver), 1)
+    with old.open(upgrades=[*apps.UPGRADES, upgrade(2, 3, lambda state: None)]) as saver:
+        config = saver.get_tuple(apps.thread_of(1)).config  # type: ignore[union-attr]
+        saver.put_writes(config, [("euros", 3.0)], "5f1c1d1c-0000-0000-0000-000000000001")
+    with old.open(upgrades=apps.UPGRADES) as saver, pytest.raises(NewerState, match="has version 3"):
+        apps.build_2(saver).get_state(apps.thread_of(1))
+
+
 def test_what_nobody_can_carry_over_is_refused(old: Place) -> None:
     told = r"thread 't0'.*from version 1 to 3: no upgrade begins from version 1"
     with old.open(upgrades=[upgrade(2, 3, nothing)]) as saver, pytest.raises(UpgradeFailed, match=told):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Sequence
-from itertools import count
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import psycopg
@@ -42,7 +42,7 @@ class Prepared:
         self.transformer = transformer
         self.names: dict[Key, bytes] = {}
         self._uses: Counter[Key] = Counter()
-        self._numbers = count()
+        self._times_forgotten = 0
 
     def load(self, result: PGresult) -> Rows:
         """Return the rows of a result."""
@@ -52,11 +52,23 @@ class Prepared:
         return self.transformer.load_rows(0, result.ntuples, tuple)
 
     def name_new(self, key: Key, threshold: int | None) -> bytes | None:
-        """Return the name by which to prepare a statement; `None` if it is not to be prepared after so few uses."""
+        """Return the name by which to prepare a statement; `None` if it is not to be prepared after so few uses.
+
+        It is made of the statement: where a pooler hands one server connection to several clients, what one of them has
+        prepared under a name is never another statement than the one that another client means by it.
+        """
         if threshold is None or len(self.names) >= MOST:
             return None
         self._uses[key] += 1
-        return b"keel_%d" % next(self._numbers) if self._uses[key] > threshold else None
+        if self._uses[key] <= threshold:
+            return None
+        digest = blake2b(repr(key).encode(), digest_size=12).hexdigest()
+        return f"keel_{digest}_{self._times_forgotten}".encode()
+
+    def forget(self) -> None:
+        """Prepare all anew, under other names: some may be taken still."""
+        self.names.clear()
+        self._times_forgotten += 1
 
 
 class OwnConnection(psycopg.Connection[Any]):
@@ -106,7 +118,7 @@ def exchange(connection: OwnConnection | AsyncOwnConnection, statements: Sequenc
     if error is None:
         return rows
     if error.sqlstate in FORGOTTEN:
-        prepared.names.clear()
+        prepared.forget()
     if pgconn.transaction_status == TransactionStatus.INERROR:
         pgconn.send_query(b"ROLLBACK")
         yield from execute(pgconn)
