@@ -15,7 +15,7 @@ from files_commits import repository as repository
 from files_commits import root as root
 from repositories import LINE, Repository, append, isolate, log_of, settings_of
 
-from langgraph_keel.backends.files.git import Commits
+from langgraph_keel.backends.files.git import Commits, Left
 from langgraph_keel.engine.config import Address
 from langgraph_keel.errors import InvalidInput
 
@@ -30,8 +30,8 @@ def _isolated(monkeypatch: pytest.MonkeyPatch) -> None:
 def write(commits: Commits, root: Path, thread: str, checkpoint: str, *channels: str, ns: str = "") -> None:
     """Store what a task has written, as a saver would, and say so."""
     address = Address(thread, ns, checkpoint)
-    if commits.must_commit_before_writes(address, channels):
-        commits.commit(thread)
+    if left := commits.left_before_writes(address, channels):
+        commits.commit(thread, left)
     commits.begin_writes(address, channels)
     append(root, thread)
     commits.put_writes(address, channels)
@@ -107,7 +107,7 @@ def test_an_answered_run_is_not_committed_while_the_answer_is_stored(repository:
     put(commits, root, "t", 0, PENDING)
     write(commits, root, "t", "c0", "__interrupt__")
     commits.commit("t")
-    assert not commits.must_commit_before_writes(*answer)
+    assert not commits.left_before_writes(*answer)
     commits.begin_writes(*answer)
     write(commits, root, "t", "c0", "log")
     put(commits, root, "t", 1)
@@ -139,9 +139,37 @@ def test_all_that_begins_a_run_waits_for_what_the_last_one_left(repository: Repo
     commits = Commits(root)
     put(commits, root, "t", 0)
     begins = Address("t", ""), {"source": "loop", "step": 1}
-    assert all(commits.must_commit_before_put(*begins) for _ in range(2))
+    assert all(commits.left_before_put(*begins) for _ in range(2))
     commits.commit("t")
-    assert not commits.must_commit_before_put(*begins)
+    assert not commits.left_before_put(*begins)
+
+
+def test_who_waits_for_the_last_commit_of_a_run_does_not_commit_its_own_answer(
+    repository: Repository, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three that come while git ends, the first may be stored before the second has its turn."""
+    commits, answer = Commits(root), (Address("t", "", "c0"), ["__resume__"])
+    put(commits, root, "t", 0, PENDING)
+    write(commits, root, "t", "c0", "__interrupt__")
+    came: list[Left | None] = []
+    commit = commits._commit  # private: git has done its work, and has not ended yet
+
+    def end_late(thread_id: str, message: str) -> bool:
+        done = commit(thread_id, message)
+        came.extend([commits.left_before_writes(*answer), commits.left_before_put(answer[0], {"source": "loop"})])
+        return done
+
+    monkeypatch.setattr(commits, "_commit", end_late)
+    commits.commit("t")
+    assert all(came)
+    commits.begin_writes(*answer)
+    append(root, "t")
+    commits.put_writes(*answer)
+    for left in came:
+        commits.commit("t", left)
+    assert repository.titles() == ["thread t: step 0 (interrupt)"]
+    put(commits, root, "t", 1)
+    assert repository.titles(expected=2)[1:] == ["thread t: step 1 (loop)"]
 
 
 def test_a_run_that_follows_at_once_is_not_committed_half_way(repository: Repository, root: Path) -> None:

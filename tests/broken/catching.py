@@ -96,6 +96,8 @@ CAUGHT_BY: Mapping[str, str] = {
     "TenantsOfOneBeginning": "test_what_each_tenant_has_is_its_own",
     "NoTenantIsListed": "test_tenants_are_listed_who_have_something",
     "TenantsBeginAnew": "test_tenants_are_listed_who_have_something",
+    "WhoLeavesTakesOthersAlong": "test_a_tenant_who_leaves_leaves_nothing",
+    "WhoLeavesLeavesCells": "test_a_tenant_who_leaves_leaves_nothing",
     "MarksOfTheFirstPut": "test_threads_are_found_by_their_latest_checkpoint",
     "MarksOfSubgraphs": "test_threads_are_found_by_their_latest_checkpoint",
     "WritesAreNotFound": "test_threads_are_found_by_what_tasks_have_written",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -46,8 +47,11 @@ def test_eight_writers_go_on_while_keys_are_rotated(stores: Any, backend: str) -
         put(saver, "before", 1)
         put(saver.for_tenant("acme"), "before", 1)
 
+    is_rotated = Event()
+
     def write(number: int) -> None:
         for nth in range(1, puts + 1):
+            assert nth == 1 or is_rotated.wait(60)
             # A program that goes on all the time, or one that is started anew with any of the keys as the current one.
             with store.open(encryption=ALL[nth % len(ALL)] if number % 2 else ALL[0]) as saver:
                 put(saver.for_tenant("acme") if number % 4 == 3 else saver, f"t{number}", nth)
@@ -56,18 +60,19 @@ def test_eight_writers_go_on_while_keys_are_rotated(stores: Any, backend: str) -
     def go_on(number: int) -> None:
         with store.open(encryption=ALL[0]) as saver:
             for nth in range(1, puts + 1):
+                assert nth == 1 or is_rotated.wait(60)
                 put(saver, f"u{number}", nth)
 
     rotated = 0
     with ThreadPoolExecutor(WRITERS) as pool:
         working = [pool.submit(write if number < 4 else go_on, number) for number in range(WRITERS)]
-        while not all(each.done() for each in working):
+        while rotated < 2 or not all(each.done() for each in working):
             with store.open(encryption=ALL[1 + rotated % 5]) as saver:
                 saver.rotate_keys()
             rotated += 1
+            is_rotated.set()
         for each in working:
             each.result()
-    assert rotated > 1
 
     with store.open(encryption=ALL[5]) as saver:
         saver.rotate_keys()

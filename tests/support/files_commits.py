@@ -34,7 +34,7 @@ def put(
 ) -> None:
     """Store a line as a saver would, and say so. Without values, the run is over."""
     address, metadata = Address(thread, ns), {"source": "loop", "step": step, **more}
-    if commits.must_commit_before_put(address, metadata):
-        commits.commit(thread)
+    if left := commits.left_before_put(address, metadata):
+        commits.commit(thread, left)
     append(root, thread, step)
     commits.put(address, {"id": f"c{step}", "channel_values": values or {}}, metadata)

@@ -292,6 +292,8 @@ class _RunState:
         stopped_at: The checkpoint at which a task asked or failed; it may be put later than the writes of that task.
         stopped_by: `interrupt` or `error`.
         due: When to commit it, on the clock of `monotonic`; `None` while it runs, or is committed.
+        news: How many times something of it was stored.
+        committed: How many of these the last commit has, also while git runs.
     """
 
     checkpoint_id: str = ""
@@ -301,8 +303,13 @@ class _RunState:
     is_over: bool = False
     stopped_at: str | None = None
     stopped_by: str = ""
-    is_committed: bool = True
     due: float | None = None
+    news: int = 0
+    committed: int = 0
+
+    @property
+    def is_committed(self) -> bool:
+        return self.committed >= self.news
 
     def put(self, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self.checkpoint_id = str(checkpoint["id"])
@@ -335,6 +342,18 @@ def _one_line(text: str) -> str:
     return shown if len(shown) <= 200 else shown[:199] + "…"
 
 
+class Left(NamedTuple):
+    """What a run had left to be committed when the next one began.
+
+    Attributes:
+        run: The run.
+        news: What was stored of it by then. What comes later is of the next run, and no reason for a commit.
+    """
+
+    run: _RunState
+    news: int
+
+
 class Commits:
     """Commits each run of each thread: when it is over, when it asks (an interrupt), when it fails.
 
@@ -363,23 +382,22 @@ class Commits:
         self._is_closing = False
         self._git_lock = Lock()  # held while git runs; taken before `_notes`
 
-    def must_commit_before_put(self, address: Address, metadata: Mapping[str, Any]) -> bool:
-        """Return whether `commit` must come before a checkpoint is put: a run begins, and the last is uncommitted."""
+    def left_before_put(self, address: Address, metadata: Mapping[str, Any]) -> Left | None:
+        """Return what `commit` must commit before a checkpoint is put, which begins a run; `None` for nothing."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or not run.checkpoint_id or address.checkpoint_ns:
-                return False
+                return None
             # What came after the commit of a run (writes of its last task) goes into the commit of the next run.
-            begins = run.has_stopped or metadata.get("source") == "input"
-            return begins and self._is_uncommitted(run)
+            return self._left(run) if run.has_stopped or metadata.get("source") == "input" else None
 
-    def must_commit_before_writes(self, address: Address, channels: Sequence[str]) -> bool:
-        """Return whether `commit` must come before a task's writes are put: they answer an uncommitted question."""
+    def left_before_writes(self, address: Address, channels: Sequence[str]) -> Left | None:
+        """Return what `commit` must commit before a task's writes are put, which answer a question, or `None`."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or address.checkpoint_ns:
-                return False
-            return run.is_answered(address.checkpoint_id, channels) and self._is_uncommitted(run)
+                return None
+            return self._left(run) if run.is_answered(address.checkpoint_id, channels) else None
 
     def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
         """Note that a task's writes are being put: if they answer a question, the run goes on.
@@ -391,8 +409,8 @@ class Commits:
             if run and not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
                 run.stopped_at = None
 
-    def _is_uncommitted(self, run: _RunState) -> bool:
-        return not run.is_committed or self._busy_with is run
+    def _left(self, run: _RunState) -> Left | None:
+        return Left(run, run.news) if not run.is_committed or self._busy_with is run else None
 
     def begin_storing(self, thread_id: str) -> None:
         """Note that something of a thread is being stored: no commit is planned to come between."""
@@ -404,26 +422,30 @@ class Commits:
         with self._notes:
             self._storing -= Counter([thread_id])
 
-    def commit(self, thread_id: str, *, if_due: bool = False) -> bool:
-        """Commit what is new of a thread, perhaps only if it is due; return `False` if git refused."""
+    def commit(self, thread_id: str, left: Left | None = None, *, if_due: bool = False) -> bool:
+        """Commit what is new of a thread, perhaps only if it is due, or was left; return `False` if git refused."""
         with self._git_lock:
             with self._notes:
                 run = self._runs.get(thread_id)
                 if run is None or run.is_committed or (if_due and run.due is None):
                     return True
+                # While git was busy with it, the run that waited here has begun elsewhere: that is not to be committed.
+                if left and (run is not left.run or run.committed >= left.news):
+                    return True
                 if not run.checkpoint_id and not self._is_closing:
                     return True
-                run.is_committed, run.due, self._busy_with = True, None, run
+                run.committed, run.due, self._busy_with = run.news, None, run
                 message = run.message(thread_id)
             done = self._commit(thread_id, message)
             with self._notes:
                 self._busy_with = None
-                run.is_committed = run.is_committed and done
+                if not done:
+                    run.committed = 0
                 if run.is_over and run.is_committed:
                     del self._runs[thread_id]
                 elif run.is_over and done:
                     # Writes of its last task came meanwhile: they are no run, and get no commit of their own.
-                    self._runs[thread_id] = _RunState(is_committed=False)
+                    self._runs[thread_id] = _RunState(news=1)
             return done
 
     def put(self, address: Address, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
@@ -455,7 +477,7 @@ class Commits:
 
     def _note_run(self, thread_id: str) -> _RunState:
         run = self._runs.setdefault(thread_id, _RunState())
-        run.is_committed = False
+        run.news += 1
         return run
 
     def _plan(self, run: _RunState) -> None:
@@ -628,8 +650,8 @@ class GitHook(Hook):
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
         """Commit what the last run has left, if this is another one."""
-        if self._commits.must_commit_before_put(put.address, put.header.metadata):
-            yield self._commit(put.address.thread_id)
+        if left := self._commits.left_before_put(put.address, put.header.metadata):
+            yield self._commit(put.address.thread_id, left)
         self._commits.begin_storing(put.address.thread_id)
         put.notes[self] = True
 
@@ -646,8 +668,8 @@ class GitHook(Hook):
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Commit what a run has left that these answer."""
         address, channels = writes.address, [channel for channel, _ in writes.writes]
-        if self._commits.must_commit_before_writes(address, channels):
-            yield self._commit(address.thread_id)
+        if left := self._commits.left_before_writes(address, channels):
+            yield self._commit(address.thread_id, left)
         self._commits.begin_writes(address, channels)
         self._commits.begin_storing(address.thread_id)
         writes.notes[self] = channels
@@ -682,8 +704,8 @@ class GitHook(Hook):
         verb = "copied" if copy.graph is None else "forked"
         yield self._change(copy.target, f"{verb} from {copy.source}")
 
-    def _commit(self, thread_id: str) -> Work:
-        return Work(lambda _: self._commits.commit(thread_id))
+    def _commit(self, thread_id: str, left: Left | None = None) -> Work:
+        return Work(lambda _: self._commits.commit(thread_id, left))
 
     def _change(self, thread_id: str, what: str) -> Work:
         return Work(lambda _: self._commits.commit_change(thread_id, what))

@@ -26,6 +26,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import sample
 from secrets import token_hex
@@ -168,6 +169,14 @@ class Changes:
     settled: int
 
 
+@cache
+def _boot_id() -> str:
+    """Return what names the time since this machine was started; empty if that is unknown. It is asked for once."""
+    with suppress(OSError):
+        return _BOOT.read_text().strip()
+    return ""
+
+
 class Index:
     """The index of the threads of one directory.
 
@@ -181,9 +190,6 @@ class Index:
         self._index, self._changed = f"{directory}/{INDEX}", f"{directory}/{CHANGED}"
         self._writes = writes
         self._head: dict[str, Any] = {}
-        self._boot = ""
-        with suppress(OSError):
-            self._boot = _BOOT.read_text().strip()
 
     def load(self, known: Ends) -> Ends | None:
         """Return what the index says, which is `known` if it was read, or made, by this process; `None` for no index.
@@ -209,8 +215,8 @@ class Index:
     def _is_ours(self, head: Any) -> bool:
         return bool(
             head["version"] == VERSION
-            and self._boot
-            and head["boot"] == self._boot
+            and _boot_id()
+            and head["boot"] == _boot_id()
             and head["directory"] == self._identity()
             and 0 <= monotonic() - head["made"] < BELIEVED
         )
@@ -275,7 +281,7 @@ class Index:
         Args:
             count: How many threads there are.
         """
-        if not (self._writes and self._boot and count >= LEAST) or self._is_in_git():
+        if not (self._writes and _boot_id() and count >= LEAST) or self._is_in_git():
             return None
         found = self._read_changed()
         if found is None:
@@ -287,7 +293,7 @@ class Index:
         """Write down what was seen after `changes` were read, for this process and others. An error is no harm."""
         body = orjson.dumps(_columns_of(ends))
         head = {
-            **{"version": VERSION, "boot": self._boot, "directory": self._identity(), "token": changes.token},
+            **{"version": VERSION, "boot": _boot_id(), "directory": self._identity(), "token": changes.token},
             **{"from": changes.settled, "made": monotonic() if made is None else made, "crc": crc32(body)},
         }
         if self._write(self._index, orjson.dumps(head) + b"\n" + body):

@@ -103,7 +103,7 @@ class MemoryStore(Store[Request, Any]):
 
     def of_tenant(self, tenant: str) -> MemoryStore:
         """See `Store.of_tenant`."""
-        store = MemoryStore(tenant)
+        store = type(self)(tenant)
         store._stamps = self._stamps
         return store
 
