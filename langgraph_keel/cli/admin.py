@@ -97,7 +97,8 @@ def _print_receipt(receipt: TenantReceipt, *, json: bool) -> None:
     if json:
         print_json(receipt.to_dict())
     else:
-        console().print(Text(plain(str(receipt))), soft_wrap=True)
+        for line in str(receipt).splitlines():
+            console().print(Text(plain(line)), soft_wrap=True)
 
 
 def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
