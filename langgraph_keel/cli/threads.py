@@ -10,6 +10,7 @@ from json import loads as json_of
 from typing import Annotated, Any, get_args
 
 import typer
+from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -22,8 +23,6 @@ from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.threads import Usage, count_threads
 
-_LONGEST = 30
-"""Characters of the bar of the busiest day."""
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
     str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose ids fit: `customer-*`.")
@@ -210,14 +209,19 @@ def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
     for column in table.columns[1:]:
         column.justify = "right"
     if what == "day":
-        table.add_column("")
+        table.add_column("", min_width=10)
     most = max((usage.threads for usage in taken.values()), default=1)
     for name, usage in taken.items():
         given, written = usage.tokens
         cost = "" if usage.cost is None else format_money(usage.cost)
-        figures = [f"{usage.threads:,}", f"{usage.checkpoints:,}", f"{given:,} + {written:,}", cost]
+        figures: list[RenderableType] = [
+            f"{usage.threads:,}",
+            f"{usage.checkpoints:,}",
+            f"{given:,} + {written:,}",
+            cost,
+        ]
         figures += [format_size(usage.bytes or 0)] if measured else []
-        figures += ["█" * max(1, round(_LONGEST * usage.threads / most))] if what == "day" else []
+        figures += [Bar(most, 0, usage.threads)] if what == "day" else []  # as wide as the table leaves room
         table.add_row(Text(plain(name) or "(none)", "bold", overflow="fold"), *figures)
     return table
 

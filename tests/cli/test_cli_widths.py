@@ -116,3 +116,10 @@ def test_ends_of_runs_in_a_history_are_done(tmp_path: Path) -> None:
             begin: Any = {"messages": [("user", "on")]}
             graph.invoke(begin, {"configurable": {"thread_id": "t"}})
     assert keel("history", "t", "--url", where).stdout.count("done") == 2
+
+
+def test_the_bar_of_a_day_is_as_wide_as_there_is_room(url: str) -> None:
+    shown = keel("usage", "--by", "day", "--bytes", "--url", url).stdout
+    assert "█" in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
