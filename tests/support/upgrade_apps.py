@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from contextlib import suppress
+from time import monotonic, sleep
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.runnables import RunnableConfig
@@ -82,7 +83,15 @@ def build_1(saver: KeelSaver | None) -> Any:
     def ask(state: State1) -> Any:
         return {"log": [f"asked {interrupt('pay?')}"]}
 
-    def right(state: State1) -> Any:
+    def right(state: State1, config: RunnableConfig) -> Any:
+        # Where a task fails while a sibling ends, LangGraph may drop what that has written: so this waits for it.
+        thread: RunnableConfig = {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
+        until = monotonic() + 60
+        while saver and monotonic() < until:
+            found = saver.get_tuple(thread)
+            if found and "cents" in [channel for _, channel, _ in found.pending_writes or ()]:
+                break
+            sleep(0.01)
         raise ConnectionError
 
     def inner(state: Inner1) -> Any:
