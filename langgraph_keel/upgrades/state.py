@@ -249,8 +249,8 @@ class StoredState(MutableMapping[str, Any]):
         for channel, value in self._values.items():
             if channel.startswith(JOIN) and isinstance(value, set):
                 self._values[channel] = {new if name == node else name for name in value}
-        if node in self._seen:
-            self._seen[new] = self._seen.pop(node)
+        if node in self._versions_seen:
+            self._versions_seen[new] = self._versions_seen.pop(node)
         self._change_sends(lambda send: _sent(send, new) if send.node == node else send)
         for write in self._writes():
             if write.channel == ERROR_SOURCE_NODE or write.channel.startswith(JOIN):
@@ -283,7 +283,7 @@ class StoredState(MutableMapping[str, Any]):
             self._start(str(go_to))
         for name in [name for name in self._versions if name == starts or _is_join_to(name, node)]:
             self._remove_channel(name)
-        self._seen.pop(node, None)
+        self._versions_seen.pop(node, None)
         self._rewrite(lambda write: _redirected(write, node, go_to))
         sends = list(self._values.get(TASKS) or ())
         kept = [place for place, send in enumerate(sends) if getattr(send, "node", "") != node or go_to != END]
@@ -302,7 +302,7 @@ class StoredState(MutableMapping[str, Any]):
         """Change what tasks ask (the values of `interrupt()`) and has no answer yet, by a function."""
         for write in self._writes():
             if write.channel == INTERRUPT:
-                write.value = tuple(_asked(each, function(each.value), each.id) for each in write.value)
+                write.value = tuple(_copy_interrupt(each, function(each.value), each.id) for each in write.value)
 
     # -- what the verbs are made of ------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class StoredState(MutableMapping[str, Any]):
         return versions
 
     @property
-    def _seen(self) -> dict[str, dict[str, Any]]:
+    def _versions_seen(self) -> dict[str, dict[str, Any]]:
         seen: dict[str, dict[str, Any]] = self._checkpoint.setdefault("versions_seen", {})
         return seen
 
@@ -326,7 +326,7 @@ class StoredState(MutableMapping[str, Any]):
 
     def _rename_channels(self, names: Mapping[str, str]) -> None:
         """Rename channels in the checkpoint itself, in their order."""
-        for holder in (self._values, self._versions, *self._seen.values()):
+        for holder in (self._values, self._versions, *self._versions_seen.values()):
             if names.keys() & holder.keys():
                 renamed = {names.get(name, name): value for name, value in holder.items()}
                 holder.clear()
@@ -337,7 +337,7 @@ class StoredState(MutableMapping[str, Any]):
 
     def _remove_channel(self, channel: str) -> None:
         counters = self._metadata.get(_COUNTERS) or {}
-        for holder in (self._values, self._versions, counters, *self._seen.values()):
+        for holder in (self._values, self._versions, counters, *self._versions_seen.values()):
             holder.pop(channel, None)
         updated = self._checkpoint.get("updated_channels")
         if updated and channel in updated:
@@ -369,7 +369,7 @@ class StoredState(MutableMapping[str, Any]):
         channel = BRANCH_TO + node
         self._values[channel] = None
         self._versions[channel] = max(self._versions.values())
-        self._seen.get(node, {}).pop(channel, None)
+        self._versions_seen.get(node, {}).pop(channel, None)
         if updated := self._checkpoint.get("updated_channels"):  # LangGraph looks at the nodes of these only
             self._checkpoint["updated_channels"] = sorted({*updated, channel})
 
@@ -421,7 +421,7 @@ class StoredState(MutableMapping[str, Any]):
             if interrupt.id == interrupt_id_of(old.ns, answered):
                 name = interrupt_id_of(new.ns, answered)
                 self._interrupts[interrupt.id] = name
-                return _asked(interrupt, interrupt.value, name)
+                return _copy_interrupt(interrupt, interrupt.value, name)
         raise Refused(f"a graph in node {old.node!r} waits for somebody, and stands under this name: let it end first")
 
 
@@ -492,7 +492,7 @@ def _sent(send: Send, node: str, *arg: Any) -> Send:
     return Send(node, *(arg or (send.arg,)), timeout=send.timeout)
 
 
-def _asked(interrupt: Interrupt, value: Any, name: str) -> Interrupt:
+def _copy_interrupt(interrupt: Interrupt, value: Any, name: str) -> Interrupt:
     from langgraph.types import Interrupt
 
     return Interrupt(value, name, response_schema=interrupt.response_schema)
