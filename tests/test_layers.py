@@ -221,7 +221,7 @@ def private_names(path: Path) -> Iterator[tuple[int, str]]:
             else:
                 reached.append((node.lineno, node.attr))
     for line, name in reached:
-        if re.match(r"_(?!_|repr_)", name) and name not in own | OPEN:
+        if re.match(r"_(?!_|repr_)", name) and name not in own and name not in OPEN:
             yield line, name
 
 

@@ -100,7 +100,7 @@ class Traced:
     def detach(self) -> str:
         """Take strace away; return what it said."""
         self.strace.send_signal(signal.SIGINT)
-        return self.strace.communicate(timeout=30)[1]
+        return self.strace.communicate(timeout=120)[1]
 
     def end(self) -> int | None:
         """Wait for its end; return its exit code."""

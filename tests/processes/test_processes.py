@@ -115,7 +115,7 @@ class Held:
         # Not by send: what a calling thread does itself leaves the writing thread free to take a first few.
         # private: what waits for the writing thread, nobody outside can see
         self.job = driver_of(saver)._submit(Job(Work(self.wait, writes=True)))
-        self.begun.get(timeout=20)
+        self.begun.get(timeout=120)
 
     def wait(self, execute: Any) -> None:
         self.begun.put(1)

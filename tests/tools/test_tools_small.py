@@ -169,7 +169,7 @@ def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: P
         [sys.executable, "-c", ENDS, str(tmp_path / "keel.db")],
         cwd=tmp_path,
         check=True,
-        timeout=25,
+        timeout=120,
     )
     with SqliteSaver(tmp_path / "keel.db") as saver:
         assert [(call.state, call.hits) for call in saver.tools("t")] == [("done", 1)]

@@ -128,6 +128,8 @@ ASKED = 256
 PAGE = 4096
 """Most threads that are asked at once whether they show a checkpoint."""
 ALL = -1
+SHARE = 4
+"""Threads that each of 256 buckets is asked for at least, of a page."""
 
 
 def selection(query: Query) -> tuple[str, ...]:
@@ -141,17 +143,27 @@ def _read_members(
 ) -> StorePlan[Request, Replies, list[bytes]]:
     """Read members of all buckets, or of those threads that can be found by some marks, last activity first.
 
-    From after one on; perhaps more than asked for.
+    From after one on; perhaps more than asked for. Each bucket is asked for about its share, as names are spread evenly;
+    those that may have more of the page are asked again, which of 50 threads happens in one list of a hundred.
     """
-    calls = (
-        Call("find_narrowed", (keys.index(bucket), keys.marks(bucket)), (after, limit, *marks))
-        if marks
-        else Call("find_threads", (keys.index(bucket),), (after, limit))
-        for bucket in BUCKETS
-    )
-    replies = yield Request(tuple(calls))
-    found = (member for members in replies for member in members if not after or member < after)
-    return sorted(found, reverse=True)
+    part = limit if limit == ALL else min(limit, SHARE + limit // 64)
+    asked, found = dict.fromkeys(BUCKETS, after), list[bytes]()
+    while asked:
+        calls = (
+            Call("find_narrowed", (keys.index(bucket), keys.marks(bucket)), (last, part, *marks))
+            if marks
+            else Call("find_threads", (keys.index(bucket),), (last, part))
+            for bucket, last in asked.items()
+        )
+        replies = yield Request(tuple(calls))
+        more = {}
+        for (bucket, last), (are_all, members) in zip(asked.items(), replies, strict=True):
+            found += [member for member in members if not last or member < last]
+            if not are_all:
+                more[bucket] = members[-1]
+        found.sort(reverse=True)
+        asked = {bucket: last for bucket, last in more.items() if len(found) < limit or last > found[limit - 1]}
+    return found
 
 
 def _is_member(member: bytes) -> bool:
