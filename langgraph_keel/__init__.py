@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from langgraph_keel.history.threads import ThreadCounts, Usage, count_threads
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
-    from langgraph_keel.keys.methods import MasterKeys, Migrated
+    from langgraph_keel.keys.methods import MasterKeys, Migrated, Renewed
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
@@ -125,7 +125,7 @@ _NAMES = {
     "history.threads": ("ThreadCounts", "Usage", "count_threads"),
     "history.timeline": ("Timeline",),
     "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
-    "keys.methods": ("MasterKeys", "Migrated"),
+    "keys.methods": ("MasterKeys", "Migrated", "Renewed"),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
     "provenance.drift": ("Change", "DriftReport"),
@@ -227,6 +227,7 @@ __all__ = [
     "Reclaimed",
     "RedisSaver",
     "RefusedType",
+    "Renewed",
     "Replay",
     "Restored",
     "Resumed",

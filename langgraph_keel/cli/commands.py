@@ -90,7 +90,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "schema": "Create the tables of a store, or print the SQL that would.",
         "doctor": "Open the threads of a store with the code of a graph, and say which would break. Changes nothing.",
         "upgrade": "Carry all threads over to the present version of an application, and say which could not be.",
-        "keys": "The keys of an encrypted store: make one, see which is needed, rotate, migrate.",
+        "keys": "The keys of an encrypted store: make one, see which is needed, rotate, renew, migrate.",
     },
 }
 """The summary of each command, or group of commands, in the panels of `keel --help`, as they are listed there."""

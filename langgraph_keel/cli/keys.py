@@ -11,7 +11,7 @@ from langgraph_keel.cli.output import bar, console, print_json
 from langgraph_keel.keys.keyring import new_key
 
 keys = typer.Typer(
-    no_args_is_help=True, help="The keys of an encrypted store: make one, see which is needed, rotate, migrate."
+    no_args_is_help=True, help="The keys of an encrypted store: make one, see which is needed, rotate, renew, migrate."
 )
 
 
@@ -49,6 +49,8 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """Make the first key of the keyring the master key of a store. Runs go on; no record is touched.
 
+    Whoever has had the old one and a copy of the store can go on to read later copies: see `keel keys renew`.
+
     Example: `KEEL_KEYS_FILE=keel.keys keel keys rotate`
     """
     with open_to_change(url) as saver:
@@ -58,6 +60,27 @@ def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     else:
         was = "already" if found.is_current else f"now; it was {found.needed!r}"
         console().print(f"The master key is {found.current!r} {was}.", markup=False)
+
+
+@keys.command("renew")
+def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Rotate, and give the store and each thread another key for what is written from now on. Runs go on.
+
+    Whoever has had the old master key and a copy of the store reads none of it. What is there stays sealed as it is. It
+    may be cut off, and goes on when it is done again. Exit status 1 if keys of a thread cannot be read.
+
+    Example: `KEEL_KEYS_FILE=keel.keys keel keys renew`
+    """
+    with open_to_change(url) as saver, bar("Renewing keys", quiet=json) as tell:
+        done = saver.renew_keys(on_progress=tell)
+    if json:
+        print_json(done.to_dict())
+    else:
+        console().print(str(done), markup=False)
+        for thread_id, why in done.failed.items():
+            console().print(f"  {thread_id!r}: {why}", markup=False)
+    if done.failed:
+        raise typer.Exit(1)
 
 
 @keys.command("migrate")

@@ -1,7 +1,13 @@
 """The keys that records are sealed with: one for each thread, one for what threads share, and what wraps them.
 
-A master key wraps the key of the store, that wraps the keys of threads, and these seal records. Wrapped keys stand in
-cells, which are the only ones that are not sealed. That of a thread goes with the thread; a backup of before has both.
+A master key wraps the key of the store (`storekey`), that wraps the keys of threads, and these seal records. Wrapped
+keys stand in cells, which are the only ones that are not sealed. That of a thread goes with the thread; a backup of
+before has both.
+
+*Renewal.* The store gets a new key, and so does what threads share, in one request. From then on whoever seals a record
+of a thread whose key the new one does not wrap first gives the thread another key, which does; those of before stay
+beside it, wrapped anew, and open what they have sealed. A saver that is open hears of it by looking at the cell of the
+store again when it is about to seal something, and has last looked `Keyring.refresh` seconds ago.
 
 What a thread has been copied from stays sealed as it was: its cell then holds the key of the other thread, too.
 """
@@ -9,26 +15,27 @@ What a thread has been copied from stays sealed as it was: its cell then holds t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from secrets import token_bytes, token_hex
+from time import monotonic
 from typing import Any
 
 from langgraph_keel.engine.cells import Cell, Shelf, check_swapped
 from langgraph_keel.engine.encoding.bodies import open_frame, raw_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
-from langgraph_keel.keys.keyring import Keyring, MasterKey
+from langgraph_keel.errors import CorruptStore, SealBroken
+from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.sealing import KEY_BYTES, Sealer, pack, place_of, unpack
+from langgraph_keel.keys.storekey import FIRST, StoreCell, parse_cell
 
 STORE = Shelf(None, "keyring")
 """Holds the identity of the store, and the keys of tenants."""
 KIND = "key"
 """The kind of the cells of threads that hold their keys."""
 KEY = "data"
-_ENDED = b"ended"
-"""What says, sealed, that a migration has ended."""
+_NO_CELL = Cell("", b"")
 _MOST = 10_000
 """Threads whose keys are remembered."""
 
@@ -42,12 +49,17 @@ class DataKey:
         origin: The thread whose records it seals, as their places name it; `None` for what threads share.
         sealer: What seals with it.
         wrapped: The key as it is stored.
+        wrapper: The name of the key of the store that wraps it.
+        since: The name of the one that the store had when this one was made. It is authenticated: a key that somebody
+            has had before a renewal cannot be made to look like one of after it.
     """
 
     id: bytes
     origin: str | None
     sealer: Sealer
     wrapped: bytes
+    wrapper: bytes = FIRST
+    since: bytes = FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +68,11 @@ class DataKeys:
 
     Attributes:
         keys: By their ids; the first one seals what is new.
-        cell: The cell that holds them.
+        cell: The cell of the thread that holds them; an empty one of what threads share.
     """
 
     keys: Mapping[bytes, DataKey]
-    cell: Cell
+    cell: Cell = _NO_CELL
 
     @property
     def current(self) -> DataKey:
@@ -74,13 +86,25 @@ class _StoreKeys:
 
     Attributes:
         store_id: Tells this store from all others: what is copied to another one by hand does not open there.
-        wrapper: Wraps and opens the keys of threads.
+        id: The name of the key of the store.
+        wrappers: All keys that it has had, by their names: they open the keys of threads.
         shared: The keys of what threads share.
     """
 
     store_id: str
-    wrapper: Sealer
+    id: bytes
+    wrappers: Mapping[bytes, Sealer]
     shared: DataKeys
+
+    @property
+    def wrapper(self) -> Sealer:
+        """What wraps what is new."""
+        return self.wrappers[self.id]
+
+    @property
+    def marker(self) -> Sealer:
+        """What hides the marks that threads are found by: the first key of what threads share, whatever came later."""
+        return [*self.shared.keys.values()][-1].sealer
 
 
 class KeyChest:
@@ -95,6 +119,7 @@ class KeyChest:
         self._store = store
         self._keyring = keyring
         self._own: _StoreKeys | None = None
+        self._looked = 0.0
         self._threads: OrderedDict[str, DataKeys] = OrderedDict()
 
     @property
@@ -123,21 +148,49 @@ class KeyChest:
         """Return the keys of what threads share. No trip, but for the first time: one, and one to make them."""
         return (yield from self._open_store()).shared
 
+    def shared_of(self, ids: Collection[bytes]) -> Plan[DataKeys]:
+        """Return the keys of what threads share, to open records by keys of these names. One trip if one is new."""
+        found = yield from self.shared()
+        if set(ids) <= found.keys.keys():
+            return found
+        return (yield from self._look()).shared
+
+    def shared_to_seal(self) -> Plan[DataKeys]:
+        """Return the keys of what threads share, to seal with. A trip if the store was not looked at for long."""
+        own = yield from self._open_store_to_seal()
+        if own.shared.current.since != own.id:
+            raise SealBroken("what threads share: an earlier key of it was put in the place of the current one")
+        return own.shared
+
+    def marker(self) -> Plan[Sealer]:
+        """Return what hides the marks that threads are found by; it stays the same. Trips as for `shared`."""
+        return (yield from self._open_store()).marker
+
     def find(self, thread_id: str) -> Plan[DataKeys | None]:
         """Return the keys of a thread; `None` if it has none. No trip if they are known; one if not."""
         if (known := self._threads.get(thread_id)) is not None:
             return known
-        own = yield from self._open_store()
+        yield from self._open_store()
         cells = yield from self._store.read_cells(Shelf(thread_id, KIND), [KEY])
-        return self._learn(own, thread_id, cells[KEY]) if KEY in cells else None
+        return (yield from self._learn(thread_id, cells[KEY])) if KEY in cells else None
+
+    def find_to_seal(self, thread_id: str) -> Plan[DataKeys | None]:
+        """Return the keys of a thread as `find`, of which the current one is as new as the key of the store.
+
+        Two trips more if it was not, and one if the store was not looked at for long.
+        """
+        yield from self._open_store_to_seal()
+        found = yield from self.find(thread_id)
+        if found is None or self._is_renewed(found.current):
+            return found
+        return (yield from self.renew_thread(thread_id))[0]
 
     def make(self, thread_id: str) -> Plan[DataKeys]:
-        """Return the keys of a thread, made if it has none. No trip if they are known; two if they are made."""
-        if (known := (yield from self.find(thread_id))) is not None:
-            return known
-        own = yield from self._open_store()
-        key = self._new_key(own, thread_id)
-        return (yield from self._swap(own, thread_id, None, [key]))
+        """Return the keys of a thread to seal with, made if it has none. No trip if they are known; two if made."""
+        while (found := (yield from self.find_to_seal(thread_id))) is None:
+            own = yield from self._open_store()
+            yield from self._swap(thread_id, None, [_new_key(own, thread_id)])
+        return found
 
     def keep(self, thread_id: str) -> Plan[None]:
         """See that a thread has the keys that it was just put with: it may have been deleted in between. One trip."""
@@ -151,19 +204,19 @@ class KeyChest:
         Returns:
             The keys that the target had before, and those of the source; `None` where there are none.
         """
-        found = yield from self.find(source)
-        before = yield from self.find(target)
+        found = yield from self.find_to_seal(source)
+        before = yield from self.find_to_seal(target)
         if found is None:
             return before, None
-        own = yield from self._open_store()
         held = before
         while True:
-            keys = [*held.keys.values()] if held else [self._new_key(own, target)]
+            own = yield from self._open_store()
+            keys = [*held.keys.values()] if held else [_new_key(own, target)]
             missing = [key for key in found.keys.values() if key.id not in {each.id for each in keys}]
             if not missing:
                 return before, found
-            adopted = [self._rewrap(own, key, source, target) for key in missing]
-            swapped = yield from self._swap(own, target, held.cell.token if held else None, [*keys, *adopted])
+            adopted = [_wrap_key(own, key, target) for key in missing]
+            swapped = yield from self._swap(target, held.cell.token if held else None, [*keys, *adopted])
             if all(key.id in swapped.keys for key in missing):
                 return before, found
             held = swapped
@@ -177,31 +230,22 @@ class KeyChest:
                 Shelf(thread_id, KIND), KEY, now.cell.token, before.cell if before else None
             )
 
-    # -- making ------------------------------------------------------------------------------------------------
-
-    def _new_key(self, own: _StoreKeys, thread_id: str) -> DataKey:
-        secret, id = token_bytes(KEY_BYTES), token_bytes(4)
-        wrapped = own.wrapper.seal(secret, _context(own.store_id, thread_id, thread_id, id))
-        return DataKey(id, thread_id, Sealer(secret), wrapped)
-
-    def _rewrap(self, own: _StoreKeys, key: DataKey, source: str, target: str) -> DataKey:
-        secret = own.wrapper.open(key.wrapped, _context(own.store_id, source, key.origin, key.id))
-        wrapped = own.wrapper.seal(secret, _context(own.store_id, target, key.origin, key.id))
-        return DataKey(key.id, key.origin, key.sealer, wrapped)
-
-    def _swap(self, own: _StoreKeys, thread_id: str, expected: str | None, keys: Sequence[DataKey]) -> Plan[DataKeys]:
+    def _swap(self, thread_id: str, expected: str | None, keys: Sequence[DataKey]) -> Plan[DataKeys]:
         """Store the keys of a thread; return what stands there now, which somebody else may have made."""
-        cell = _cell([[key.id, key.origin, key.wrapped] for key in keys], thread_id)
-        shelf = Shelf(thread_id, KIND)
+        cell, shelf = _cell_of(keys, thread_id), Shelf(thread_id, KIND)
         swapped = yield from self._store.swap_cell(shelf, KEY, expected, cell)
         check_swapped(expected, swapped, f"thread {thread_id!r}: its keys")
         held = cell if swapped.done else swapped.cell
         if held is None:  # somebody has deleted the thread
-            return (yield from self._swap(own, thread_id, None, keys))
-        return self._learn(own, thread_id, held)
+            return (yield from self._swap(thread_id, None, keys))
+        return (yield from self._learn(thread_id, held))
 
-    def _learn(self, own: _StoreKeys, thread_id: str, cell: Cell) -> DataKeys:
-        found = _open_keys(cell, own.wrapper, own.store_id, thread_id)
+    def _learn(self, thread_id: str, cell: Cell) -> Plan[DataKeys]:
+        """Return the keys in a cell, and remember them. One trip if a key of the store that is not known wraps one."""
+        own, parts = (yield from self._open_store()), _parse_keys(unpack(open_frame(cell.header)), thread_id)
+        if not {wrapper for _, _, _, wrapper, _ in parts} <= own.wrappers.keys():
+            own = yield from self._look()
+        found = _open_keys(parts, own.wrappers, own.store_id, thread_id, cell)
         self._threads[thread_id] = found
         while len(self._threads) > _MOST:
             self._threads.popitem(last=False)
@@ -211,8 +255,8 @@ class KeyChest:
 
     def read_master(self) -> Plan[str | None]:
         """Return the name of the master key that the store needs; `None` if nothing is sealed yet. One trip."""
-        cells = yield from self._store.read_cells(STORE, [KEY])
-        return _parse_store(cells[KEY])[1] if KEY in cells else None
+        cell = yield from self._read_cell()
+        return None if cell is None else parse_cell(cell).master_id
 
     def accepts_plain(self) -> Plan[bool]:
         """Return whether records in plain text are read: the keyring is for a migration, and that has not ended.
@@ -225,23 +269,21 @@ class KeyChest:
 
     def is_migrated(self) -> Plan[bool]:
         """Return whether a migration of the store has ended. One trip."""
-        cells = yield from self._store.read_cells(STORE, [KEY])
-        if (cell := cells.get(KEY)) is None:
+        cell = yield from self._read_cell()
+        if cell is None:
             return False
-        self._own = self._own or self._read_store(cell)
-        return _is_ended(cell, self._own)
+        stored = parse_cell(cell)
+        return stored.is_ended(self._take(stored).wrappers[stored.id])
 
     def end_migration(self, *, is_ended: bool = True) -> Plan[None]:
         """Note that nothing stands in the store in plain text any more, or that it may again. Two trips."""
-        while True:
-            own = yield from self._open_store()
-            cell = (yield from self._store.read_cells(STORE, [KEY]))[KEY]
-            if _is_ended(cell, own) is is_ended:
-                return
-            parts = unpack(open_frame(cell.header))[:3]
-            new = _cell([*parts, own.wrapper.seal(_ENDED, _migration_context(own.store_id))] if is_ended else parts, "")
-            if (yield from self._store.swap_cell(STORE, KEY, cell.token, new)).done:
-                return
+        yield from self._open_store()
+
+        def end(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
+            is_as_it_should = stored.is_ended(own.wrapper) is is_ended
+            return None if is_as_it_should else stored.end(own.wrapper, is_ended=is_ended)
+
+        yield from self._change(end)
 
     def rotate(self) -> Plan[tuple[str | None, str]]:
         """Wrap what the master key wraps with the current one; return the names of the key before, and of that one.
@@ -250,126 +292,213 @@ class KeyChest:
         has the store open goes on. Cut off anywhere, it was done or it was not.
         """
         current = self._keyring.current
+
+        def wrap(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
+            return None if stored.master_id == current.id else stored.wrap(own.wrapper, current)
+
+        before = yield from self._change(wrap)
+        return before and before.master_id, current.id
+
+    # -- another key of the store --------------------------------------------------------------------------------
+
+    def begin_renewal(self) -> Plan[bytes | None]:
+        """Give the store a key that the current master key wraps, and what threads share another one. Two trips.
+
+        One trip if that was done, with this master key, and the renewal has not ended.
+
+        Returns:
+            The name of the new key; `None` if nothing is sealed yet.
+        """
+        current = self._keyring.current
+
+        def renew(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
+            if stored.is_renewing and stored.master_id == current.id:
+                return None
+            new, key = stored.renew(own.wrappers, current)
+            renewed = replace(own, id=new.id, wrappers={new.id: key, **own.wrappers})
+            shared = [_wrap_key(renewed, each, None) for each in own.shared.keys.values()]
+            return replace(new, shared=_parts_of([_new_key(renewed, None), *shared]))
+
+        if (yield from self._change(renew)) is None:
+            return None
+        return (yield from self._look()).id
+
+    def renew_thread(self, thread_id: str) -> Plan[tuple[DataKeys | None, bool]]:
+        """See that the key of the store wraps the keys of a thread, and that one made since then seals what is new.
+
+        Two trips, and two for each who was quicker; one if that is so.
+
+        Returns:
+            The keys of the thread, `None` if it has none; and whether they were changed.
+        """
         while True:
-            cells = yield from self._store.read_cells(STORE, [KEY])
-            if (cell := cells.get(KEY)) is None:
-                return None, current.id
-            store_id, master_id, (tenant, wrapped), shared, *rest = _parse_store(cell)
-            if master_id == current.id:
-                return master_id, current.id
-            context = _tenant_context(store_id, tenant)
-            secret = _unwrap(self._keyring.get(master_id), wrapped, context)
-            new = _cell([store_id, [tenant, current.id, current.wrap(secret, context)], shared, *rest], "")
-            swapped = yield from self._store.swap_cell(STORE, KEY, cell.token, new)
+            cell: Cell | None = (yield from self._store.read_cells(Shelf(thread_id, KIND), [KEY])).get(KEY)
+            if cell is None:
+                self.forget(thread_id)
+                return None, False
+            found = yield from self._learn(thread_id, cell)
+            own = yield from self._open_store()
+            keys, is_renewed = [*found.keys.values()], self._is_renewed(found.current)
+            if is_renewed and all(key.wrapper == own.id for key in keys):
+                return found, False
+            new = [key if key.wrapper == own.id else _wrap_key(own, key, thread_id) for key in keys]
+            if not is_renewed:
+                new.insert(0, _new_key(own, thread_id))
+            renewed = _cell_of(new, thread_id)
+            swapped = yield from self._store.swap_cell(Shelf(thread_id, KIND), KEY, cell.token, renewed)
             if swapped.done:
-                return master_id, current.id
+                return (yield from self._learn(thread_id, renewed)), True
+
+    def end_renewal(self, id: bytes) -> Plan[None]:
+        """Note that all keys of threads are wrapped by the store's key of that name. Two trips."""
+
+        def end(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
+            if stored.id != id or not stored.is_renewing:
+                return None
+            return replace(stored, is_renewing=False).wrap(own.wrapper, self._keyring.get(stored.master_id))
+
+        yield from self._change(end)
+
+    def _is_renewed(self, key: DataKey) -> bool:
+        return self._own is not None and key.since == self._own.id
 
     # -- the store's own ---------------------------------------------------------------------------------------
 
     def _open_store(self) -> Plan[_StoreKeys]:
-        if self._own is None:
-            cells = yield from self._store.read_cells(STORE, [KEY])
-            cell = cells.get(KEY)
-            if cell is None:
-                cell = self._new_store()
-                swapped = yield from self._store.swap_cell(STORE, KEY, None, cell)
-                cell = cell if swapped.done else swapped.cell
-            assert cell is not None
-            self._own = self._read_store(cell)
+        """Return the keys of the store. No trip, but for the first time: one, and one to make them."""
+        return self._own or (yield from self._look())
+
+    def _open_store_to_seal(self) -> Plan[_StoreKeys]:
+        """Return the keys that the store had at most `refresh` seconds ago. One trip if it was not looked at since."""
+        if self._own is None or monotonic() - self._looked >= self._keyring.refresh:
+            return (yield from self._look())
         return self._own
 
-    def _new_store(self) -> Cell:
-        store_id, secret, master = token_hex(16), token_bytes(KEY_BYTES), self._keyring.current
-        shared, id = token_bytes(KEY_BYTES), token_bytes(4)
-        tenant = ["", master.id, master.wrap(secret, _tenant_context(store_id, ""))]
-        wrapped = Sealer(secret).seal(shared, _context(store_id, None, None, id))
-        return _cell([store_id, tenant, [[id, None, wrapped]]], "")
+    def _look(self) -> Plan[_StoreKeys]:
+        """Return the keys that the store has now, made if it has none. One trip, and one to make them."""
+        began = monotonic()
+        cell = yield from self._read_cell()
+        if cell is None:
+            made = self._new_cell()
+            swapped = yield from self._store.swap_cell(STORE, KEY, None, made)
+            cell = made if swapped.done else swapped.cell
+        assert cell is not None
+        own = self._take(parse_cell(cell))
+        self._looked = began  # not when the reply came: it may have been renewed while that was on its way
+        return own
 
-    def _read_store(self, cell: Cell) -> _StoreKeys:
-        store_id, master_id, (tenant, wrapped), shared, *_ = _parse_store(cell)
-        wrapper = Sealer(_unwrap(self._keyring.get(master_id), wrapped, _tenant_context(store_id, tenant)))
-        return _StoreKeys(store_id, wrapper, _keys_of(shared, wrapper, store_id, None, cell))
+    def _read_cell(self) -> Plan[Cell | None]:
+        return (yield from self._store.read_cells(STORE, [KEY])).get(KEY)
+
+    def _take(self, stored: StoreCell) -> _StoreKeys:
+        """Return the keys of the store, and remember them, unless later ones are known: a reply may come late."""
+        own = self._own
+        if own is not None and own.store_id != stored.store_id:  # the store was emptied, and has begun anew
+            self.forget_all()
+            own = None
+        if own is None or stored.id not in own.wrappers:
+            self._own = own = _keys_in(stored, stored.unwrap(self._keyring))
+        return own
+
+    def _change(self, change: Callable[[StoreCell, _StoreKeys], StoreCell | None]) -> Plan[StoreCell | None]:
+        """Change what the cell of the store holds, again if somebody was quicker. Two trips; one if nothing changes.
+
+        Args:
+            change: Is given what it holds, and the keys; returns what it is to hold, or `None` to leave it.
+
+        Returns:
+            What it has held before; `None` if there is none, as nothing is sealed yet.
+        """
+        while (cell := (yield from self._read_cell())) is not None:
+            stored = parse_cell(cell)
+            if (new := change(stored, _keys_in(stored, self._take(stored).wrappers[stored.id]))) is None:
+                return stored
+            if (yield from self._store.swap_cell(STORE, KEY, cell.token, new.to_cell())).done:
+                return stored
+        return None
+
+    def _new_cell(self) -> Cell:
+        key = Sealer(token_bytes(KEY_BYTES))
+        stored = StoreCell(token_hex(16), "", "", b"", ())
+        own = _StoreKeys(stored.store_id, FIRST, {FIRST: key}, DataKeys({}))
+        stored = replace(stored, shared=_parts_of([_new_key(own, None)]))
+        return stored.wrap(key, self._keyring.current).to_cell()
 
 
-def _parse_store(cell: Cell) -> tuple[Any, ...]:
-    """Return the identity of a store, the name of its master key, the tenant with its wrapped key, and what is shared.
+def _keys_in(stored: StoreCell, key: Sealer) -> _StoreKeys:
+    """Return the keys in the cell of a store, by its key."""
+    wrappers = stored.open_earlier(key)
+    shared = _open_keys(_parse_keys(stored.shared, None), wrappers, stored.store_id, None, _NO_CELL)
+    return _StoreKeys(stored.store_id, stored.id, wrappers, shared)
 
-    And, where a migration has ended, what says so.
+
+def _new_key(own: _StoreKeys, thread_id: str | None) -> DataKey:
+    """Return a new data key of a thread, or of what threads share."""
+    key = DataKey(token_bytes(4), thread_id, Sealer(token_bytes(KEY_BYTES)), b"", since=own.id)
+    return _wrap_key(own, key, thread_id)
+
+
+def _wrap_key(own: _StoreKeys, key: DataKey, thread_id: str | None) -> DataKey:
+    """Return a data key, wrapped by the key of the store, for the cell of a thread."""
+    context = _context(own.store_id, thread_id, key.origin, key.id, key.since)
+    return replace(key, wrapped=own.wrapper.seal(key.sealer.secret, context), wrapper=own.id)
+
+
+def _parts_of(keys: Sequence[DataKey]) -> list[list[Any]]:
+    """Return keys as they are stored: of those that the first key of a store wraps it is not said."""
+    return [
+        [key.id, key.origin, key.wrapped, *([] if key.wrapper == FIRST else [key.wrapper, key.since])] for key in keys
+    ]
+
+
+def _cell_of(keys: Sequence[DataKey], thread_id: str) -> Cell:
+    return Cell(token_hex(16), raw_frame(pack(_parts_of(keys))), origin=thread_id)
+
+
+def _parse_keys(parts: Any, thread_id: str | None) -> list[tuple[bytes, Any, bytes, bytes, bytes]]:
+    """Return the parts of keys: the id, the origin, the wrapped key, its wrapper, and since when it is there.
 
     Raises:
-        CorruptStore: It holds something else.
+        CorruptStore: They are something else.
     """
     try:
-        store_id, (tenant, master_id, wrapped), shared, *rest = unpack(open_frame(cell.header))
+        found = [(*part, FIRST, FIRST) if len(part) == 3 else tuple(part) for part in parts]
+        kinds = {tuple(type(part) for part in (id, *rest)) for id, _, *rest in found}
     except (ValueError, TypeError) as error:
-        raise CorruptStore(f"the keys of the store do not decode: {error}") from None
-    kinds = [type(part) for part in (store_id, tenant, master_id, wrapped, *rest)]
-    if kinds not in ([str, str, str, bytes], [str, str, str, bytes, bytes]):
-        raise CorruptStore("the keys of the store are not what they should be")
-    return store_id, master_id, (tenant, wrapped), shared, *rest
+        raise CorruptStore(f"{_whose(thread_id)}: its keys do not decode: {error}") from None
+    if kinds != {(bytes,) * 4}:
+        raise CorruptStore(f"{_whose(thread_id)}: {'its keys are none' if kinds else 'it has no key'}")
+    return found
 
 
-def _is_ended(cell: Cell, own: _StoreKeys) -> bool:
-    """Return whether the cell of a store says that a migration has ended.
-
-    Raises:
-        SealBroken: What says so was changed.
-    """
-    _, _, _, _, *rest = _parse_store(cell)
-    return bool(rest) and own.wrapper.open(rest[0], _migration_context(own.store_id)) == _ENDED
-
-
-def _migration_context(store_id: str) -> bytes:
-    return place_of(store_id, "migration")
-
-
-def _unwrap(master: MasterKey, wrapped: bytes, context: bytes) -> bytes:
-    try:
-        return master.unwrap(wrapped, context)
-    except Exception as error:
-        raise KeyMissing(
-            f"the master key {master.id!r} does not open what was wrapped with a key of that name "
-            f"({type(error).__name__}): it is another key, or the record was changed"
-        ) from error
-
-
-def _cell(parts: Sequence[Any], origin: str) -> Cell:
-    return Cell(token_hex(16), raw_frame(pack(parts)), origin=origin)
-
-
-def _open_keys(cell: Cell, wrapper: Sealer, store_id: str, thread_id: str) -> DataKeys:
-    return _keys_of(unpack(open_frame(cell.header)), wrapper, store_id, thread_id, cell)
-
-
-def _keys_of(parts: Any, wrapper: Sealer, store_id: str, thread_id: str | None, cell: Cell) -> DataKeys:
-    """Return the keys of a thread from what its cell holds.
+def _open_keys(
+    parts: Iterable[tuple[bytes, Any, bytes, bytes, bytes]],
+    wrappers: Mapping[bytes, Sealer],
+    store_id: str,
+    thread_id: str | None,
+    cell: Cell,
+) -> DataKeys:
+    """Return the keys of a thread, or of what threads share.
 
     Raises:
         SealBroken: One of them was changed, or stood elsewhere.
-        CorruptStore: It holds something else.
     """
-    whose = "what threads share" if thread_id is None else f"thread {thread_id!r}"
-    try:
-        keys = [_open_key(wrapper, store_id, thread_id, *part) for part in parts]
-    except (ValueError, TypeError) as error:
-        raise CorruptStore(f"{whose}: its keys do not decode: {error}") from None
-    except SealBroken as error:
-        raise SealBroken(f"{whose}: a key of it is not sealed as it was: {error}") from None
-    if not keys:
-        raise CorruptStore(f"{whose}: it has no key")
-    return DataKeys({key.id: key for key in keys}, cell)
+    keys, names = {}, [*wrappers]
+    for id, origin, wrapped, wrapper, since in parts:
+        try:
+            # Whoever has an earlier key of the store could wrap a key with it, and say that it is a new one.
+            if wrapper not in names or since not in names[names.index(wrapper) :]:
+                raise SealBroken("it is wrapped by a key that the store had not at that time")
+            secret = wrappers[wrapper].open(wrapped, _context(store_id, thread_id, origin, id, since))
+        except SealBroken as error:
+            raise SealBroken(f"{_whose(thread_id)}: a key of it is not sealed as it was: {error}") from None
+        keys[id] = DataKey(id, origin, Sealer(secret), wrapped, wrapper, since)
+    return DataKeys(keys, cell)
 
 
-def _open_key(wrapper: Sealer, store_id: str, thread_id: str | None, id: Any, origin: Any, wrapped: Any) -> DataKey:
-    if not isinstance(id, bytes) or not isinstance(wrapped, bytes):
-        raise TypeError("a key is no bytes")
-    secret = wrapper.open(wrapped, _context(store_id, thread_id, origin, id))
-    return DataKey(id, origin, Sealer(secret), wrapped)
+def _context(store_id: str, thread_id: str | None, origin: str | None, id: bytes, since: bytes) -> bytes:
+    return place_of(store_id, "data key", thread_id, origin, id, *([] if since == FIRST else [since]))
 
 
-def _context(store_id: str, thread_id: str | None, origin: str | None, id: bytes) -> bytes:
-    return place_of(store_id, "data key", thread_id, origin, id)
-
-
-def _tenant_context(store_id: str, tenant: str) -> bytes:
-    return place_of(store_id, "tenant key", tenant)
+def _whose(thread_id: str | None) -> str:
+    return "what threads share" if thread_id is None else f"thread {thread_id!r}"

@@ -1,8 +1,8 @@
 """Master keys: where they come from, and what they do, which is to wrap other keys.
 
-Nothing is ever encrypted with a master key but keys: those of tenants, which wrap those of threads. So another master
-key means that a few small records are written again (`rotate`), and a key management service is asked once for each
-tenant and process.
+Nothing is ever encrypted with a master key but keys: that of the store and those of tenants, which wrap those of
+threads. So another master key means that a few small records are written again (`rotate`), and a key management service
+is asked once for each tenant and process, and once more after a renewal.
 """
 
 from __future__ import annotations
@@ -88,17 +88,23 @@ class Keyring:
         keys: The keys, the current one first.
         migrate: Whether what stands in the store in plain text is read, until `saver.migrate_keys()` has sealed all of
             it. What is written is sealed in any case.
+        refresh: How many seconds a saver goes on to seal with the keys that it knows before it looks, with one round
+            trip, whether `saver.renew_keys()` has made others.
 
     Raises:
-        InvalidInput: There is none, two have one name, or `migrate` is neither `True` nor `False`.
+        InvalidInput: There is none, two have one name, `migrate` is neither `True` nor `False`, or `refresh` is no
+            number of seconds.
     """
 
-    __slots__ = ("_keys", "_migrate")
+    __slots__ = ("_keys", "_migrate", "_refresh")
 
-    def __init__(self, *keys: MasterKey, migrate: bool = False) -> None:
+    def __init__(self, *keys: MasterKey, migrate: bool = False, refresh: float = 60) -> None:
         if type(migrate) is not bool:
             raise InvalidInput(f"migrate must be True or False, not a {type(migrate).__name__}")
+        if type(refresh) not in (int, float) or not refresh >= 0:
+            raise InvalidInput(f"refresh must be a number of seconds, 0 or more, not {refresh!r:.80}")
         self._migrate = migrate
+        self._refresh = refresh
         if not keys or not all(isinstance(key, MasterKey) for key in keys):
             raise InvalidInput("a Keyring takes keys, the current one first: Keyring(LocalKey(id, secret), ...)")
         self._keys: Mapping[str, MasterKey] = {check_id(key.id): key for key in keys}
@@ -109,6 +115,11 @@ class Keyring:
     def migrate(self) -> bool:
         """Whether plain text is read until a migration has ended."""
         return self._migrate
+
+    @property
+    def refresh(self) -> float:
+        """How many seconds a saver seals with the keys that it knows before it looks for others."""
+        return self._refresh
 
     @property
     def current(self) -> MasterKey:
@@ -134,27 +145,29 @@ class Keyring:
         return self._keys[id]
 
     @classmethod
-    def from_env(cls, name: str = "KEEL_KEYS", *, migrate: bool = False) -> Keyring:
+    def from_env(cls, name: str = "KEEL_KEYS", *, migrate: bool = False, refresh: float = 60) -> Keyring:
         """Return the keyring in a variable of the environment: `id:secret`, separated by commas or white space.
 
         Args:
             name: The variable's name.
             migrate: As for `Keyring`.
+            refresh: As for `Keyring`.
 
         Raises:
             InvalidInput: It is not set, or does not hold keys. The error does not show what it holds.
         """
         if not (text := os.environ.get(name, "").strip()):
             raise InvalidInput(f"the environment has no {name}: set it to what `keel keys new` prints")
-        return cls(*parse_keys(text, f"the variable {name}"), migrate=migrate)
+        return cls(*parse_keys(text, f"the variable {name}"), migrate=migrate, refresh=refresh)
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], *, migrate: bool = False) -> Keyring:
+    def from_file(cls, path: str | PathLike[str], *, migrate: bool = False, refresh: float = 60) -> Keyring:
         """Return the keyring in a file, as `from_env`; lines that begin with `#` are comments.
 
         Args:
             path: The file.
             migrate: As for `Keyring`.
+            refresh: As for `Keyring`.
 
         Raises:
             InvalidInput: It cannot be read, does not hold keys, or others than its owner may read or change it.
@@ -167,7 +180,7 @@ class Keyring:
             why = error.strerror if isinstance(error, OSError) else "it holds no text"
             raise InvalidInput(f"the key file {os.fspath(path)!r} cannot be read: {why}") from None
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-        return cls(*parse_keys(text, f"the key file {os.fspath(path)!r}"), migrate=migrate)
+        return cls(*parse_keys(text, f"the key file {os.fspath(path)!r}"), migrate=migrate, refresh=refresh)
 
     def __repr__(self) -> str:
         """Show the names of the keys, and nothing of the secrets."""

@@ -1,4 +1,4 @@
-"""What a saver shows of its keys, the rotation of the master key, and the migration of a store in plain text."""
+"""What a saver shows of its keys, their rotation and renewal, and the migration of a store in plain text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.keys.datakeys import KeyChest
 from langgraph_keel.keys.migration import Sealed, migrate
+from langgraph_keel.keys.renewal import Renewal, renew
 from langgraph_keel.keys.store import SealedStore
 
 
@@ -49,6 +49,32 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads were looked at, and of how many."""
 
 _PLAIN_BACKUPS = "Backups of before the store was encrypted hold it in plain text: destroy them."
+
+
+@publish
+class Renewed(NamedTuple):
+    """What a renewal of keys has done.
+
+    Attributes:
+        threads: How many threads have got another key.
+        failed: Threads whose keys cannot be read, and why: they are left as they are.
+        master: The name of the master key that wraps the new key of the store; `None` if nothing is sealed yet.
+    """
+
+    threads: int
+    failed: Mapping[str, str]
+    master: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {**self._asdict(), "failed": dict(self.failed)}
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        if self.master is None:
+            return "nothing is sealed yet: there are no keys"
+        failed = f"; of {len(self.failed):,} the keys cannot be read, and are left as they are" if self.failed else ""
+        return f"the store has another key, wrapped with {self.master!r}, and so have {self.threads:,} threads{failed}"
 
 
 @publish
@@ -104,8 +130,8 @@ class KeyMethods(EngineSaver):
 
     def _master_keys(self) -> Plan[MasterKeys]:
         found: list[MasterKeys] = []
-        for chest in (yield from self._chests()):
-            found.append(MasterKeys((yield from chest.read_master()), chest.current))
+        for store in (yield from self._stores()):
+            found.append(MasterKeys((yield from store.chest.read_master()), store.chest.current))
         return _sum_up(found)
 
     def rotate_keys(self) -> MasterKeys:
@@ -114,7 +140,7 @@ class KeyMethods(EngineSaver):
         Three round trips, whatever the store holds, as what the master key wraps is one small record; and two for each
         tenant. A tenant's own saver does it for that tenant, in two. Cut off, it is done again. Whoever has the store
         open goes on. Whoever opens it needs the new key, and nobody the old one; but who has had it, and a copy of the
-        store of that time, has the key of the store: he can read that copy, and later ones.
+        store of that time, has the key of the store: he can read that copy, and later ones, until `renew_keys`.
 
         Raises:
             InvalidInput: The saver has no keyring.
@@ -128,9 +154,52 @@ class KeyMethods(EngineSaver):
 
     def _rotate_keys(self) -> Plan[MasterKeys]:
         found: list[MasterKeys] = []
-        for chest in (yield from self._chests()):
-            found.append(MasterKeys(*(yield from chest.rotate())))
+        for store in (yield from self._stores()):
+            found.append(MasterKeys(*(yield from store.chest.rotate())))
         return _sum_up(found)
+
+    def renew_keys(self, *, on_progress: Progress | None = None) -> Renewed:
+        """Give the store, all tenants and all threads other keys for what is written from now on; others go on.
+
+        The new key of the store is wrapped with the first key of the keyring, so nobody needs the master key of before.
+        It wraps the keys of threads and of what they share, and each gets another one, which seals what is new. What is
+        there stays as it is sealed, and is read with the key that has sealed it.
+
+        So who had the master key of before and a copy of the store reads in a later copy what was sealed with the keys
+        that his has: records of before the renewal. He reads nothing that is sealed from `Keyring.refresh` seconds
+        after it has ended on (60 by default; those of the keyrings of all programs that have the store open). But
+        names stand in the clear as before, and the hashes by which threads and calls of tools are found keep their
+        keys, so that he can try whether a thread is Ada's. If he can write to the store, he can still forge records of
+        before. While keyrings have the master key of before, he could put back what it wraps: take it away then.
+
+        Three round trips for the store and for each tenant, two for each thread, and two for 200 in their list; in
+        memory are the names of all threads. It may be cut off anywhere, and several may do it at once: whoever does it
+        again, with the same master key, goes on with what is left. Each renewal adds about 100 bytes to each thread. A
+        tenant's saver does it for that tenant.
+
+        Args:
+            on_progress: Called with how many threads were looked at, and of how many.
+
+        Raises:
+            InvalidInput: The saver has no keyring.
+            KeyMissing: The keyring has not the master key that the store needs now.
+            CorruptStore: The list of threads cannot be read.
+            StoreError: The store fails; what was renewed by then is.
+        """
+        return self.engine.run(self._renew_keys(on_progress))
+
+    async def arenew_keys(self, *, on_progress: Progress | None = None) -> Renewed:
+        """As `renew_keys`, asynchronously."""
+        return await self.engine.arun(self._renew_keys(on_progress))
+
+    def _renew_keys(self, on_progress: Progress | None) -> Plan[Renewed]:
+        done: list[Renewal] = []
+        masters: list[str | None] = []
+        for store in (yield from self._stores()):
+            done.append((yield from renew(store, on_progress or (lambda looked, total: None))))
+            masters.append((yield from store.chest.read_master()))
+        failed = {thread_id: why for each in done for thread_id, why in each.failed.items()}
+        return Renewed(sum(each.threads for each in done), failed, next(filter(None, masters), None))
 
     def migrate_keys(self, *, again: bool = False, on_progress: Progress | None = None) -> Migrated:
         """Seal all that stands in the store in plain text. The keyring needs `migrate=True`; others go on meanwhile.
@@ -169,9 +238,8 @@ class KeyMethods(EngineSaver):
         store = self._sealed()
         if not store.migrates:
             raise InvalidInput("this keyring is for no migration: Keyring(..., migrate=True) reads plain text")
-        tenants = () if self.engine.session.tenant else (yield from read_tenants(store))
         done: list[Sealed] = []
-        for each in (store, *(store.of_tenant(tenant) for tenant in tenants)):
+        for each in (yield from self._stores()):
             if (yield from each.chest.is_migrated()):
                 if not again:
                     continue
@@ -192,17 +260,17 @@ class KeyMethods(EngineSaver):
         was_plain = store.migrates or (yield from store.chest.is_migrated())
         sealed = (
             "What backups and copies of the store hold of it is sealed. The keys went with the threads, but a backup "
-            f"has them, wrapped with the key of the store, and that one with the master key (now {master!r}). Whoever "
+            f"has them, wrapped with a key of the store, and that one with the master key (now {master!r}). Whoever "
             "has the backup can read it with the master key of its time, or with this store and its master key; nobody "
             "else can."
         )
         return [sealed, *([_PLAIN_BACKUPS] if was_plain else ())]
 
-    def _chests(self) -> Plan[Sequence[KeyChest]]:
-        """Return the keys of the threads of no tenant, and of each one; of a tenant's saver, that one's."""
+    def _stores(self) -> Plan[Sequence[SealedStore]]:
+        """Return what holds the threads of no tenant, and those of each one; of a tenant's saver, that one's."""
         store = self._sealed()
         tenants = () if self.engine.session.tenant else (yield from read_tenants(store))
-        return [store.chest, *(store.of_tenant(tenant).chest for tenant in tenants)]
+        return [store, *(store.of_tenant(tenant) for tenant in tenants)]
 
     def _sealed(self) -> SealedStore:
         store = self.engine.session.store

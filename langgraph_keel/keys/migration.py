@@ -64,7 +64,7 @@ def migrate(store: SealedStore, tell: Tell) -> Plan[Sealed]:
     done = Sealed()
     for _ in range(ROUNDS):
         before = done.records
-        names = yield from _read_names(store)
+        names = yield from read_names(store)
         yield from _count(_seal_shelves(store, None), None, done)
         for looked, thread_id in enumerate(names, 1):
             yield from _count(_seal_thread(store, thread_id), thread_id, done)
@@ -92,7 +92,7 @@ def _count(seal: Plan[int], thread_id: str | None, done: Sealed) -> Plan[None]:
         done.threads.add(thread_id)
 
 
-def _read_names(store: SealedStore) -> Plan[list[str]]:
+def read_names(store: SealedStore) -> Plan[list[str]]:
     """Name all threads: those also that have come to the top of the list while it was read."""
     names: dict[str, None] = {}
     newest: tuple[str, str] | None = None

@@ -35,11 +35,14 @@ class Sealer:
     Args:
         secret: The key, 32 bytes.
 
+    Attributes:
+        secret: The same, for whoever wraps it.
+
     Raises:
         InvalidInput: The package `cryptography` is missing.
     """
 
-    __slots__ = ("_decrypt", "_encrypt", "_secret")
+    __slots__ = ("_decrypt", "_encrypt", "secret")
 
     def __init__(self, secret: bytes) -> None:
         try:
@@ -47,7 +50,7 @@ class Sealer:
         except ImportError:
             raise InvalidInput("encryption needs another package: pip install 'langgraph-keel[crypto]'") from None
         cipher = AESGCM(secret)
-        self._encrypt, self._decrypt, self._secret = cipher.encrypt, cipher.decrypt, secret
+        self._encrypt, self._decrypt, self.secret = cipher.encrypt, cipher.decrypt, secret
 
     def seal(self, data: bytes, place: bytes) -> bytes:
         """Return a nonce, the ciphertext, and its tag."""
@@ -71,7 +74,7 @@ class Sealer:
 
     def hide(self, mark: str) -> str:
         """Return what stands for a mark that threads are found by: the same for the same, and nothing tells which."""
-        return blake2b(mark.encode(), digest_size=4, key=self._secret, person=b"keel threads").hexdigest()
+        return blake2b(mark.encode(), digest_size=4, key=self.secret, person=b"keel threads").hexdigest()
 
 
 def place_of(*parts: Any) -> bytes:

@@ -373,15 +373,15 @@ class SealedStore(Store[Any, Any]):
 
     def seals(self, thread_id: str | None) -> Plan[Seals]:
         """Return what seals records of a thread, or of what threads share. No trip if its keys are known."""
-        keys = yield from (self.chest.shared() if thread_id is None else self.chest.make(thread_id))
+        keys = yield from (self.chest.shared_to_seal() if thread_id is None else self.chest.make(thread_id))
         return Seals(self.chest.store_id, keys)
 
     def _hide(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
         """Return marks that threads are found by as they are stored. No trip, but for the very first time."""
         if not marks:
             return ()
-        keys = yield from self.chest.shared()
-        return tuple(keys.current.sealer.hide(mark) for mark in marks)
+        marker = yield from self.chest.marker()
+        return tuple(marker.hide(mark) for mark in marks)
 
     def _narrow(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
         """Return marks that a list is narrowed by: none while threads in plain text are found by others."""
@@ -409,7 +409,7 @@ class SealedStore(Store[Any, Any]):
                 return Seals("", None, accepts_plain=accepts_plain)
             raise _PlainFound(f"{'what threads share' if thread_id is None else f'thread {thread_id!r}'}: {_PLAIN}")
         names.discard(None)
-        keys = yield from (self.chest.shared() if thread_id is None else self.chest.find(thread_id))
+        keys = yield from (self.chest.shared_of(names) if thread_id is None else self.chest.find(thread_id))
         if thread_id is not None and keys is not None and not names <= keys.keys.keys():
             self.chest.forget(thread_id)  # it was deleted and has come again, or has got the keys of another one
             keys = yield from self.chest.find(thread_id)

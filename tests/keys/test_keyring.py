@@ -172,7 +172,7 @@ def test_a_service_is_asked_once_by_each_saver(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_after_the_first_a_put_and_a_read_are_one_trip(stores: Any, backend: str) -> None:
-    keyring, counter = Keyring(LocalKey("a", SECRET)), Counter()
+    keyring, counter = Keyring(LocalKey("a", SECRET), refresh=float("inf")), Counter()
 
     def opened() -> KeelSaver:
         return with_tap(stores[backend].open(encryption=keyring), counter)

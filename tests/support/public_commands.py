@@ -151,6 +151,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "keys new": ("keys", "new", "2026"),
         "keys show": ("keys", "show", *sealed),
         "keys rotate": ("keys", "rotate", *sealed),
+        "keys renew": ("keys", "renew", *sealed),
         "keys migrate": ("keys", "migrate", *sealed),
         "cache clear": ("cache", "clear", "--nodes", "--yes", *store),
         "retention clear": ("retention", "clear", *store),

@@ -1,0 +1,152 @@
+"""The key of a store, which wraps the keys of its threads, and the cell that holds it, wrapped by the master key.
+
+A renewed store has a new key, and those of before, which the new one wraps: with them is opened what nobody has
+wrapped anew yet. A store that was never renewed has its cell as the first version of Keel wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from secrets import token_bytes, token_hex
+from typing import Any
+
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.engine.encoding.bodies import open_frame, raw_frame
+from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
+from langgraph_keel.keys.keyring import Keyring, MasterKey
+from langgraph_keel.keys.sealing import KEY_BYTES, Sealer, pack, place_of, unpack
+
+FIRST = b""
+"""The name of the first key of a store."""
+_ENDED = b"ended"
+"""What says, sealed, that a migration has ended."""
+_ID_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCell:
+    """What the cell of a store holds.
+
+    Attributes:
+        store_id: Tells this store from all others: what is copied to another one by hand does not open there.
+        tenant: Always empty: each tenant has a cell of its own.
+        master_id: The name of the master key that wraps the store's.
+        wrapped: The key of the store, wrapped.
+        shared: The data keys of what threads share, each as its parts, the current one first.
+        id: The name of the key of the store.
+        earlier: The keys of before, by their names, wrapped by the current one; the latest first.
+        is_renewing: Whether the keys of threads are being wrapped anew.
+        ended: What says that a migration has ended, if one has.
+    """
+
+    store_id: str
+    tenant: str
+    master_id: str
+    wrapped: bytes
+    shared: Sequence[Any]
+    id: bytes = FIRST
+    earlier: Sequence[tuple[bytes, bytes]] = ()
+    is_renewing: bool = False
+    ended: bytes | None = None
+
+    @property
+    def context(self) -> bytes:
+        """What the master key wraps the store's with, beside it."""
+        renewed = () if self.id == FIRST else (self.id, self.is_renewing)
+        return place_of(self.store_id, "tenant key", self.tenant, *renewed)
+
+    def unwrap(self, keyring: Keyring) -> Sealer:
+        """Return the key of the store.
+
+        Raises:
+            KeyMissing: The keyring has not its master key, or that does not open it.
+        """
+        return Sealer(_unwrap(keyring.get(self.master_id), self.wrapped, self.context))
+
+    def wrap(self, key: Sealer, master: MasterKey) -> StoreCell:
+        """Return it with its key wrapped by a master key."""
+        return replace(self, master_id=master.id, wrapped=master.wrap(key.secret, self.context))
+
+    def to_cell(self) -> Cell:
+        """Return it as it is stored."""
+        renewed = [] if self.id == FIRST else [self.id, [list(each) for each in self.earlier], self.is_renewing]
+        rest = [] if self.ended is None else [self.ended]
+        parts = [self.store_id, [self.tenant, self.master_id, self.wrapped, *renewed], list(self.shared), *rest]
+        return Cell(token_hex(16), raw_frame(pack(parts)))
+
+    @property
+    def end_place(self) -> bytes:
+        """Where it says that a migration has ended."""
+        return place_of(self.store_id, "migration")
+
+    def is_ended(self, key: Sealer) -> bool:
+        """Return whether it says that a migration has ended.
+
+        Raises:
+            SealBroken: What says so was changed.
+        """
+        return self.ended is not None and key.open(self.ended, self.end_place) == _ENDED
+
+    def end(self, key: Sealer, *, is_ended: bool) -> StoreCell:
+        """Return it so that it says that a migration has ended, or that none has."""
+        return replace(self, ended=key.seal(_ENDED, self.end_place) if is_ended else None)
+
+    def open_earlier(self, key: Sealer) -> Mapping[bytes, Sealer]:
+        """Return all keys of the store by their names, the current one first.
+
+        Raises:
+            SealBroken: One was changed.
+        """
+        keys = {self.id: key}
+        for id, sealed in self.earlier:
+            try:
+                keys[id] = Sealer(key.open(sealed, self._earlier_place(id)))
+            except SealBroken as error:
+                raise SealBroken(f"an earlier key of the store is not sealed as it was: {error}") from None
+        return keys
+
+    def renew(self, keys: Mapping[bytes, Sealer], master: MasterKey) -> tuple[StoreCell, Sealer]:
+        """Return it with a new key, and that key; its shared data keys are yet to be wrapped by it.
+
+        Args:
+            keys: All its keys, as `open_earlier` returns them.
+            master: What wraps the new one.
+        """
+        key, was_ended = Sealer(token_bytes(KEY_BYTES)), self.is_ended(keys[self.id])
+        new = replace(self, id=token_bytes(_ID_BYTES), is_renewing=True)
+        earlier = tuple((id, key.seal(old.secret, new._earlier_place(id))) for id, old in keys.items())
+        return replace(new, earlier=earlier).wrap(key, master).end(key, is_ended=was_ended), key
+
+    def _earlier_place(self, id: bytes) -> bytes:
+        return place_of(self.store_id, "store key", self.id, id)
+
+
+def parse_cell(cell: Cell) -> StoreCell:
+    """Return what the cell of a store holds.
+
+    Raises:
+        CorruptStore: It holds something else.
+    """
+    try:
+        store_id, (tenant, master_id, wrapped, *renewed), shared, *rest = unpack(open_frame(cell.header))
+        id, earlier, is_renewing = renewed or (FIRST, (), False)
+        earlier = tuple((name, sealed) for name, sealed in earlier)
+    except (ValueError, TypeError) as error:
+        raise CorruptStore(f"the keys of the store do not decode: {error}") from None
+    kinds = [type(part) for part in (store_id, tenant, master_id, wrapped, id, is_renewing, *rest)]
+    if kinds[:6] != [str, str, str, bytes, bytes, bool] or kinds[6:] not in ([], [bytes]):
+        raise CorruptStore("the keys of the store are not what they should be")
+    if {type(part) for each in earlier for part in each} - {bytes} or (id == FIRST) is bool(renewed):
+        raise CorruptStore("the earlier keys of the store are not what they should be")
+    return StoreCell(store_id, tenant, master_id, wrapped, shared, id, earlier, is_renewing, *rest)
+
+
+def _unwrap(master: MasterKey, wrapped: bytes, context: bytes) -> bytes:
+    try:
+        return master.unwrap(wrapped, context)
+    except Exception as error:
+        raise KeyMissing(
+            f"the master key {master.id!r} does not open what was wrapped with a key of that name "
+            f"({type(error).__name__}): it is another key, or the record was changed"
+        ) from error

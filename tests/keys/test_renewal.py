@@ -1,0 +1,555 @@
+"""Other keys for what is new: who had all keys of before reads nothing of it, while others write, cut off anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_bytes
+from threading import Event
+from typing import Any
+
+import pytest
+from cli_threads import keel, keel_json
+from retention_threads import BACKENDS
+from test_rotation import length, put
+from tiers import sized
+
+from langgraph_keel import (
+    CorruptStore,
+    InvalidInput,
+    KeelSaver,
+    KeyMissing,
+    Keyring,
+    LocalKey,
+    MemorySaver,
+    Retention,
+    SealBroken,
+    SqliteSaver,
+)
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.encoding.bodies import open_frame, raw_frame
+from langgraph_keel.keys.datakeys import KEY, KIND, STORE
+from langgraph_keel.keys.keyring import new_key
+from langgraph_keel.keys.sealing import Sealer, pack, place_of, unpack
+from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
+from langgraph_keel.testing.rig import at, checkpoint_of
+
+OLD, NEW = (LocalKey(name, bytes(range(first, first + 32))) for name, first in (("old", 0), ("new", 100)))
+WRITERS = 8
+FIRST: Any = checkpoint_of("1", {"a": 1})
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@pytest.fixture
+def store(stores: Any, backend: str) -> Iterator[Any]:
+    stores[backend].wipe()
+    yield stores[backend]
+    stores[backend].wipe()
+
+
+@pytest.fixture
+def sealed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The secret of each key that something is sealed or wrapped with, from now on."""
+    found: list[bytes] = []
+    seal = Sealer.seal
+
+    def tell(self: Sealer, data: bytes, place: bytes) -> bytes:
+        found.append(self.secret)
+        return seal(self, data, place)
+
+    monkeypatch.setattr(Sealer, "seal", tell)
+    return found
+
+
+def views(saver: KeelSaver) -> list[KeelSaver]:
+    return [saver, saver.for_tenant("acme")]
+
+
+def work(saver: KeelSaver, number: int) -> None:
+    """Write each kind of record: to a thread that is there from the first time on, and to a new one."""
+    put(saver, "t", number)
+    put(saver, f"new {number}", 1)
+    saver.label(at("t"), f"label {number}")
+    saver.set_retention(Retention(last=number))
+    saver.copy_thread("t", f"copy {number}")
+    saver.prune(["t"], strategy="keep_latest")
+
+
+def read(saver: KeelSaver, number: int) -> None:
+    for thread in ("t", *(f"copy {nth}" for nth in range(1, number + 1))):
+        assert length(saver, thread) == (number if thread == "t" else int(thread.split()[1]))
+    assert {label.name for label in saver.labels("t")} <= {f"label {nth}" for nth in range(1, number + 1)}
+
+
+@each_backend
+def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, sealed: list[bytes]) -> None:
+    """All secrets that anything was sealed with before: that is more than the old master key and a copy give away."""
+    with store.open(encryption=Keyring(OLD, refresh=0)) as saver:
+        for each in views(saver):
+            work(each, 1)
+    before = {*sealed}
+    both = Keyring(NEW, OLD, refresh=0)
+    with store.open(encryption=both) as busy, store.open(encryption=both) as saver:
+        for each in views(busy):
+            read(each, 1)  # it knows the keys of before
+        done = saver.renew_keys()
+        assert done == (2 * 3, {}, "new")
+        del sealed[:]
+        for number in (2, 3):
+            for each in views(busy if number == 2 else saver):
+                work(each, number)
+                read(each, number)
+        assert sealed
+        assert not before & {*sealed}
+    with store.open(encryption=Keyring(NEW)) as saver:  # and none of the others
+        for each in views(saver):
+            read(each, 3)
+    assert not before & {*sealed}
+    with store.open(encryption=Keyring(OLD)) as saver, pytest.raises(KeyMissing, match="'new'"):
+        read(saver, 3)
+
+
+@each_backend
+def test_nothing_in_a_later_copy_is_opened_with_the_keys_of_before(store: Any, backend: str) -> None:
+    """Not the new key of the store, nor any data key that was not in the copy: those were wrapped anew."""
+    with store.open(encryption=Keyring(OLD)) as saver:
+        put(saver, "t", 1)
+        (stolen,) = keys_of_store(saver).values()
+        put(saver, "later", 1)  # after the copy, before the renewal
+        saver_keys = [each for thread in ("t", "later") for each in parts_of(saver, thread)]
+        assert [opens(stolen, part) for part in saver_keys] == [True, True]
+    with store.open(encryption=Keyring(NEW, OLD)) as saver:
+        saver.renew_keys()
+        put(saver, "t", 2)
+        put(saver, "new", 1)
+        parts = [each for thread in ("t", "later", "new") for each in parts_of(saver, thread)]
+        assert len(parts) == 2 + 2 + 1
+        assert not any(opens(stolen, part) for part in parts)
+        (current, *_) = keys_of_store(saver).values()
+        assert all(opens(current, part) for part in parts)
+        store_id, (_, master, *_), shared, *_ = unpack(open_frame(cell_of(saver, STORE).header))
+        assert (master, len(shared)) == ("new", 2)
+        places = [place_of(store_id, "data key", None, None, part[0], *filter(None, part[4:])) for part in shared]
+        parts = [[*part[:3], place] for part, place in zip(shared, places, strict=True)]
+        assert [[opens(key, part) for part in parts] for key in (stolen, current)] == [[False] * 2, [True] * 2]
+        with pytest.raises(SealBroken):
+            OLD.unwrap(*wrapped_in(saver))
+
+
+def keys_of_store(saver: KeelSaver) -> Mapping[bytes, Sealer]:
+    chest = saver.engine.session.store.chest  # type: ignore[attr-defined]
+    saver.engine.run(chest.shared())
+    wrappers: Mapping[bytes, Sealer] = chest._own.wrappers  # private: what somebody has who was in the process
+    return wrappers
+
+
+def cell_of(saver: KeelSaver, shelf: Shelf) -> Cell:
+    cells: Mapping[str, Cell] = saver.engine.run(saver.engine.session.store.inner.read_cells(shelf, [KEY]))  # type: ignore[attr-defined]
+    return cells[KEY]
+
+
+def replace_cell(saver: KeelSaver, shelf: Shelf, parts: Any) -> None:
+    cell = replace(cell_of(saver, shelf), header=raw_frame(pack(parts)), token="other")
+    inner = saver.engine.session.store.inner  # type: ignore[attr-defined]
+    assert saver.engine.run(inner.swap_cell(shelf, KEY, cell_of(saver, shelf).token, cell)).done
+
+
+def parts_of(saver: KeelSaver, thread_id: str) -> Sequence[Any]:
+    """The keys in the cell of a thread, each with what it is bound to."""
+    store_id = saver.engine.session.store.chest.store_id  # type: ignore[attr-defined]
+    parts: Sequence[Any] = unpack(open_frame(cell_of(saver, Shelf(thread_id, KIND)).header))
+    return [
+        [*part[:3], place_of(store_id, "data key", thread_id, part[1], part[0], *filter(None, part[4:]))]
+        for part in parts
+    ]
+
+
+def wrapped_in(saver: KeelSaver) -> tuple[bytes, bytes]:
+    store_id, (tenant, _, wrapped, *renewed), *_ = unpack(open_frame(cell_of(saver, STORE).header))
+    return wrapped, place_of(store_id, "tenant key", tenant, renewed[0], renewed[2])
+
+
+def opens(key: Sealer, part: Sequence[Any]) -> bool:
+    """Whether a key of a store opens a data key."""
+    try:
+        return bool(key.open(part[2], part[3]))
+    except SealBroken:
+        return False
+
+
+@each_backend
+def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) -> None:
+    puts, both = sized(3, 6, 40), [Keyring(NEW, OLD), Keyring(NEW, OLD, refresh=0), Keyring(OLD, NEW)]
+    with store.open(encryption=Keyring(OLD)) as saver:
+        for each in views(saver):
+            put(each, "before", 1)
+    is_renewed = Event()
+
+    def write(number: int) -> None:
+        """A program that goes on all the time, or is started anew for each put; with either key as the current one."""
+        with store.open(encryption=both[number % 3]) as going:
+            for nth in range(1, puts + 1):
+                assert nth == 1 or is_renewed.wait(60)
+                with store.open(encryption=both[nth % 3]) as anew:
+                    saver = going if number < 4 else anew
+                    view = saver.for_tenant("acme") if number % 4 == 3 else saver
+                    put(view, f"t{number}", nth)
+                    put(view, f"{number} {nth}", 1)
+
+    renewed = 0
+    with ThreadPoolExecutor(WRITERS + 1) as pool:
+        working = [pool.submit(write, number) for number in range(WRITERS)]
+        while renewed < 2 or not all(each.done() for each in working):
+            with store.open(encryption=Keyring(NEW, OLD)) as saver, store.open(encryption=Keyring(NEW, OLD)) as other:
+                at_once: Any = pool.submit(other.renew_keys)
+                assert not saver.renew_keys().failed
+                assert not at_once.result().failed
+            renewed += 1
+            is_renewed.set()
+        for each in working:
+            each.result()
+
+    with store.open(encryption=Keyring(NEW, OLD)) as saver:
+        saver.renew_keys()
+    with store.open(encryption=Keyring(NEW)) as saver:
+        acme = saver.for_tenant("acme")
+        assert [length(view, "before") for view in (saver, acme)] == [1, 1]
+        for number in range(WRITERS):
+            view = acme if number % 4 == 3 else saver
+            assert length(view, f"t{number}") == puts
+            assert {length(view, f"{number} {nth}") for nth in range(1, puts + 1)} == {1}
+        for view in (saver, acme):
+            (current, *_) = keys_of_store(view)
+            for info in view.threads():
+                parts = unpack(open_frame(cell_of(view, Shelf(info.thread_id, KIND)).header))
+                assert parts[0][3:] == [current, current]
+
+
+@each_backend
+@pytest.mark.parametrize("lost_reply", [False, True], ids=["before", "after"])
+def test_it_is_cut_off_at_each_request_and_resumed(stores: Any, backend: str, lost_reply: bool) -> None:
+    store, cut, was_cut, counter = stores[backend], 0, True, Counter()
+    both = Keyring(NEW, OLD)
+    while was_cut:
+        store.wipe()
+        with store.open(encryption=Keyring(OLD)) as saver:
+            for view in views(saver):
+                for thread in ("t", "u", "v"):
+                    put(view, thread, 1)
+        was_cut = False
+        with store.open(encryption=both) as saver:
+            try:
+                with_tap(saver, Fault(cut, lost_reply=lost_reply)).renew_keys()
+            except Injected:
+                was_cut = True
+            assert [length(view, thread) for view in views(saver) for thread in "tuv"] == [1] * 6
+            put(saver, "t", 2)
+        with store.open(encryption=both) as saver:
+            done = with_tap(saver, counter).renew_keys()
+            assert not done.failed
+        with store.open(encryption=Keyring(NEW)) as saver:
+            for view in views(saver):
+                ids = [*keys_of_store(view)]
+                # Resumed, the first one is gone on with; done once more, there are two.
+                assert len(ids) in ({2, 3} if was_cut else {3})
+                for thread in "tuv":
+                    parts = unpack(open_frame(cell_of(view, Shelf(thread, KIND)).header))
+                    assert {part[3] for part in parts} == {ids[0]}
+                    assert len({part[4] for part in parts}) == len(parts)
+                    assert parts[0][4] == ids[0]
+            assert [length(saver, thread) for thread in "tuv"] == [2, 1, 1]
+        cut += sized(5, 5, 1)
+    assert cut > 15
+    store.wipe()
+
+
+def test_a_resumed_renewal_leaves_what_was_done(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(OLD)) as saver:
+        for number in range(20):
+            put(saver, f"t{number}", 1)
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(NEW, OLD)) as saver:
+        with pytest.raises(Injected):
+            with_tap(saver, Fault(30)).renew_keys()
+        (id, *earlier) = keys_of_store(saver)
+        assert 0 < (left := saver.renew_keys().threads) < 15
+        assert [*keys_of_store(saver)] == [id, *earlier]
+    third = LocalKey("third", token_bytes(32))
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(third, NEW)) as saver, pytest.raises(Injected):
+        with_tap(saver, Fault(30)).renew_keys()
+    fourth = LocalKey("fourth", token_bytes(32))
+    # The master key of what was begun is not the current one any more: who has it must not read what comes now.
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(fourth, third)) as saver:
+        assert saver.renew_keys() == (20, {}, "fourth")
+        assert len(keys_of_store(saver)) == 4
+        assert {length(saver, f"t{number}") for number in range(20)} == {1}
+    assert left
+
+
+# -- savers that are open ----------------------------------------------------------------------------------------------
+
+
+def test_a_saver_that_is_open_looks_for_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("langgraph_keel.keys.datakeys.monotonic", lambda: now)
+    counter, both = Counter(), Keyring(NEW, OLD)
+    with (
+        SqliteSaver(tmp_path / "keel.db", encryption=both) as opened,
+        SqliteSaver(tmp_path / "keel.db", encryption=both) as other,
+    ):
+        saver = with_tap(opened, counter)
+        put(saver, "t", 1)
+        chest: Any = saver.engine.session.store.chest  # type: ignore[attr-defined]
+
+        def key() -> bytes:
+            found: bytes = next(iter(chest._threads["t"].keys))  # private: the key that it knows, without a trip
+            return found
+
+        (first, now) = (key(), now + 59)
+        other.renew_keys()
+        put(saver, "t", 2)
+        assert key() == first
+        now += 1
+        counter.taken()
+        saver.put_writes(saver.get_tuple(at("t")).config, [("a", 1)], "more")  # type: ignore[union-attr]
+        assert counter.taken() == 1 + 3  # the store's cell, the thread's cell, and the writes
+        assert key() != first
+        now += 59
+        saver.put_writes(saver.get_tuple(at("t")).config, [("a", 1)], "more")  # type: ignore[union-attr]
+        assert counter.taken() == 2
+
+
+def test_one_that_has_not_the_new_master_key_is_told(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(OLD, refresh=0)) as saver:
+        put(saver, "t", 1)
+        with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(NEW, OLD)) as other:
+            other.rotate_keys()
+            put(saver, "t", 2)  # the key of the store is the same
+            other.renew_keys()
+        assert length(saver, "t") == 2
+        with pytest.raises(KeyMissing, match="'new', and the keyring has old"):
+            put(saver, "t", 3)
+
+
+@pytest.mark.parametrize("trip", range(10))
+def test_a_thread_is_put_first_while_keys_are_renewed(tmp_path: Path, trip: int) -> None:
+    both = Keyring(NEW, OLD, refresh=0)
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(OLD)) as saver:
+        put(saver, "other", 1)
+    with SqliteSaver(tmp_path / "keel.db", encryption=both) as other:
+        with SqliteSaver(tmp_path / "keel.db", encryption=both) as saver:
+            meanwhile = Meanwhile(trip, other.renew_keys)
+            put(with_tap(saver, meanwhile), "t", 1)
+            assert meanwhile.happened is (trip < 9)
+            other.renew_keys()
+            put(saver, "t", 2)
+        assert length(other, "t") == 2
+        assert unpack(open_frame(cell_of(other, Shelf("t", KIND)).header))[0][4] == next(iter(keys_of_store(other)))
+
+
+@pytest.mark.parametrize("trip", range(8))
+def test_a_thread_that_is_deleted_meanwhile_is_not_made_again(tmp_path: Path, trip: int) -> None:
+    both = Keyring(NEW, OLD)
+    with (
+        SqliteSaver(tmp_path / "keel.db", encryption=both) as saver,
+        SqliteSaver(tmp_path / "keel.db", encryption=both) as other,
+    ):
+        put(saver, "t", 1)
+        with_tap(saver, Meanwhile(trip, lambda: other.delete_thread("t"))).renew_keys()
+        inner = saver.engine.session.store.inner  # type: ignore[attr-defined]
+        other.delete_thread("t")
+        assert saver.engine.run(inner.read_cells(Shelf("t", KIND), [KEY])) == {}
+
+
+# -- somebody who had the keys of before, and can write ----------------------------------------------------------------
+
+
+@pytest.fixture
+def renewed() -> Iterator[tuple[KeelSaver, Sealer, Any]]:
+    """A saver on a renewed store; the key of the store that somebody has had, and the cell of a thread at that time."""
+    saver = MemorySaver(encryption=Keyring(NEW, OLD, refresh=0))
+    put(saver, "t", 1)
+    (stolen,) = keys_of_store(saver).values()
+    cell = unpack(open_frame(cell_of(saver, Shelf("t", KIND)).header))
+    saver.renew_keys()
+    put(saver, "t", 2)
+    yield saver, stolen, cell
+    saver.close()
+
+
+def current_key(saver: KeelSaver, thread_id: str) -> Any:
+    saver.engine.session.store.chest.forget(thread_id)  # type: ignore[attr-defined]
+    return saver.engine.run(saver.engine.session.store.chest.make(thread_id)).current  # type: ignore[attr-defined]
+
+
+def test_an_old_key_does_not_become_the_current_one(renewed: Any) -> None:
+    saver, _, before = renewed
+    parts = unpack(open_frame(cell_of(saver, Shelf("t", KIND)).header))
+    new, old = parts
+    assert old[0] == before[0][0]
+    for changed in ([old, new], [old], before, [before[0], new]):
+        replace_cell(saver, Shelf("t", KIND), changed)
+        assert current_key(saver, "t").id not in (old[0],)
+        replace_cell(saver, Shelf("t", KIND), parts)
+
+
+def test_a_forged_key_does_not_become_the_current_one(renewed: Any) -> None:
+    saver, stolen, _ = renewed
+    chest: Any = saver.engine.session.store.chest
+    id, *earlier = keys_of_store(saver)
+    secret, name = bytes(range(32)), b"fake"
+    for since in (id, *earlier):
+        place = place_of(chest.store_id, "data key", "t", "t", name, *([since] if since else []))
+        for wrapper in (id, *earlier):
+            replace_cell(saver, Shelf("t", KIND), [[name, "t", stolen.seal(secret, place), wrapper, since]])
+            try:
+                assert current_key(saver, "t").sealer.secret != secret
+            except SealBroken:
+                pass
+            else:  # as one of before it is taken, which seals nothing any more
+                assert (since, wrapper) == (earlier[0], earlier[0])
+
+
+def test_an_old_key_of_what_threads_share_does_not_become_the_current_one(renewed: Any) -> None:
+    saver, *_ = renewed
+    store_id, tenant, (new, old), *rest = unpack(open_frame(cell_of(saver, STORE).header))
+    for shared in ([old, new], [old], [old[:3]], [[*old[:4], new[4]]]):
+        replace_cell(saver, STORE, [store_id, tenant, shared, *rest])
+        with MemorySaver(encryption=Keyring(NEW, OLD)) as other:
+            other = other.with_engine(other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
+            with pytest.raises(SealBroken, match="what threads share"):
+                other.engine.run(other.engine.session.store.chest.shared_to_seal())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tenant: [*tenant[:3], b"other id", *tenant[4:]],
+        lambda tenant: [*tenant[:3], b"", *tenant[4:]],
+        lambda tenant: tenant[:3],
+        lambda tenant: [*tenant[:5], not tenant[5]],
+        lambda tenant: [*tenant[:4], [[b"", tenant[4][0][1][:-1] + b"x"]], tenant[5]],
+        lambda tenant: [*tenant[:4], [[b"x", tenant[4][0][1]]], tenant[5]],
+        lambda tenant: [*tenant[:4], [["", tenant[4][0][1]]], tenant[5]],
+        lambda tenant: [*tenant[:4], 3, tenant[5]],
+        lambda tenant: [*tenant, 3],
+    ],
+)
+def test_a_changed_cell_of_the_store_is_a_named_error(renewed: Any, change: Any) -> None:
+    saver, *_ = renewed
+    store_id, tenant, *rest = unpack(open_frame(cell_of(saver, STORE).header))
+    replace_cell(saver, STORE, [store_id, change(tenant), *rest])
+    with MemorySaver(encryption=Keyring(NEW, OLD)) as other:
+        other = other.with_engine(other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
+        with pytest.raises((CorruptStore, KeyMissing), match="key"):
+            length(other, "t")
+
+
+# -- formats, and what a user meets ------------------------------------------------------------------------------------
+
+CELLS = {
+    STORE: (
+        "00bf2fbda393d920666138666566636265656131396435663963306433336338333732663564636193a0a26b31c43c2fe5e420e784db033b"
+        "49ca6738622f4f25fa57677cfd60defa330dcc32ad5494ba1ca4f2f7bda2a708f5f897e758a7d6611df938599276e6f6e7a4259193c404fc"
+        "302546c0c43c5c4b6e5dbf26b250574bd7f6daea2b00e61c2f3ecd7567b8037fcb997c1a5afc366860eaa3e3dc3761842b9aa353610442db"
+        "a9af01441cb3755878b2"
+    ),
+    Shelf("t", KIND): (
+        "00f978b3d59193c40432b16235a174c43c1a6d4cf7be31445535facdd1522a423a06511b392306a7026ca68c75c0f824b43600e6f4797731"
+        "a36e05a34fe602076d9d2947ca6d37a78843e9a125"
+    ),
+}
+"""The cells of a store and of a thread as the first version wrote them."""
+SECRETS = (
+    "e9def72e1c05ba6059281e4075a9bf84ab7fb29035a4e75bee897be4a53fc32b",
+    "d10ee7380abb67c64ce54692a91fe5a82b2c1402da863fd2a8882544366a623d",
+)
+
+
+def test_keys_of_the_first_version_are_read_and_renewed() -> None:
+    saver = MemorySaver(encryption=Keyring(OLD))
+    saver = MemorySaver(encryption=Keyring(LocalKey("k1", bytes(range(32)))))
+    inner, chest = saver.engine.session.store.inner, saver.engine.session.store.chest  # type: ignore[attr-defined]
+    for shelf, header in CELLS.items():
+        cell = Cell("token", bytes.fromhex(header), origin=shelf.thread_id or "")
+        assert saver.engine.run(inner.swap_cell(shelf, KEY, None, cell)).done
+    shared, found = (saver.engine.run(each) for each in (chest.shared(), chest.find("t")))
+    assert (shared.current.sealer.secret.hex(), found.current.sealer.secret.hex()) == SECRETS
+    put(saver, "t", 1)
+    assert saver.rotate_keys() == ("k1", "k1")
+    assert cell_of(saver, Shelf("t", KIND)).header.hex() == CELLS[Shelf("t", KIND)]
+    assert saver.renew_keys().threads == 1
+    assert length(saver, "t") == 1
+
+
+def test_a_store_that_was_never_renewed_names_no_key_of_it(tmp_path: Path) -> None:
+    saver = MemorySaver(encryption=Keyring(OLD))
+    put(saver, "t", 1)
+    assert [len(part) for part in unpack(open_frame(cell_of(saver, Shelf("t", KIND)).header))] == [3]
+    assert len(unpack(open_frame(cell_of(saver, STORE).header))[1]) == 3
+
+
+def test_threads_are_found_as_before(tmp_path: Path) -> None:
+    """Marks keep their key: those of before would not be found with another one."""
+    saver = MemorySaver(encryption=Keyring(NEW, OLD))
+
+    def put_of(owner: str, thread_id: str) -> None:
+        metadata: Any = {"source": "loop", "step": 1, "parents": {}, "user_id": owner}
+        saver.put(at(thread_id), FIRST, metadata, {})
+
+    put_of("ann", "t")
+    saver.renew_keys()
+    put_of("ann", "u")
+    put_of("bob", "v")
+    assert sorted(info.thread_id for info in saver.threads(owner="ann")) == ["t", "u"]
+
+
+def test_a_thread_whose_keys_are_damaged_is_said_and_left(tmp_path: Path) -> None:
+    saver = MemorySaver(encryption=Keyring(NEW, OLD))
+    for thread in ("t", "u"):
+        put(saver, thread, 1)
+    replace_cell(saver, Shelf("t", KIND), [[b"abcd", "t", b"x" * 60]])
+    done = saver.renew_keys()
+    assert (done.threads, [*done.failed]) == (1, ["t"])
+    assert "of 1 the keys cannot be read" in str(done)
+    assert length(saver, "u") == 1
+    assert saver.renew_keys().threads == 1  # it has ended, and this is another one
+
+
+def test_there_may_be_nothing_to_renew() -> None:
+    with pytest.raises(InvalidInput, match="no keyring"):
+        MemorySaver().renew_keys()
+    saver = MemorySaver(encryption=Keyring(OLD))
+    assert saver.renew_keys() == (0, {}, None)
+    assert "nothing is sealed yet" in str(saver.renew_keys())
+    for refresh in (-1, "60", None, float("nan"), True):
+        with pytest.raises(InvalidInput, match="refresh must be a number of seconds"):
+            Keyring(OLD, refresh=refresh)  # type: ignore[arg-type]
+
+
+def test_asynchronously() -> None:
+    async def renew() -> None:
+        saver = MemorySaver(encryption=Keyring(NEW, OLD))
+        await saver.aput(at("t"), FIRST, {"source": "loop", "step": 1, "parents": {}}, {})
+        assert await saver.arenew_keys() == (1, {}, "new")
+
+    asyncio.run(renew())
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, old, new = f"sqlite:///{tmp_path}/keel.db", new_key("2026"), new_key("2027")
+    monkeypatch.setenv("KEEL_KEYS", old)
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring.from_env()) as saver:
+        put(saver, "t", 1)
+    monkeypatch.setenv("KEEL_KEYS", f"{new} {old}")
+    assert keel_json("keys", "renew", "--url", url) == {"threads": 1, "failed": {}, "master": "2027"}
+    monkeypatch.setenv("KEEL_KEYS", new)
+    said = keel("keys", "renew", "--url", url)
+    assert "wrapped with '2027'" in said.stdout
+    assert new[10:30] not in said.output
+    with SqliteSaver(tmp_path / "keel.db", encryption=Keyring.from_env()) as saver:
+        assert length(saver, "t") == 1
+        replace_cell(saver, Shelf("t", KIND), [[b"abcd", "t", b"x" * 60]])
+    assert "'t'" in keel("keys", "renew", "--url", url, status=1).stdout
