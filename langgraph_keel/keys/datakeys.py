@@ -297,7 +297,7 @@ class KeyChest:
             return None if stored.master_id == current.id else stored.wrap(own.wrapper, current)
 
         before = yield from self._change(wrap)
-        return before and before.master_id, current.id
+        return None if before is None else before.master_id, current.id
 
     # -- another key of the store --------------------------------------------------------------------------------
 

@@ -401,14 +401,14 @@ class SealedStore(Store[Any, Any]):
             bodies: The records.
             accepts_plain: Whether those in plain text are taken as they are; `None` if that was not looked up yet.
         """
-        names = {key_in(body) for body in bodies}
+        found = {key_in(body) for body in bodies}
+        names = {name for name in found if name is not None}
         if accepts_plain is None:
             accepts_plain = yield from self._accepts_plain(bodies)
-        if names <= {None}:
-            if accepts_plain or not names:
+        if not names:
+            if accepts_plain or not found:
                 return Seals("", None, accepts_plain=accepts_plain)
             raise _PlainFound(f"{'what threads share' if thread_id is None else f'thread {thread_id!r}'}: {_PLAIN}")
-        names.discard(None)
         keys = yield from (self.chest.shared_of(names) if thread_id is None else self.chest.find(thread_id))
         if thread_id is not None and keys is not None and not names <= keys.keys.keys():
             self.chest.forget(thread_id)  # it was deleted and has come again, or has got the keys of another one
