@@ -299,6 +299,30 @@ class KeelSaver(
         """As `_setup`, asynchronously."""
         await to_thread(self._setup)
 
+    def migrations(self) -> list[str]:
+        """Return what `setup` would do to a store of an older format, a text for each migration; none if it has ours.
+
+        The text is the SQL that is run, as it is run, or says what is done. A store whose format is not today's is
+        carried over when it is first used, unless `auto_setup=False`, or it may only be read: then it is refused.
+
+        Raises:
+            NotFound: There is no store.
+            NewerFormat: A newer Keel wrote it.
+        """
+        return self._migrations()
+
+    async def amigrations(self) -> list[str]:
+        """As `migrations`, asynchronously."""
+        return await self._amigrations()
+
+    def _migrations(self) -> list[str]:
+        """As `migrations`; backends that have formats override it."""
+        return []
+
+    async def _amigrations(self) -> list[str]:
+        """As `_migrations`, asynchronously."""
+        return await to_thread(self._migrations)
+
     @property
     def ddl(self) -> str:
         """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""

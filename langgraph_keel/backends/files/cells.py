@@ -11,7 +11,7 @@ the engine has packed stand there as JSON, and as base64 if that would not give 
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from io import FileIO
@@ -253,6 +253,16 @@ class Shelves:
             folder.remove(name_of(key))
             return True
 
+    def carry_over(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        """Change the fields of each cell, or remove it if `change` returns `None`; damaged ones stay."""
+        for kind in self.kinds():
+            with suppress(FileNotFoundError), self.open(kind) as folder:
+                for key in keys_in(folder):
+                    with suppress(ValueError), self._lock(folder, key) as file:
+                        if file is not None:
+                            _carry_over(folder, name_of(key), read_lines(file.fileno()), change)
+                folder.sync()
+
     def origins(self) -> set[str]:
         """Return the threads that have written shared cells. Reads every cell; leaves out damaged ones."""
         return {cell.origin for kind in self.kinds() for cell in self._sound_cells(kind) if cell.origin}
@@ -277,6 +287,17 @@ class Shelves:
                 self.remove(kind, dict(_list_shared_by(origin, folder, damaged)))
         if damaged:
             raise damaged[0]
+
+
+def _carry_over(
+    folder: Folder, name: str, text: bytes, change: Callable[[dict[str, Any]], dict[str, Any] | None]
+) -> None:
+    fields = unseal(text.removesuffix(b"\n"))
+    changed = change({name: each for name, each in fields.items() if name != "crc"})
+    if changed is None:
+        folder.remove(name)
+    elif (data := line_of(changed)) != text:
+        folder.put(name, data, replaces=True)
 
 
 def keys_in(folder: Folder) -> list[str]:

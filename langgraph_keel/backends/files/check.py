@@ -21,7 +21,8 @@ from langgraph_keel.backends.files.git import Conflict, Decision, cell_conflicts
 from langgraph_keel.backends.files.index import CHANGED, INDEX
 from langgraph_keel.backends.files.listing import id_of
 from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, line_of, lines_in, parse_line
-from langgraph_keel.backends.files.thread import BLOBS, CELLS, LOG, ThreadFiles, first_line, new_epoch
+from langgraph_keel.backends.files.mark import Mark
+from langgraph_keel.backends.files.thread import BLOBS, CELLS, LOG, ThreadFiles, new_epoch
 from langgraph_keel.backends.files.values import check_record
 from langgraph_keel.errors import CorruptStore, NewerFormat
 from langgraph_keel.retention.check import Finding
@@ -127,7 +128,8 @@ class Salvage:
 
 def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
     """Return the lines of a log that are still consistent: whole transactions, in which no item is missing."""
-    replica, salvage, bodies = Replica(files.thread_id), Salvage([], [], []), Bodies(files.load, str(files.log))
+    replica = Replica(files.thread_id, files.mark.migrations)
+    salvage, bodies = Salvage([], [], []), Bodies(files.load, str(files.log))
     items: set[tuple[str, str, int]] = set()
     for line in _complete_lines(files, data):
         try:
@@ -166,7 +168,7 @@ def _complete_lines(files: ThreadFiles, data: bytes) -> Iterator[Line]:
     except (ValueError, KeyError):
         is_there = False
     if not is_there:
-        line = Line(first_line(files.thread_id, new_epoch())[:-1])
+        line = Line(files.first_line(new_epoch())[:-1])
         line.offset = 0
         yield line
     if first is not None:
@@ -190,9 +192,11 @@ class Check:
     Args:
         root: Its directory.
         timeout: Seconds that a repair waits for a log.
+        mark: The store's.
     """
 
-    def __init__(self, root: Path, timeout: float) -> None:
+    def __init__(self, root: Path, timeout: float, mark: Mark) -> None:
+        self._mark = mark
         self._root = root
         self._threads = root / "threads"
         self._timeout = timeout
@@ -218,7 +222,7 @@ class Check:
         yield from check_cells(Shelves(self._root, (SHARED,), self._timeout))
 
     def _check_thread(self, path: Path, thread_id: str) -> Iterator[Finding]:
-        files = ThreadFiles(path, thread_id, self._timeout)
+        files = ThreadFiles(path, thread_id, self._timeout, self._mark)
         yield from list_leftovers(path, thread_id)
         yield from check_cells(files.cells, thread_id)
         if not files.log.exists():
@@ -227,7 +231,7 @@ class Check:
                 yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring it back")
             return
         data = files.log.read_bytes()
-        replica = Replica(thread_id)
+        replica = Replica(thread_id, self._mark.migrations)
         try:
             replica.read(data, str(files.log))
         except NewerFormat:
@@ -245,7 +249,7 @@ class Check:
         """Check a path that belongs to no thread, or to one whose long id no log tells."""
         if not path.name.startswith(".") and (path / CELLS).is_dir():
             yield from list_leftovers(path)
-            yield from check_cells(ThreadFiles(path, "", self._timeout).cells)
+            yield from check_cells(ThreadFiles(path, "", self._timeout, self._mark).cells)
         elif path.name.startswith((".new-", ".gone-")):
             message = "a thread that was being made, or deleted, when that was interrupted"
             yield Finding("harmless", None, str(path), message)
@@ -266,7 +270,7 @@ class Check:
 
     def _repair_one(self, path: Path, thread_id: str) -> str:
         if path.name == LOG:
-            return _repair_log(ThreadFiles(path.parent, thread_id, self._timeout))
+            return _repair_log(ThreadFiles(path.parent, thread_id, self._timeout, self._mark))
         return put_cell_aside(self._root, path)
 
 

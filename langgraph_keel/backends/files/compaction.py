@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from langgraph_keel.backends.files.disk import read
-from langgraph_keel.backends.files.log import Bodies, Draft, Line, Records, blobs_in, parse_line, read_committed
-from langgraph_keel.backends.files.thread import BLOBS, ThreadFiles, first_line
+from langgraph_keel.backends.files.log import (
+    Bodies,
+    Draft,
+    Line,
+    Records,
+    blobs_in,
+    format_in,
+    line_of,
+    parse_line,
+    read_committed,
+    unseal,
+)
+from langgraph_keel.backends.files.thread import BLOBS, ThreadFiles
 from langgraph_keel.engine.encoding.bodies import SEALED
 from langgraph_keel.engine.records import Batch, Graph, Replacement, Row, Run, Stamp
 from langgraph_keel.engine.thread import Thread, place_of_writes, sequence_of
+from langgraph_keel.errors import CorruptStore
+
+_log = logging.getLogger(__name__)
 
 Live = Mapping[tuple[str, str], Sequence[Run]]
 Ends = Mapping[tuple[str, str], int]
@@ -29,7 +44,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
             return 0
         old = read(handle, 0)[: replica.end]
         records, _ = read_committed(old, 0, str(files.log))
-        begin = first_line(files.thread_id, str(replica.thread.epoch), replica.seq)
+        begin = files.first_line(str(replica.thread.epoch), replica.seq)
         compaction = Compaction(replica.thread, live, graph.ends, Bodies(files.load, str(files.log)))
         draft = compaction.of(records, begin)
         if b"".join(draft.lines) == old:
@@ -39,6 +54,29 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
         with files.replace_log(handle, b"".join(draft.lines)):
             _remove_blobs(files, draft.lines)
         return compaction.removed
+
+
+def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Replace the log by one of another format; leave it alone if it has that already, or is damaged.
+
+    Args:
+        files: The thread's.
+        number: The format.
+        change: Returns the fields of a record as they are then, or `None` if it is to go.
+    """
+    with files.writing() as handle:
+        data = b"" if handle is None else read(handle, 0)
+        if handle is None or (format_in(data) or 0) >= number:
+            return
+        try:
+            records, _ = read_committed(data, 0, str(files.log), unseal)
+        except CorruptStore as error:
+            _log.warning("not carried over to format %d, and cannot be read until it is: %s", number, error)
+            return
+        changed = [change({name: each for name, each in fields.items() if name != "crc"}) for fields, _ in records]
+        lines = [line_of(fields if at else {**fields, "format": number}) for at, fields in enumerate(changed) if fields]
+        with files.replace_log(handle, b"".join(lines)):
+            pass
 
 
 class Compaction:

@@ -20,9 +20,8 @@ from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from langgraph_keel.backends.files.cells import SHARED, Shelves
+from langgraph_keel.backends.files.compaction import carry_over
 from langgraph_keel.backends.files.disk import (
     FOLDER_MODE,
     directory_of,
@@ -33,14 +32,15 @@ from langgraph_keel.backends.files.disk import (
 )
 from langgraph_keel.backends.files.git import SETTINGS
 from langgraph_keel.backends.files.listing import Listing, any_id_of, id_of, last_put, names_in
-from langgraph_keel.backends.files.log import FORMAT
+from langgraph_keel.backends.files.log import MIGRATIONS, Migrations
+from langgraph_keel.backends.files.mark import Mark
 from langgraph_keel.backends.files.store import Work
 from langgraph_keel.backends.files.thread import ThreadFiles
+from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.paths import find_sqlite_store
 from langgraph_keel.engine.thread import info_of
 from langgraph_keel.errors import (
     CorruptStore,
-    NewerFormat,
     NotAKeelStore,
     NotFound,
     NotSetUp,
@@ -48,7 +48,6 @@ from langgraph_keel.errors import (
     refuse_closed,
 )
 
-MARK = "keel.json"
 THREADS = "threads"
 READS, WRITES = 16, 64
 """Most calls at once from loops: they mostly wait for the disk, and writes also for other processes."""
@@ -80,10 +79,12 @@ class FileRoot:
         timeout: Seconds to wait for others.
         memory: About how many bytes of what was read to keep.
         read_only: Whether nothing is ever written.
+        mark: That of the store.
     """
 
-    def __init__(self, root: Path, timeout: float, memory: int, read_only: bool = False) -> None:
+    def __init__(self, root: Path, timeout: float, memory: int, read_only: bool, mark: Mark) -> None:
         self.root = root
+        self.mark = mark
         self.timeout = timeout
         self.read_only = read_only
         self._memory = memory
@@ -133,7 +134,9 @@ class FileRoot:
         with self._lock:
             files = self._threads.get(name)
             if files is None:
-                files = self._threads[name] = ThreadFiles(self.root / THREADS / name, thread_id, self.timeout)
+                files = self._threads[name] = ThreadFiles(
+                    self.root / THREADS / name, thread_id, self.timeout, self.mark
+                )
             self._threads.move_to_end(name)
             self._asked += 1
             if self._asked % EVERY == 0 or files.nbytes > self._memory // 8:
@@ -200,12 +203,22 @@ class FileDriver(FileRoot):
         read_only: Never write.
         auto_setup: Whether the first write may make the store.
         memory: About how many bytes of what was read to keep.
+        migrations: What leads to the present format.
     """
 
-    def __init__(self, root: Path, *, timeout: float, read_only: bool, auto_setup: bool, memory: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        timeout: float,
+        read_only: bool,
+        auto_setup: bool,
+        memory: int,
+        migrations: Migrations = MIGRATIONS,
+    ) -> None:
         self.auto_setup = auto_setup
         self._is_closed = False
-        super().__init__(root, timeout, memory, read_only)
+        super().__init__(root, timeout, memory, read_only, Mark(root, migrations))
 
     def _forget(self) -> None:
         super()._forget()
@@ -218,7 +231,7 @@ class FileDriver(FileRoot):
     def _settle(self) -> None:
         """Hold on to the working directory of the first use, where the saver was made in a running loop."""
         if not self.root.is_absolute():
-            self.root = Path(os.path.abspath(self.root))
+            self.root = self.mark.root = Path(os.path.abspath(self.root))
             self._find_shared()
 
     # -- the root ------------------------------------------------------------------------------------------------
@@ -229,12 +242,46 @@ class FileDriver(FileRoot):
         with named_errors(self.root):
             if self._is_closed:
                 raise refuse_closed(self.root)
-            is_new = self._format() is None
-            self.make(is_new=is_new)
-            if is_new:
-                # The last file: if it is there, so are all others.
-                write_durably(self.root / MARK, orjson.dumps({"keel": "files", "format": FORMAT}) + b"\n")
-            self._may_read = self._may_write = True
+            self._make_ready()
+            # Logs of an older format may have come since, by git or with a copy.
+            for number in sorted(self.mark.migrations):
+                self._carry_over(number)
+
+    def _make_ready(self) -> None:
+        found = self._format()
+        self.make(is_new=found is None)
+        if found is None:
+            self.mark.write()  # the last file: if it is there, so are all others
+        elif self._find_due(found):
+            self._migrate()
+        self._may_read = self._may_write = True
+
+    def _migrate(self) -> None:
+        with self.mark.hold(self.timeout):
+            for number, _ in self._find_due(self._format() or 1):
+                self.mark.write(number, begun_from=number - 1)  # from now on, an older Keel refuses the store
+                self._carry_over(number)
+                self.mark.write(number)
+
+    def _carry_over(self, number: int) -> None:
+        change = self.mark.migrations[number].work
+        for root in [self, *(self.tenant(tenant, writes=False) for tenant in self.tenants())]:
+            for name in names_in(root.root / THREADS):
+                files = ThreadFiles(root.root / THREADS / name, "", self.timeout, self.mark)
+                carry_over(files, number, change)
+                files.cells.carry_over(change)
+            root.cells(None).carry_over(change)
+
+    def _find_due(self, found: int) -> Sequence[tuple[int, Migration[Any]]]:
+        return find_due(self.mark.migrations, found, str(self.root))
+
+    def migrations(self) -> list[str]:
+        """Return what is done to the store to carry it over.
+
+        Raises:
+            NotFound: There is no store.
+        """
+        return [f"Format {number}: {migration.what}." for number, migration in self._find_due(self.format)]
 
     def _format(self) -> int | None:
         """Return the format that is there.
@@ -243,21 +290,10 @@ class FileDriver(FileRoot):
             NotAKeelStore: The directory is not empty, and not a store.
             NewerFormat: A newer Keel made it.
         """
-        try:
-            mark = orjson.loads((self.root / MARK).read_bytes())
-            version = mark["format"]
-            if mark["keel"] != "files" or type(version) is not int or version < 1:
-                raise ValueError(f"{mark!r:.80}")
-        except FileNotFoundError:
+        found = self.mark.read()
+        if found is None:
             self._refuse_others()
-            return None
-        except NotADirectoryError as error:
-            raise NotAKeelStore(f"{self.root}: this is no directory") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise NotAKeelStore(f"{self.root / MARK}: not written by Keel ({error})") from error
-        if version > FORMAT:
-            raise NewerFormat(f"{self.root}: written in format {version} by a newer Keel; this one knows {FORMAT}")
-        return version
+        return found
 
     def _refuse_others(self) -> None:
         names = sorted(path.name for path in self.root.iterdir()) if self.root.exists() else []
@@ -302,7 +338,7 @@ class FileDriver(FileRoot):
         with named_errors(self.root):
             self.prepare(writes)
             root = self.tenant(tenant, writes=False).root if tenant else self.root
-            return Check(root, self.timeout)
+            return Check(root, self.timeout, self.mark)
 
     def prepare(self, writes: bool) -> None:
         """Check that there is a store, and that it may be read or written; make it before the first write.
@@ -326,8 +362,13 @@ class FileDriver(FileRoot):
         version = self._format()
         if version is None and not self.auto_setup:
             raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")
+        if version is not None and self._find_due(version):
+            if self.read_only or not self.auto_setup:
+                why = "it may only be read here" if self.read_only else "auto_setup is off"
+                raise refuse_older(str(self.root), version, newest(self.mark.migrations), why)
+            self._make_ready()
         if writes and not self._may_write:
-            self.setup()
+            self._make_ready()
             self.clean()
         self._may_read = version is not None
 
@@ -357,7 +398,9 @@ class FileDriver(FileRoot):
             found = self._tenants.get(tenant)
             if found is None:
                 directory = self.root / TENANTS / directory_of(tenant)
-                found = self._tenants[tenant] = FileRoot(directory, self.timeout, self._memory // 8, self.read_only)
+                found = self._tenants[tenant] = FileRoot(
+                    directory, self.timeout, self._memory // 8, self.read_only, self.mark
+                )
             self._tenants.move_to_end(tenant)
             while len(self._tenants) > MOST_TENANTS:
                 self._tenants.popitem(last=False)

@@ -9,21 +9,27 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import orjson
 
 from langgraph_keel.backends.files.values import check_record, is_sealed, items_to_json, pack_item, pack_items
+from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import SEALED, array_header, is_full, open_frame, raw_frame
 from langgraph_keel.engine.records import Batch, Entry, Kind, Ref, Row, Run
 from langgraph_keel.engine.thread import Log, Record, Thread
-from langgraph_keel.errors import CorruptStore, NewerFormat
+from langgraph_keel.errors import CorruptStore
 
-FORMAT = 1
+Migrations: TypeAlias = Mapping[int, Migration[Callable[[dict[str, Any]], dict[str, Any] | None]]]
+MIGRATIONS: Migrations = {}
+"""A function of the fields of a record, of a log or of a cell (its kind is `cell`): it returns what they are then, or
+`None` if the record is to go; what stands in files of their own (`$blob`) it sees by its name. It may be given a cell
+that it has changed already, as these do not say which format they have."""
 COMMITS = frozenset({"thread", "ckpt", "writes", "gone", "end"})
 """Kinds of records that end a transaction. Items stand before the one that commits them."""
 LARGE = 65536
@@ -272,6 +278,10 @@ class _Tail:
 class Replica:
     """A thread, made from its log as far as that was read.
 
+    Args:
+        thread_id: Its id.
+        migrations: What leads to the format that its log has.
+
     Attributes:
         thread: `None` while nothing was read.
         seq: The highest sequence number that was ever given.
@@ -281,8 +291,9 @@ class Replica:
         nbytes: About what it takes in memory.
     """
 
-    def __init__(self, thread_id: str) -> None:
+    def __init__(self, thread_id: str, migrations: Migrations) -> None:
         self.thread_id = thread_id
+        self._migrations = migrations
         self.thread: Thread | None = None
         self.seq = 0
         self.end = 0
@@ -298,13 +309,14 @@ class Replica:
         Raises:
             CorruptStore: There is damage that no interrupted write leaves; nothing was applied.
             NewerFormat: A newer Keel wrote it.
+            NotSetUp: An older Keel wrote it after the store was carried over, or git has brought it.
         """
+        if self.thread is None:
+            self._check_format(data, where)
         records, size = read_committed(data, self.end, where)
         for fields, line in records:
             try:
                 self.apply(fields, line)
-            except NewerFormat as error:
-                raise NewerFormat(f"{where}: {error}") from error
             except (KeyError, TypeError, ValueError, AttributeError, CorruptStore) as error:
                 raise CorruptStore(f"{where}: the record at byte {line.offset} does not fit: {error}") from error
         if self.thread is None:
@@ -329,9 +341,13 @@ class Replica:
             raise CorruptStore("a log begins with its thread, and holds only one")
         getattr(self, f"_apply_{kind}")(fields, line)
 
+    def _check_format(self, data: bytes, where: str) -> None:
+        """Look at the format before all else: of another one, nothing need be what is known here."""
+        found = format_in(data)
+        if found is not None and find_due(self._migrations, found, where):
+            raise refuse_older(where, found, newest(self._migrations), "the rest of the store has that")
+
     def _apply_thread(self, fields: dict[str, Any], line: Line) -> None:
-        if fields["format"] > FORMAT:
-            raise NewerFormat(f"written in format {fields['format']} by a newer Keel; this one knows {FORMAT}: upgrade")
         self.thread = Thread(epoch=str(fields["epoch"]))
         self.seq = int(fields["seq"])
 
@@ -398,13 +414,24 @@ class Replica:
             self.thread.make_ghost(self._stamps.get(int(number), ""), channels)
 
 
-def read_committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
+def format_in(data: bytes) -> int | None:
+    """Return the format that the first line of a log says; `None` if it is damaged."""
+    with suppress(ValueError, KeyError, TypeError):
+        found = unseal(data[: max(data.find(b"\n"), 0)])["format"]
+        return found if type(found) is int else None
+    return None
+
+
+def read_committed(
+    data: bytes, base: int, where: str, parse: Callable[[bytes], dict[str, Any]] = parse_line
+) -> tuple[Records, int]:
     """Return the records of all complete transactions, and how many bytes they take.
 
     Args:
         data: What stands in the log from the byte `base` on, where a transaction begins.
         base: The offset of `data` in the log.
         where: How messages name the log.
+        parse: Returns the fields of a line.
 
     Raises:
         CorruptStore: There is damage that no interrupted write leaves.
@@ -414,7 +441,7 @@ def read_committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
     end = 0
     for line in lines_in(data, base):
         try:
-            fields = parse_line(line)
+            fields = parse(line)
         except ValueError as error:
             if is_torn(data[end:]):
                 break

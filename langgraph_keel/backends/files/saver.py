@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from langgraph_keel.backends.files.disk import named_errors
 from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
+from langgraph_keel.backends.files.log import MIGRATIONS
 from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
@@ -116,6 +117,8 @@ class FileSaver(KeelSaver):
         InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree.
     """
 
+    _registry = MIGRATIONS
+
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -130,7 +133,14 @@ class FileSaver(KeelSaver):
         own = {"timeout": timeout, "read_only": read_only, "auto_setup": auto_setup, "memory": memory, "git": git}
         check_values({**own, **options})
         path = Path(checked_path(root, "files"))
-        self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
+        self._files = FileDriver(
+            path,
+            timeout=timeout,
+            read_only=read_only,
+            auto_setup=auto_setup,
+            memory=memory,
+            migrations=self._registry,
+        )
         self._commits = Commits(path.absolute()) if git else None
         store = CommittingStore(self._commits) if self._commits else FileStore()
         if self._commits:
@@ -145,6 +155,9 @@ class FileSaver(KeelSaver):
     def _setup(self) -> None:
         """Make the store if it is not there."""
         self._files.setup()
+
+    def _migrations(self) -> list[str]:
+        return self._files.migrations()
 
     def _place(self) -> str:
         return str(self._files.root)

@@ -18,7 +18,7 @@ from langgraph_keel.backends.files.cells import Shelves
 from langgraph_keel.backends.files.compaction import Compaction, blobs_of, compact, seal
 from langgraph_keel.backends.files.disk import read
 from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, read_committed
-from langgraph_keel.backends.files.thread import ThreadFiles, first_line, new_epoch
+from langgraph_keel.backends.files.thread import ThreadFiles, new_epoch
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
@@ -124,7 +124,7 @@ def copy(source: ThreadFiles, target: ThreadFiles, upto: Entry | None) -> CopyOu
             return Copied() if upto is None else BaseGone()
         replica = source.read_on(handle)
         records, _ = read_committed(read(handle, 0)[: replica.end], 0, str(source.log))
-        begin = first_line(target.thread_id, new_epoch(), replica.seq)
+        begin = target.first_line(new_epoch(), replica.seq)
         if upto is None:
             draft = Draft()
             draft.lines = [begin, *(line + b"\n" for _, line in records[1:])]

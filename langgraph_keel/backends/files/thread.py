@@ -35,10 +35,12 @@ from langgraph_keel.backends.files.disk import (
     write_durably,
 )
 from langgraph_keel.backends.files.index import CHANGED, changing
-from langgraph_keel.backends.files.log import FORMAT, Draft, Replica, line_of
+from langgraph_keel.backends.files.log import Draft, Replica, line_of
+from langgraph_keel.backends.files.mark import Mark
+from langgraph_keel.backends.migrations import newest
 from langgraph_keel.engine.records import Stamp
 from langgraph_keel.engine.thread import Thread, is_last
-from langgraph_keel.errors import CorruptStore, StoreError
+from langgraph_keel.errors import CorruptStore, NewerFormat, StoreError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -53,11 +55,6 @@ def new_epoch() -> str:
     return f"{time.time_ns():016x}{token_hex(4)}"
 
 
-def first_line(thread_id: str, epoch: str, seq: int = 0) -> bytes:
-    """Return what a log begins with."""
-    return line_of({"k": "thread", "format": FORMAT, "id": thread_id, "epoch": epoch, "seq": seq})
-
-
 class ThreadFiles:
     """A thread's directory, and what this process has read of it.
 
@@ -65,9 +62,11 @@ class ThreadFiles:
         directory: Where it is, or would be.
         thread_id: Its id.
         timeout: Seconds to wait for others.
+        mark: That of the store.
     """
 
-    def __init__(self, directory: Path, thread_id: str, timeout: float) -> None:
+    def __init__(self, directory: Path, thread_id: str, timeout: float, mark: Mark) -> None:
+        self.mark = mark
         self.directory = directory
         self.thread_id = thread_id
         self.log = directory / LOG
@@ -107,6 +106,11 @@ class ThreadFiles:
         if sha256(data).hexdigest() != blob:
             raise CorruptStore(f"{path}: it does not hold what its name says")
         return data
+
+    def first_line(self, epoch: str, seq: int = 0) -> bytes:
+        """Return what its log begins with."""
+        known = newest(self.mark.migrations)
+        return line_of({"k": "thread", "format": known, "id": self.thread_id, "epoch": epoch, "seq": seq})
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -158,7 +162,7 @@ class ThreadFiles:
                 # Somebody else has written the missing line feed, and more.
                 replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
         if replica is None:
-            replica, data = Replica(self.thread_id), read_lines(handle)
+            replica, data = Replica(self.thread_id, self.mark.migrations), read_lines(handle)
         replica.read(data, str(self.log))
         self._replica = replica
         return replica
@@ -181,8 +185,8 @@ class ThreadFiles:
                 return result
 
     def _new_replica(self) -> Replica:
-        replica = Replica(self.thread_id)
-        replica.read(first_line(self.thread_id, new_epoch()), str(self.log))
+        replica = Replica(self.thread_id, self.mark.migrations)
+        replica.read(self.first_line(new_epoch()), str(self.log))
         return replica
 
     @contextmanager
@@ -330,9 +334,20 @@ class ThreadFiles:
             write_durably(making / LOG, b"".join(lines))
             sync_directory(making)
             with changing(self._changed, self.directory.name):
-                return self._move_in_place(making)
+                is_made = self._move_in_place(making)
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
+            raise
+        self._refuse_newer(is_made)
+        return is_made
+
+    def _refuse_newer(self, is_made: bool) -> None:
+        """Take a thread back that was made while a newer Keel carried the store over, and may have passed over it."""
+        try:
+            self.mark.check()
+        except NewerFormat:
+            if is_made:
+                self._remove(self.directory)
             raise
 
     def _move_in_place(self, making: Path) -> bool:

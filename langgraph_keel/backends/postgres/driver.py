@@ -42,6 +42,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from langgraph_keel.backends.groups import Groups
+from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.postgres.connection import (
     AsyncConnection,
     Connection,
@@ -61,7 +62,6 @@ from langgraph_keel.engine.session import arun, run
 from langgraph_keel.errors import (
     InvalidInput,
     KeelError,
-    NewerFormat,
     NotAKeelStore,
     NotFound,
     NotSetUp,
@@ -70,13 +70,16 @@ from langgraph_keel.errors import (
     refuse_closed,
 )
 
-FORMAT = 1
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
+RENAMED = {"42P01", UNDEFINED_COLUMN}
+"""What a process of a former format hears when a newer Keel has carried the tables on; it looks at the format then."""
 FOREIGN = {UNDEFINED_COLUMN, "42883"}  # undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
 # Somebody else has just created the same: unique_violation and internal_error ("tuple concurrently
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
 RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
+# The migration was done by somebody else meanwhile: division_by_zero (`Tables.script_of`), and as above.
+OVERTAKEN = {"22012", "40001", "40P01"}
 TRIES = 8
 _MADE = {"cells.sql": "keel_cells", "index.sql": "index of threads"}
 
@@ -86,32 +89,77 @@ Asked: TypeAlias = "str | Request"
 
 
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
-    """Check that the tables are there, in one trip, or create them.
+    """Check that the tables are there and have the present format, in one trip, or see to it.
 
     Raises:
         NotFound: Not all are there, and `read_only`.
-        NotSetUp: Not all are there, and `create` is off, or this user may not create them.
+        NotSetUp: Not all are there, or they have an older format, and `create` is off, or this user may not do it.
         NewerFormat: A newer Keel made them.
         NotAKeelStore: Tables of these names belong to something else.
     """
-    for _ in range(TRIES):
-        missing = yield from _find_missing(tables, where)
-        if not missing:
+    for _ in range(TRIES * (1 + len(tables.migrations))):
+        missing, formats = yield from _find_missing(tables, where)
+        due = find_due(tables.migrations, min(formats, default=1), where)
+        if not missing and not due:
             return
-        if read_only and missing == ["index.sql"]:
+        if read_only and not due and missing == ["index.sql"]:
             return  # lists are not narrowed then
-        what = (
-            "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel made no {_MADE[missing[0]]}"
-        )
-        if read_only:
-            raise NotFound(f"{where}: {what}")
-        if not create:
-            raise NotSetUp(f"{where}: {what}: call setup(), or {_advice(tables)}")
-        yield from _create(tables, where, missing, what)
+        if missing:
+            yield from _create_missing(tables, where, missing, create=create, read_only=read_only)
+        elif read_only or not create:
+            why = "it may only be read here" if read_only else "auto_setup is off"
+            raise refuse_older(where, min(formats), newest(tables.migrations), why)
+        else:
+            yield from _migrate(tables, where, *due[0])
     raise NotAKeelStore(
         f"{where}: a table or type with the name of one of Keel's ({', '.join(_table_names(tables))}) is there, "
         "but keel_format is not: use another schema="
     )
+
+
+def _create_missing(
+    tables: Tables, where: str, missing: Sequence[str], *, create: bool, read_only: bool
+) -> StorePlan[Asked, Rows, None]:
+    what = "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel made no {_MADE[missing[0]]}"
+    if read_only:
+        raise NotFound(f"{where}: {what}")
+    if not create:
+        raise NotSetUp(f"{where}: {what}: call setup(), or {_advice(tables)}")
+    yield from _create(tables, where, missing, what)
+
+
+def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any]) -> StorePlan[Asked, Rows, None]:
+    try:
+        if isinstance(migration.work, str):
+            yield tables.statements_of(number, migration.work)
+            return
+        # While the way is begun, both formats stand there, and an older Keel refuses the greater one.
+        yield tables.fill_names(
+            f"INSERT INTO {{format}} SELECT {number} FROM {{format}} WHERE format = {number - 1} FOR UPDATE "
+            "ON CONFLICT DO NOTHING"
+        )
+        yield from migration.work(tables)
+        yield tables.fill_names(f"DELETE FROM {{format}} WHERE format = {number - 1}")
+    except StoreError as error:
+        state = _sqlstate(error)
+        if state in DENIED:
+            why = f"this user may not change its tables ({_server_message(error)})"
+            raise refuse_older(where, number - 1, newest(tables.migrations), why) from error
+        if state not in OVERTAKEN:
+            raise
+
+
+def list_due(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[tuple[int, Migration[Any]]]]:
+    """Return the migrations that the tables lack, and their numbers.
+
+    Raises:
+        NotFound: There are no tables.
+        NewerFormat: A newer Keel made them.
+    """
+    formats = yield from _read_formats(tables, where)
+    if formats is None:
+        raise NotFound(f"{where}: there are no tables of Keel")
+    return find_due(tables.migrations, min(formats), where)
 
 
 _IF_ALL_ARE_THERE = """
@@ -119,20 +167,25 @@ SELECT format, (SELECT token FROM {cells} LIMIT 0), (SELECT late FROM {threads} 
 """
 
 
-def _find_missing(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[str]]:
-    """Return those files of `PARTED` whose tables are missing."""
+def _find_missing(tables: Tables, where: str) -> StorePlan[Asked, Rows, tuple[Sequence[str], Sequence[int]]]:
+    """Return those files of `PARTED` whose tables are missing, and the format; two, if the way to one has begun."""
     with suppress(NotAKeelStore):
-        formats = yield from _query_table(tables, where, "format", _IF_ALL_ARE_THERE)
-        if formats is not None:
-            _check_format(formats, where)
-            return ()
-    formats = yield from _query_table(tables, where, "format", "SELECT format FROM {format}")
+        rows = yield from _query_table(tables, where, "format", _IF_ALL_ARE_THERE)
+        if rows is not None:
+            return (), _check_formats(tables, rows, where)
+    formats = yield from _read_formats(tables, where)
     if formats is None:
-        return [*PARTED]
-    _check_format(formats, where)
+        return [*PARTED], ()
+    if min(formats) > 1:
+        return (), formats  # what the first Keels of format 1 did not make
     cells = yield from _query_table(tables, where, "cells", "SELECT token FROM {cells} LIMIT 0")
     index = yield from _query_table(tables, where, "threads", "SELECT late FROM {threads} LIMIT 0", UNDEFINED_COLUMN)
-    return [file for file, there in (("cells.sql", cells), ("index.sql", index)) if there is None]
+    return [file for file, there in (("cells.sql", cells), ("index.sql", index)) if there is None], formats
+
+
+def _read_formats(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[int] | None]:
+    rows = yield from _query_table(tables, where, "format", "SELECT format FROM {format}")
+    return None if rows is None else _check_formats(tables, rows, where)
 
 
 def _query_table(
@@ -155,13 +208,12 @@ def _sqlstate(error: StoreError) -> str | None:
     return getattr(error.__cause__, "sqlstate", None)
 
 
-def _check_format(rows: Rows, where: str) -> None:
-    if len(rows) != 1 or not isinstance(rows[0][0], int):
+def _check_formats(tables: Tables, rows: Rows, where: str) -> Sequence[int]:
+    formats = [row[0] for row in rows]
+    if len(formats) not in (1, 2) or not all(isinstance(each, int) for each in formats):
         raise NotAKeelStore(f"{where}: the table keel_format is not Keel's: use another schema=")
-    if rows[0][0] > FORMAT:
-        raise NewerFormat(
-            f"{where}: written in format {rows[0][0]}, and this Keel knows {FORMAT}: upgrade langgraph-keel"
-        )
+    find_due(tables.migrations, max(formats), where)
+    return formats
 
 
 def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> StorePlan[Asked, Rows, None]:
@@ -171,12 +223,15 @@ def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> St
     except StoreError as error:
         state = _sqlstate(error)
         if state in DENIED:
-            # Only what the server says: `error` names the store a second time, and shows the statement.
-            said = getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or error
-            text = f"{where}: {what}, and this user may not create them ({said}): {_advice(tables)}"
+            text = f"{where}: {what}, and this user may not create them ({_server_message(error)}): {_advice(tables)}"
             raise NotSetUp(text) from error
         if state not in RIVALLED:
             raise
+
+
+def _server_message(error: StoreError) -> object:
+    """Return only what the server says: the error names the store a second time, and shows the statement."""
+    return getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or error
 
 
 def _advice(tables: Tables) -> str:
@@ -275,7 +330,12 @@ class PostgresDriver:
         self._check(request)
         if not self._ready:
             self.open(self.auto_setup)
-        return self.retry(lambda connection: _run(connection, request))
+        try:
+            return self.retry(lambda connection: _run(connection, request))
+        except StoreError as error:
+            if _sqlstate(error) in RENAMED:
+                run(self._list_due(), _ScriptDriver(self))
+            raise
 
     async def asend(self, request: Request) -> list[Rows]:
         """As `send`, without blocking the running loop."""
@@ -284,9 +344,14 @@ class PostgresDriver:
         self._check(request)
         if not self._ready:
             await self._aopen(self.auto_setup)
-        if request.joins and self.own:
-            return await self._groups.send(request)
-        return await self._asend_alone(request)
+        try:
+            if request.joins and self.own:
+                return await self._groups.send(request)
+            return await self._asend_alone(request)
+        except StoreError as error:
+            if _sqlstate(error) in RENAMED:
+                await arun(self._list_due(), _AsyncScriptDriver(self))
+            raise
 
     async def _asend_alone(self, request: Request) -> list[Rows]:
         return await self.aretry(lambda connection: _arun(connection, request))
@@ -366,6 +431,22 @@ class PostgresDriver:
 
     def _opening(self, create: bool) -> StorePlan[Asked, Rows, None]:
         return ensure_tables(self.tables, self.where, create=create, read_only=self.read_only)
+
+    def _list_due(self) -> StorePlan[Asked, Rows, Sequence[tuple[int, Migration[Any]]]]:
+        return list_due(self.tables, self.where)
+
+    def migrations(self) -> list[str]:
+        """Return the migrations that the tables lack, as they would be run."""
+        return self._scripts(run(self._list_due(), _ScriptDriver(self)))
+
+    async def amigrations(self) -> list[str]:
+        """As `migrations`, without blocking the running loop."""
+        if self._source.blocks:
+            return await asyncio.to_thread(self.migrations)
+        return self._scripts(await arun(self._list_due(), _AsyncScriptDriver(self)))
+
+    def _scripts(self, due: Sequence[tuple[int, Migration[Any]]]) -> list[str]:
+        return [self.tables.script_of(*each) for each in due]
 
     async def aopen(self, create: bool) -> None:
         """As `open`, without blocking the running loop."""

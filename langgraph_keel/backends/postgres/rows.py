@@ -8,15 +8,17 @@ than any other key. The row that such a key stands in keeps the name itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
+from langgraph_keel.backends.migrations import Migration
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import SEALED, read_row, resolve, restore_frame, shrink
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     NEW,
     Batch,
@@ -484,6 +486,11 @@ UNDEFINED_COLUMN = "42703"
 TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
 INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
 PARAMETER = re.compile(r"%\((\w+)\)s")
+Migrations: TypeAlias = Mapping[int, Migration[str | Callable[["Tables"], StorePlan[Any, Any, None]]]]
+MIGRATIONS: Migrations = {}
+"""SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a function
+of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL can
+say: each request changes some rows that are not changed yet, so that any number of processes may do it at once."""
 PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",), "index.sql": ()}
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.
@@ -521,13 +528,15 @@ class Tables:
     Args:
         schema: The schema; `None` is the first of the connection's search path.
         partitions: Into how many hash partitions `ddl` divides the tables that grow; 0 is none.
+        migrations: What leads to the present format.
     """
 
-    def __init__(self, schema: str | None = None, partitions: int = 0) -> None:
+    def __init__(self, schema: str | None = None, partitions: int = 0, migrations: Migrations = MIGRATIONS) -> None:
         if not 0 <= partitions <= 1024:
             raise InvalidInput(f"partitions must be between 0 and 1024, not {partitions}")
         self.schema = schema
         self.partitions = partitions
+        self.migrations = migrations
         self._prefix = f"{quote(schema)}." if schema is not None else ""
         self._statements: dict[str, PreparedStatement] = {}
 
@@ -565,7 +574,25 @@ class Tables:
     @cached_property
     def ddl(self) -> str:
         """All statements that make the tables."""
-        return self._ddl(PARTED)
+        due = (self.script_of(number, self.migrations[number]) for number in sorted(self.migrations))
+        return "\n".join([self._ddl(PARTED), *due])
+
+    def script_of(self, number: int, migration: Migration[Any]) -> str:
+        """Return a migration as SQL, to be run as it is; of one that is a plan, a comment that says so."""
+        if not isinstance(migration.work, str):
+            return f"-- Format {number}: {migration.what}. No SQL does that: run `keel schema --upgrade`."
+        return (
+            f"-- Format {number}: {migration.what}. Division by zero: somebody else has done it.\n"
+            f"BEGIN;\n{self.statements_of(number, migration.work)}\nCOMMIT;"
+        )
+
+    def statements_of(self, number: int, work: str) -> str:
+        """Return the statements of a migration, and first the one that says the format.
+
+        It takes the row until the commit, so that others wait; and fails, if the format is another one by then.
+        """
+        mark = f"UPDATE {{format}} SET format = {number} / (format = {number - 1})::integer;"
+        return self.fill_names(f"{mark}\n{work.strip()}")
 
     def grants(self, role: str, tenant: str = "") -> str:
         """Return the statements that let a role read and write the tables, but not make them; or a tenant's rows only.

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from langgraph_keel.backends.postgres import notices
 from langgraph_keel.backends.postgres.connection import named_errors
 from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, PostgresDriver
-from langgraph_keel.backends.postgres.rows import TABLES, Tables, unescape
+from langgraph_keel.backends.postgres.rows import MIGRATIONS, TABLES, Tables, unescape
 from langgraph_keel.backends.postgres.store import PostgresStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
@@ -155,7 +155,7 @@ def _report(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> 
 def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
     """Return the format of the tables, when the server answers a commit, and how many bytes they take."""
     cursor = connection.cursor(row_factory=_tuple_rows)
-    query = tables.fill_names("SELECT format, current_setting('synchronous_commit') FROM {format}")
+    query = tables.fill_names("SELECT max(format), current_setting('synchronous_commit') FROM {format}")
     ((version, commits),) = cursor.execute(query.encode()).fetchall()
     ((nbytes,),) = cursor.execute(_SIZE, {"tables": _table_names(tables)}).fetchall()
     return int(version), str(commits), int(nbytes)
@@ -222,6 +222,8 @@ class PostgresSaver(KeelSaver):
         InvalidInput: The schema cannot be one, or is named twice.
     """
 
+    _registry = MIGRATIONS
+
     def __init__(
         self,
         connection: Given,
@@ -251,7 +253,7 @@ class PostgresSaver(KeelSaver):
             connection, schema = _without_schema(connection, schema)
         self._postgres = PostgresDriver(
             connection,
-            Tables(schema, partitions),
+            Tables(schema, partitions, self._registry),
             size=pool_size,
             timeout=timeout,
             prepare_threshold=prepare_threshold,
@@ -295,6 +297,12 @@ class PostgresSaver(KeelSaver):
 
     async def _asetup(self) -> None:
         await self._postgres.aopen(create=True)
+
+    def _migrations(self) -> list[str]:
+        return self._postgres.migrations()
+
+    async def _amigrations(self) -> list[str]:
+        return await self._postgres.amigrations()
 
     def _notify(self) -> None:
         notices.notify(self._postgres)

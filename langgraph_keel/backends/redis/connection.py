@@ -47,6 +47,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.redis.entries import Keys
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import (
@@ -55,7 +56,6 @@ from langgraph_keel.errors import (
     DurabilityWarning,
     InvalidInput,
     KeelError,
-    NewerFormat,
     NotAKeelStore,
     NotFound,
     NotSetUp,
@@ -307,7 +307,16 @@ def _abort(transport: Any, is_dead: bool) -> None:
         sock.close()
 
 
-FORMAT = 1
+Migrations: TypeAlias = Mapping[int, Migration[str]]
+MIGRATIONS: Migrations = {}
+"""A script, which is run for each thread, and for the cells that all share, on the keys of `Keys.of`. It must leave
+alone what has its format, or a later one: it may come a second time, and late."""
+LEASE = 10_000
+"""Milliseconds for which a process that carries the store over has others wait that come to do so; each page renews it.
+
+Without it, all of a hundred processes that start at once would go through all threads: only that is what it is for."""
+PAUSE, WAITS = 0.1, 300
+"""Seconds between two looks at that, and how many there are before `StoreBusy`."""
 SCANNED = 100
 """Most rounds, of a thousand keys each, in the search for other people's keys: a database may hold millions."""
 UNKNOWN = "unknown"
@@ -320,10 +329,12 @@ class Ask:
     Attributes:
         words: The command, its name as the client spells it.
         node: Which master of a Cluster; `None` is all of them, and -1 the one that has the key.
+        pause: Seconds to wait before it.
     """
 
     words: tuple[Any, ...]
     node: int | None = -1
+    pause: float = 0.0
 
 
 Replies: TypeAlias = list[Any]
@@ -370,6 +381,7 @@ class ServerCheck:
         auto_setup: Whether the first write may make the store.
         durability: What acknowledged must mean for there to be no warning: "disk", or "any".
         allow_eviction: Whether the server may throw threads away.
+        migrations: What leads to the present format.
     """
 
     def __init__(
@@ -380,7 +392,9 @@ class ServerCheck:
         auto_setup: bool = True,
         durability: Literal["disk", "any"] = "disk",
         allow_eviction: bool = False,
+        migrations: Migrations = MIGRATIONS,
     ) -> None:
+        self._migrations = migrations
         self._keys = keys
         self._where = where
         self._wants_disk = durability == "disk" and not read_only
@@ -399,27 +413,34 @@ class ServerCheck:
     def prepare(self, writes: bool) -> StorePlan[Ask, Replies, None]:
         """Check the store and the server, and make the store if it is to be written. Three to seven round trips.
 
+        A store of an older format is carried over: that takes a trip for each of its threads.
+
         Raises:
             NewerFormat: A newer Keel wrote here.
             NotAKeelStore: There are keys of somebody else under the prefix.
-            NotSetUp: There is no store, and `auto_setup` is off.
+            NotSetUp: There is no store, or it has an older format, and `auto_setup` is off.
             NotFound: There is no store, and it may only be read.
             UnsafeStore: The server throws threads away when memory is short, and it is to be written.
+            StoreBusy: Another process was carrying it over for longer than 30 s.
         """
-        version = yield from self._format()
-        self.version = None if version is None else int(version)
+        found = yield from self._format()
         if not self.has_read_server:
             self.durability = yield from _read_durability()
             self._warn()
-            self.has_read_server = True
         if writes:
             self._refuse_eviction()
-            if version is None:
+            if found is None:
                 yield from self._make()
-                self.version = FORMAT
-            self.may_write = True
+                found = newest(self._migrations)
+        if found is not None and find_due(self._migrations, found, self._where):
+            yield from self._migrate(found)
+            found = newest(self._migrations)
+        self.version = found
+        self.has_read_server = True
+        self.may_write = self.may_write or writes
 
-    def _format(self) -> StorePlan[Ask, Replies, bytes | None]:
+    def _format(self) -> StorePlan[Ask, Replies, int | None]:
+        """Return the format; the one before, if the way to a newer one has begun (`2 1`)."""
         [found] = yield Ask(("GET", self._keys.format))
         if isinstance(found, Exception):
             raise found
@@ -427,14 +448,53 @@ class ServerCheck:
             raise NotFound(f"{self._where}: there is no store of Keel under the prefix {self._keys.prefix!r}")
         if found is None and not self.auto_setup:
             raise NotSetUp(f"{self._where}: no store of Keel under the prefix {self._keys.prefix!r}: call setup() once")
-        if found is not None and not found.isdigit():
+        if found is None:
+            return None
+        if not re.fullmatch(rb"[0-9]+( [0-9]+)?", found):
             raise NotAKeelStore(f"{self._where}: the key {self._keys.format!r} is not Keel's: pass another prefix=")
-        if found is not None and int(found) > FORMAT:
-            raise NewerFormat(
-                f"{self._where}: written in format {found.decode()} by a newer Keel; this one knows {FORMAT}: upgrade"
-            )
-        version: bytes | None = found
-        return version
+        formats = [int(each) for each in found.split()]
+        find_due(self._migrations, formats[0], self._where)
+        return formats[-1]
+
+    def refuse_newer(self) -> StorePlan[Ask, Replies, None]:
+        """After an error that a newer format would give, look whether the store has one.
+
+        Raises:
+            NewerFormat: A newer Keel has carried it on since it was opened.
+        """
+        with suppress(NotFound, NotSetUp):
+            yield from self._format()
+
+    def migrations(self) -> StorePlan[Ask, Replies, list[str]]:
+        """Return what is done to the store to carry it over."""
+        found = yield from self._format()
+        if found is None:
+            raise NotFound(f"{self._where}: there is no store of Keel under the prefix {self._keys.prefix!r}")
+        due = find_due(self._migrations, found, self._where)
+        return [f"-- Format {number}: {each.what}. Run for each thread:\n{each.work.strip()}" for number, each in due]
+
+    def _migrate(self, found: int) -> StorePlan[Ask, Replies, None]:
+        if self.read_only or not self.auto_setup:
+            why = "it may only be read here" if self.read_only else "auto_setup is off"
+            raise refuse_older(self._where, found, newest(self._migrations), why)
+        lease = f"{self._keys.prefix}:migrating:keel"
+        for _ in range(WAITS):
+            is_ours = yield from _ask("SET", lease, "1", "NX", "PX", LEASE)
+            still = yield from self._format()
+            due = find_due(self._migrations, still or found, self._where)
+            if is_ours:
+                for number, migration in due:
+                    yield from self._change_mark(f"{number - 1}", f"{number} {number - 1}")
+                    yield from _run_for_all(self._keys, migration.work, lease)
+                    yield from self._change_mark(f"{number} {number - 1}", f"{number}")
+                yield from _ask("DEL", lease)
+            if is_ours or not due:
+                return
+            yield Ask(("PING",), pause=PAUSE)
+        raise StoreBusy(f"{self._where}: another process is carrying the store over to a newer format: try again later")
+
+    def _change_mark(self, old: str, new: str) -> StorePlan[Ask, Replies, None]:
+        yield from _ask("EVAL", _CHANGE_MARK, 1, self._keys.format, old, new)
 
     def _make(self) -> StorePlan[Ask, Replies, None]:
         foreign = yield from _foreign_key(self._keys)
@@ -443,9 +503,7 @@ class ServerCheck:
                 f"{self._where}: the key {foreign!r} is under the prefix {self._keys.prefix!r}, but not Keel's: pass "
                 "another prefix="
             )
-        [done] = yield Ask(("SET", self._keys.format, FORMAT, "NX"))
-        if isinstance(done, Exception):
-            raise done
+        yield from _ask("SET", self._keys.format, newest(self._migrations), "NX")
 
     def _refuse_eviction(self) -> None:
         policy = self.durability.maxmemory_policy
@@ -510,6 +568,32 @@ def _durability_of(node: Mapping[str, str]) -> Durability:
 def _strength(durability: Durability) -> tuple[bool, int, int]:
     safe = durability.maxmemory_policy in ("noeviction", UNKNOWN)
     return safe, _WEAKEST.get(durability.appendonly, 3), _WEAKEST.get(durability.appendfsync, 3)
+
+
+_CHANGE_MARK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end"
+
+
+def _ask(*words: Any, node: int = -1) -> StorePlan[Ask, Replies, Any]:
+    """Send a command; return its reply, or raise the error that it is."""
+    [reply] = yield Ask(words, node)
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _run_for_all(keys: Keys, script: str, lease: str) -> StorePlan[Ask, Replies, None]:
+    """Run a script for each thread of the store, and of its tenants, and for the cells that they share."""
+    pattern = f"*{_escape_pattern(keys.prefix)}:{{??}}:*"
+    node = cursor = 0
+    while (reply := (yield from _ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, node=node))) is not None:
+        yield from _ask("PEXPIRE", lease, LEASE)
+        cursor, found = reply
+        for owner, thread_id in dict.fromkeys(
+            filter(None, (keys.owner_in(key.decode(errors="backslashreplace")) for key in found))
+        ):
+            of_thread = owner.of(thread_id)
+            yield from _ask("EVAL", script, len(of_thread), *of_thread)
+        node, cursor = (node, cursor) if cursor else (node + 1, 0)
 
 
 def _foreign_key(keys: Keys) -> StorePlan[Ask, Replies, str | None]:

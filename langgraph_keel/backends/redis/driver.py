@@ -36,7 +36,7 @@ from langgraph_keel.backends.redis.connection import (
     named_errors,
 )
 from langgraph_keel.engine.session import arun, run
-from langgraph_keel.errors import InvalidInput, ReadOnlyStore, refuse_closed
+from langgraph_keel.errors import CorruptStore, InvalidInput, NotAKeelStore, ReadOnlyStore, refuse_closed
 
 Argument: TypeAlias = str | bytes | int
 
@@ -169,14 +169,28 @@ class RedisDriver:
         Raises:
             StoreError: As `connection.named` tells them apart.
         """
-        with named_errors(self.where):
-            client = self.ready(request.writes)
-            with _broken_if_closed():
-                if request.pattern:
-                    return [*client.scan_iter(match=request.pattern, count=SCANNED)]
-                if len(request.calls) == 1:
-                    return [_send_call(client, request.calls[0])]
-                return _send_many(client, request.calls)
+        try:
+            with named_errors(self.where):
+                client = self.ready(request.writes)
+                with _broken_if_closed():
+                    if request.pattern:
+                        return [*client.scan_iter(match=request.pattern, count=SCANNED)]
+                    if len(request.calls) == 1:
+                        return [_send_call(client, request.calls[0])]
+                    return _send_many(client, request.calls)
+        except (CorruptStore, NotAKeelStore):
+            run(self.check.refuse_newer(), _AskDriver(self.ready(writes=False), self.where))
+            raise
+
+    def migrations(self) -> list[str]:
+        """Return what is done to the store to carry it over."""
+        with self._lock:
+            if self.is_closed:
+                raise refuse_closed(self.where)
+            if self._make is None:
+                raise InvalidInput("this saver has only an async_client: use amigrations()")
+            client = self._client = self._client or self._make_client(self._make)
+        return run(self.check.migrations(), _AskDriver(client, self.where))
 
     def ready(self, writes: bool) -> Client:
         """Return the client, after the check that comes before the first request."""
@@ -298,6 +312,7 @@ class _AskDriver:
     where: str
 
     def send(self, ask: Ask) -> list[Any]:
+        time.sleep(ask.pause)
         return [self._reply(client, ask) for client in self._clients(ask.node)] or [None]
 
     def _clients(self, node: int | None) -> Sequence[Any]:
@@ -340,14 +355,25 @@ class AsyncRedisDriver:
         """As `RedisDriver.send`, without blocking the running loop."""
         if self._make is None:
             return await asyncio.to_thread(self._driver.send, request)
-        with named_errors(self._driver.where):
-            client = await self.ready(request.writes)
-            if len(request.calls) == 1 and not isinstance(client, AsyncRedisCluster):
-                return await self._groups.send(request)
-            with _broken_if_closed():
-                if request.pattern:
-                    return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
-                return await _asend_many(client, request.calls)
+        where = self._driver.where
+        try:
+            with named_errors(where):
+                client = await self.ready(request.writes)
+                if len(request.calls) == 1 and not isinstance(client, AsyncRedisCluster):
+                    return await self._groups.send(request)
+                with _broken_if_closed():
+                    if request.pattern:
+                        return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
+                    return await _asend_many(client, request.calls)
+        except (CorruptStore, NotAKeelStore):
+            await arun(self._driver.check.refuse_newer(), _AsyncAskDriver(await self._client(), where))
+            raise
+
+    async def migrations(self) -> list[str]:
+        """As `RedisDriver.migrations`."""
+        if self._make is None:
+            return await asyncio.to_thread(self._driver.migrations)
+        return await arun(self._driver.check.migrations(), _AsyncAskDriver(await self._client(), self._driver.where))
 
     async def _send_alone(self, request: Request) -> list[Any]:
         return [await _asend_call(await self._client(), request.calls[0])]
@@ -443,6 +469,7 @@ class _AsyncAskDriver:
     where: str
 
     async def send(self, ask: Ask) -> list[Any]:
+        await asyncio.sleep(ask.pause)
         return [await self._reply(node, ask) for node in await self._nodes(ask.node)] or [None]
 
     async def _nodes(self, node: int | None) -> Sequence[Any]:

@@ -178,6 +178,20 @@ class Keys:
         found = re.match(rf"{re.escape(self.prefix)}:\{{[0-9a-f]{{2}}\}}:(?:thread|cells|names):", rest)
         return tenant if tenant and found else None
 
+    def owner_in(self, key: str) -> tuple[Keys, str] | None:
+        """Return the keys to which a key belongs, the store's or a tenant's, and its thread; `None` if it is another's.
+
+        The thread is the empty one for the cells that all share.
+        """
+        kinds = "(?:thread|cells|names)"
+        form = rf"(?:([^:]+):)?{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)"
+        with suppress(UnicodeDecodeError):
+            if found := re.fullmatch(form, key, re.DOTALL):
+                thread_id = parse_name(found[3])
+                owner = Keys(f"{found[1]}:{self.prefix}") if found[1] else self
+                return (owner, thread_id) if bucket_of(thread_id) == found[2] else None
+        return None
+
     def is_ours(self, key: str) -> bool:
         """Return whether Keel could have made this key, here or under a longer prefix."""
         kinds = "(thread|cells|names):.*|threads|expiring|marks"

@@ -8,7 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
-from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Settings, check_client, where_of
+from langgraph_keel.backends.redis.connection import (
+    MIGRATIONS,
+    Durability,
+    ServerCheck,
+    Settings,
+    check_client,
+    where_of,
+)
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_unlisted
 from langgraph_keel.engine.config import thread_id_of
@@ -71,6 +78,8 @@ class RedisSaver(KeelSaver):
         InvalidInput: Arguments contradict each other, the URL is none of Redis, or a client decodes replies.
     """
 
+    _registry = MIGRATIONS
+
     def __init__(
         self,
         url: str | None = None,
@@ -113,7 +122,9 @@ class RedisSaver(KeelSaver):
             Settings(url, timeout, max_connections) if url is not None else None,
             client and check_client(client),
             async_client and check_client(async_client),
-            lambda where: ServerCheck(store.keys, where, read_only, auto_setup, durability, allow_eviction),
+            lambda where: ServerCheck(
+                store.keys, where, read_only, auto_setup, durability, allow_eviction, self._registry
+            ),
         )
         self._store = store
         super().__init__(store, self._redis, self._async_redis, **options)
@@ -136,6 +147,12 @@ class RedisSaver(KeelSaver):
     async def _asetup(self) -> None:
         self._redis.check.auto_setup = True
         await self._async_redis.open(writes=True)
+
+    def _migrations(self) -> list[str]:
+        return self._redis.migrations()
+
+    async def _amigrations(self) -> list[str]:
+        return await self._async_redis.migrations()
 
     def durability(self) -> Durability:
         """Return what becomes of an acknowledged put, as the server said when it was first used."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.paths import SQLITE_ID
-from langgraph_keel.backends.sqlite.entries import FILL_INDEX
+from langgraph_keel.backends.sqlite.entries import FILL_INDEX, Execute
 from langgraph_keel.errors import (
-    NewerFormat,
     NotAKeelStore,
     NotFound,
     NotSetUp,
@@ -21,7 +23,10 @@ from langgraph_keel.errors import (
 
 APPLICATION_ID = SQLITE_ID
 """`Keel` in ASCII, in the file's header."""
-FORMAT = 1
+Migrations: TypeAlias = Mapping[int, Migration[str | Callable[[Execute], None]]]
+MIGRATIONS: Migrations = {}
+"""SQL, or a function that is given `execute`: done in one transaction with the mark. SQL where that will do, as it
+can be printed, and run by hand."""
 PAGE_SIZE = 512
 """A put changes the last pages of a few trees: a turn of a chat wrote 20 KB with this, 27 with 1024, 45 with 2048."""
 OLDEST_SQLITE = (3, 35, 0)
@@ -56,25 +61,26 @@ def create_private(path: str) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def connect_read_only(path: str) -> sqlite3.Connection:
+def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
     """Open a database that must exist, for reading.
 
     Raises:
         NotFound: There is no such file.
         NotAKeelStore: It is something else.
         NewerFormat: A newer Keel wrote it.
+        NotSetUp: It has an older format.
     """
     if not Path(path).exists():
         raise NotFound(f"there is no store at {path}")
     try:
-        return _connect_and_check(path, "mode=ro")
+        return _connect_and_check(path, "mode=ro", migrations)
     except sqlite3.OperationalError as error:
         # A WAL database on a medium that cannot be written at all can only be read as an unchanging file.
         kinds = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR
         if error.sqlite_errorcode & 0xFF not in kinds:
             raise
         _refuse_hidden_commits(path)
-        return _connect_and_check(path, "immutable=1")
+        return _connect_and_check(path, "immutable=1", migrations)
 
 
 def _refuse_hidden_commits(path: str) -> None:
@@ -83,41 +89,65 @@ def _refuse_hidden_commits(path: str) -> None:
         raise StoreError(f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory")
 
 
-def _connect_and_check(path: str, mode: str) -> sqlite3.Connection:
+def _connect_and_check(path: str, mode: str, migrations: Migrations) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
     )
     try:
-        if not _tables_of(connection, path):
-            raise NotAKeelStore(f"{path} is an empty database, not a store of Keel")
+        found = _check_format(connection, path)
+        if find_due(migrations, found, path):
+            raise refuse_older(path, found, newest(migrations), "it may only be read here")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _tables_of(connection: sqlite3.Connection, path: str) -> set[str]:
-    """Return the tables of a database of Keel's; none if it is empty.
+def _check_format(connection: sqlite3.Connection, path: str) -> int:
+    tables, found = _look(connection, path)
+    if not tables:
+        raise NotAKeelStore(f"{path} is an empty database, not a store of Keel")
+    return found
+
+
+def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration[Any]]]:
+    """Return the migrations that a database lacks, and their numbers.
+
+    Raises:
+        NotFound: There is no such file.
+        NotAKeelStore: It is something else.
+        NewerFormat: A newer Keel wrote it.
+    """
+    if not Path(path).exists():
+        raise NotFound(f"there is no store at {path}")
+    with closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)) as connection:
+        return find_due(migrations, _check_format(connection, path), path)
+
+
+def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
+    """Return the tables of a database of Keel's, and its format; no tables if it is empty.
 
     Raises:
         NotAKeelStore: It holds something else.
-        NewerFormat: A newer Keel wrote it.
     """
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (format,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION_ID:
-        if format > FORMAT:
-            raise NewerFormat(f"{path} has format {format}; this Keel knows {FORMAT}: upgrade langgraph-keel")
-        return tables
+        return tables, read_format(connection.execute)
     if not tables and application == 0:
-        return set()
+        return set(), 1
     whose = "LangGraph's SqliteSaver" if {"checkpoints", "writes"} <= tables else "another program"
     raise NotAKeelStore(f"{path} is a database of {whose}, not of Keel: choose another path")
 
 
-def is_prepared(connection: sqlite3.Connection, path: str) -> bool:
+def read_format(execute: Execute) -> int:
+    """Return the format of a database."""
+    ((found,),) = execute("PRAGMA user_version").fetchall()
+    return int(found)
+
+
+def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migrations) -> bool:
     """Return whether a database is Keel's and has all that it should, before anything is made beside it.
 
     Raises:
@@ -125,40 +155,86 @@ def is_prepared(connection: sqlite3.Connection, path: str) -> bool:
         NewerFormat: A newer Keel wrote it.
     """
     with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn, and looks again
-        tables = _tables_of(connection, path)
+        tables, found = _look(connection, path)
+        is_whole = not (find_due(migrations, found, path) or _find_missing(tables, found))
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-        return tables >= _LATER and mode == "wal" and sqlite3.sqlite_version_info >= OLDEST_SQLITE
+        return is_whole and mode == "wal" and sqlite3.sqlite_version_info >= OLDEST_SQLITE
     return False
 
 
 _LATER = {"cells", "thread_index"}
-"""Tables that the first Keels did not make."""
+"""Tables that the first Keels of format 1 did not make."""
 
 
-def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
-    """Check that a database is Keel's, or make it so if it is empty. The caller holds the lock file.
+def _find_missing(tables: set[str], found: int) -> set[str]:
+    return _LATER - tables if found == 1 else set()
+
+
+def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations: Migrations) -> None:
+    """Check that a database is Keel's and of the present format, or make it so. The caller holds the lock file.
 
     Raises:
         NotAKeelStore: It holds something else, or it is empty and `create` is false.
-        NotSetUp: A table is missing, as an earlier Keel did not make it, and `create` is false.
+        NotSetUp: A table is missing, as an earlier Keel did not make it, or it has an older format, and `create` is
+            false.
         NewerFormat: A newer Keel wrote it.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Keel needs 3.35 or newer")
-    tables = _tables_of(connection, path)
+    tables, found = _look(connection, path)
+    due = find_due(migrations, found, path)
     if not tables:
         if not create:
             raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _write_ahead(connection, path)
-    missing = _LATER - tables
-    if not missing:
-        return
-    if not create:
+    missing = _find_missing(tables, found)
+    if missing and not create:
         raise NotSetUp(
             f"{path} has no table {min(missing)}, which is new, and auto_setup is off: call saver.setup() once"
         )
-    connection.executescript(f"BEGIN IMMEDIATE; {schema()} {FILL_INDEX}; COMMIT;")
+    if missing:
+        connection.executescript(f"BEGIN IMMEDIATE; {_FORMAT_1} {FILL_INDEX}; COMMIT;")
+    while due:
+        if not create:
+            raise refuse_older(path, found, newest(migrations), "auto_setup is off")
+        _migrate(connection, *due[0])
+        due = find_due(migrations, read_format(connection.execute), path)
+
+
+def _migrate(connection: sqlite3.Connection, number: int, migration: Migration[Any]) -> None:
+    try:
+        if isinstance(migration.work, str):
+            connection.executescript(script_of(number, migration))
+        else:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(_guard(number)).fetchall()
+            migration.work(connection.execute)
+            connection.executescript(_mark(number))
+    except BaseException as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        # Somebody has run it by hand at this moment: that is what the guard says.
+        if not isinstance(error, sqlite3.OperationalError) or read_format(connection.execute) < number:
+            raise
+
+
+def script_of(number: int, migration: Migration[Any]) -> str:
+    """Return a migration as SQL, to be run as it is; of one that is a function, a comment that says so."""
+    if not isinstance(migration.work, str):
+        return f"-- Format {number}: {migration.what}. No SQL does that: run `keel schema --upgrade`."
+    return (
+        f"-- Format {number}: {migration.what}. Run it with sqlite3 -bail.\nBEGIN IMMEDIATE;\n"
+        f"{_guard(number)} -- fails, if the format is another one by now\n{migration.work.strip()}\n{_mark(number)}"
+    )
+
+
+def _guard(number: int) -> str:
+    return f"SELECT abs(-9223372036854775807 - 1) FROM pragma_user_version WHERE user_version <> {number - 1};"
+
+
+def _mark(number: int) -> str:
+    return f"PRAGMA user_version = {number};\nCOMMIT;"
 
 
 def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
@@ -172,7 +248,13 @@ def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
         raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
 
 
-def schema() -> str:
+# Read with the module: a running loop must not wait for a disk.
+_FORMAT_1 = f"""{(files(__package__) / "schema.sql").read_text()}
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = 1;
+"""
+
+
+def schema(migrations: Migrations) -> str:
     """Return the statements that make an empty database a store."""
-    tables = (files(__package__) / "schema.sql").read_text()
-    return f"{tables}\nPRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {FORMAT};\n"
+    return "\n".join([_FORMAT_1, *(script_of(number, migrations[number]) for number in sorted(migrations))])

@@ -34,10 +34,13 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from langgraph_keel.backends.sqlite.connection import (
+    MIGRATIONS,
+    Migrations,
     connect,
     connect_read_only,
     create_private,
     is_prepared,
+    list_due,
     may_only_be_read,
     prepare,
 )
@@ -45,6 +48,7 @@ from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.errors import (
     CorruptStore,
     KeelError,
+    NewerFormat,
     NotAKeelStore,
     ReadOnlyStore,
     StoreBusy,
@@ -488,10 +492,14 @@ class SqliteDriver:
         timeout: Seconds a request may wait for other processes before `StoreBusy`.
         read_only: Refuse to write, and do not create what is missing.
         auto_setup: Create the tables on first use.
+        migrations: What leads to the present format.
     """
 
-    def __init__(self, path: str, *, timeout: float, read_only: bool, auto_setup: bool) -> None:
+    def __init__(
+        self, path: str, *, timeout: float, read_only: bool, auto_setup: bool, migrations: Migrations = MIGRATIONS
+    ) -> None:
         self.path = path
+        self.migrations = migrations
         self.timeout = timeout
         self.read_only = read_only
         self.auto_setup = auto_setup
@@ -541,50 +549,73 @@ class SqliteDriver:
             StoreBusy: Another process held the store longer than the timeout; nothing was done.
             StoreError: As `named_errors` tells them apart.
         """
-        if not self._ready:
-            self._start()
-        if not self._goes_to_writer(request):
-            return self.read(request)
-        if (look := self._look_first(request)) and (reply := self.read(look)) is not None:
-            return reply
-        writer = self._writer or self._start_writer()
-        if writer.take_turn():
-            return writer.write_here(request)
-        job = self._submit(Job(request))
-        if not self._is_writing():
-            self._start_writer()
-        if not job.wait(self.timeout):
-            if job.give_up():
-                raise self._busy()
-            job.wait()
-        return job.outcome()
+        try:
+            if not self._ready:
+                self._start()
+            if not self._goes_to_writer(request):
+                return self.read(request)
+            if (look := self._look_first(request)) and (reply := self.read(look)) is not None:
+                return reply
+            writer = self._writer or self._start_writer()
+            if writer.take_turn():
+                return writer.write_here(request)
+            job = self._submit(Job(request))
+            if not self._is_writing():
+                self._start_writer()
+            if not job.wait(self.timeout):
+                if job.give_up():
+                    raise self._busy()
+                job.wait()
+            return job.outcome()
+        except StoreError as error:
+            self._refuse_newer(error)
+            raise
 
     async def asend(self, request: Work) -> Any:
         """As `send`, without blocking the running loop."""
         loop = asyncio.get_running_loop()
-        if not self._ready:
-            await loop.run_in_executor(None, self._start)
-        if not self._goes_to_writer(request):
-            return await loop.run_in_executor(self._reader_threads(), self.read, request)
-        if look := self._look_first(request):
-            reply = await loop.run_in_executor(self._reader_threads(), self.read, look)
-            if reply is not None:
-                return reply
-        job = self._submit(Job(request, loop))
-        if not self._is_writing():
-            await loop.run_in_executor(None, self._start_writer)
-        assert job.waiter is not None
         try:
-            async with asyncio.timeout(self.timeout):
-                await asyncio.shield(job.waiter)
-        except TimeoutError:
-            if job.give_up():
-                raise self._busy() from None
-            await job.waiter
-        except asyncio.CancelledError:
-            job.give_up()
+            if not self._ready:
+                await loop.run_in_executor(None, self._start)
+            if not self._goes_to_writer(request):
+                return await loop.run_in_executor(self._reader_threads(), self.read, request)
+            if look := self._look_first(request):
+                reply = await loop.run_in_executor(self._reader_threads(), self.read, look)
+                if reply is not None:
+                    return reply
+            job = self._submit(Job(request, loop))
+            if not self._is_writing():
+                await loop.run_in_executor(None, self._start_writer)
+            assert job.waiter is not None
+            try:
+                async with asyncio.timeout(self.timeout):
+                    await asyncio.shield(job.waiter)
+            except TimeoutError:
+                if job.give_up():
+                    raise self._busy() from None
+                await job.waiter
+            except asyncio.CancelledError:
+                job.give_up()
+                raise
+            return job.outcome()
+        except StoreError as error:
+            await loop.run_in_executor(None, self._refuse_newer, error)
             raise
-        return job.outcome()
+
+    def _refuse_newer(self, error: StoreError) -> None:
+        """After an error that a newer format would give (a column is gone, a row is another), look whether it has one.
+
+        Raises:
+            NewerFormat: A newer Keel has carried the store on since it was opened.
+        """
+        if type(error) not in (StoreError, CorruptStore) or self.private:
+            return
+        try:
+            list_due(self.path, self.migrations)
+        except NewerFormat:
+            raise
+        except (KeelError, sqlite3.Error, OSError):
+            return  # the first error says it
 
     def _goes_to_writer(self, request: Work) -> bool:
         if request.writes and self.read_only:
@@ -622,16 +653,16 @@ class SqliteDriver:
         self.read_only = self.read_only or may_only_be_read(self.path)
         if self.read_only:
             with named_errors(self.path):
-                self._idle.put(connect_read_only(self.path))
+                self._idle.put(connect_read_only(self.path, self.migrations))
             return
         if not self.private:
             create_private(self.path)
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:
-                if not is_prepared(connection, self.path):
+                if not is_prepared(connection, self.path, self.migrations):
                     with closing(self._lock_file()) as lock, lock.hold(self.timeout):
-                        prepare(connection, self.path, self.auto_setup)
+                        prepare(connection, self.path, self.auto_setup, self.migrations)
             except BaseException:
                 connection.close()
                 raise
@@ -742,7 +773,7 @@ class SqliteDriver:
         try:
             return self._idle.get_nowait()
         except Empty:
-            return connect_read_only(self.path) if self.read_only else connect(self.path, self.timeout)
+            return connect_read_only(self.path, self.migrations) if self.read_only else connect(self.path, self.timeout)
 
 
 class AsyncSqliteDriver:

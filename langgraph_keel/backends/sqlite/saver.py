@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
-from langgraph_keel.backends.sqlite.connection import schema
+from langgraph_keel.backends.sqlite.connection import MIGRATIONS, list_due, read_format, schema, script_of
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, LockFile, SqliteDriver, named_errors
 from langgraph_keel.backends.sqlite.entries import PUT_AT, TENS, Execute, Work
 from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
@@ -160,6 +160,8 @@ class SqliteSaver(KeelSaver):
         InvalidInput: `path` is a URL, or a connection.
     """
 
+    _registry = MIGRATIONS
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -171,7 +173,9 @@ class SqliteSaver(KeelSaver):
     ) -> None:
         check_values({"timeout": timeout, "read_only": read_only, "auto_setup": auto_setup, **options})
         file = checked_path(path, "sqlite")
-        self._sqlite = SqliteDriver(file, timeout=timeout, read_only=read_only, auto_setup=auto_setup)
+        self._sqlite = SqliteDriver(
+            file, timeout=timeout, read_only=read_only, auto_setup=auto_setup, migrations=self._registry
+        )
         super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
 
     @classmethod
@@ -182,11 +186,17 @@ class SqliteSaver(KeelSaver):
     @property
     def ddl(self) -> str:
         """The SQL that makes an empty database a store."""
-        return schema()
+        return schema(self._registry)
 
     def _setup(self) -> None:
         """Create the tables if they are not there."""
         self._sqlite.setup()
+
+    def _migrations(self) -> list[str]:
+        if self._sqlite.private:
+            return []
+        with named_errors(self._sqlite.path):
+            return [script_of(*each) for each in list_due(self._sqlite.path, self._registry)]
 
     def _place(self) -> str:
         return str(self._sqlite.path)
@@ -194,7 +204,7 @@ class SqliteSaver(KeelSaver):
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 
-        (version,) = self._sqlite.send(Work(lambda execute: execute("PRAGMA user_version").fetchone()))
+        version = self._sqlite.send(Work(read_format))
         if self._sqlite.private:
             return StoreFacts("sqlite", "this process", version, "gone with the saver")
         path = os.path.abspath(self._sqlite.path)

@@ -1,0 +1,87 @@
+"""The mark of a store, `keel.json`: that it is Keel's, and which format it has."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+from langgraph_keel.backends.files.disk import lock, sync_directory, write_durably
+from langgraph_keel.backends.files.log import MIGRATIONS, Migrations
+from langgraph_keel.backends.migrations import find_due, newest
+from langgraph_keel.errors import NotAKeelStore
+
+MARK = "keel.json"
+
+
+class Mark:
+    """The mark of a store.
+
+    Args:
+        root: The directory of the store.
+        migrations: What leads to the present format.
+    """
+
+    def __init__(self, root: Path, migrations: Migrations = MIGRATIONS) -> None:
+        self.root = root
+        self.migrations = migrations
+
+    def read(self) -> int | None:
+        """Return the format; the one before, where the way to a newer one has begun; `None` if there is no mark.
+
+        Raises:
+            NotAKeelStore: It is another program's.
+            NewerFormat: A newer Keel wrote it.
+        """
+        try:
+            mark = orjson.loads((self.root / MARK).read_bytes())
+            found, begun_from = mark["format"], mark.get("from", mark["format"])
+            if mark["keel"] != "files" or type(found) is not int or type(begun_from) is not int or begun_from < 1:
+                raise ValueError(f"{mark!r:.80}")
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise NotAKeelStore(f"{self.root}: this is no directory") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise NotAKeelStore(f"{self.root / MARK}: not written by Keel ({error})") from error
+        find_due(self.migrations, found, str(self.root))
+        return begun_from
+
+    def check(self) -> None:
+        """See that no newer Keel has begun to carry the store over.
+
+        Raises:
+            NewerFormat: One has.
+        """
+        self.read()
+
+    def write(self, found: int | None = None, begun_from: int | None = None) -> None:
+        """Say, durably, which format the store has; by itself the present one.
+
+        Args:
+            found: The format.
+            begun_from: The one before, while there is still something that has that.
+        """
+        fields = {"keel": "files", "format": newest(self.migrations) if found is None else found}
+        if begun_from is not None:
+            fields["from"] = begun_from
+        write_durably(self.root / MARK, orjson.dumps(fields) + b"\n")
+        sync_directory(self.root)
+
+    @contextmanager
+    def hold(self, timeout: float) -> Iterator[None]:
+        """Hold the lock of the directory: of all that carry the store over, one does it, and the others wait.
+
+        Raises:
+            StoreBusy: Another process held it for longer than `timeout` seconds.
+        """
+        handle = os.open(self.root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+        try:
+            lock(handle, time.monotonic() + timeout, self.root)
+            yield
+        finally:
+            os.close(handle)
