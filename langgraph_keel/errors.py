@@ -20,7 +20,7 @@
     │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
     └── StoreError                         the store itself; the data that was there stays
         ├── NotAKeelStore (ValueError)     the file, database or keys belong to something else
-        ├── NotSetUp                       the tables are missing, and this user may not or shall not create them
+        ├── NotSetUp                       tables are missing, or of an older format, and this user may not see to it
         ├── StoreUnavailable (ConnectionError) the server cannot be reached, or went away in the middle of a call
         ├── AccessDenied (PermissionError) the server refuses this user
         ├── UnsafeStore                    the server is set up to throw data away
@@ -417,7 +417,7 @@ class NotAKeelStore(StoreError, ValueError):
 
 
 class NotSetUp(StoreError):
-    """The tables are missing: run `setup()`, or have somebody run what `keel schema --print` prints."""
+    """Tables are missing, or of an older format: run `setup()`, or have somebody run `keel schema` (`--upgrade`)."""
 
     code = "not_set_up"
 

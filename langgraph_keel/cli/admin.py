@@ -210,7 +210,9 @@ def _indent(text: str) -> str:
     return "".join(f"\n  {plain(line)}" for line in text.splitlines())
 
 
-Print = Annotated[bool, typer.Option("--print", help="Print the SQL and run nothing; no server is asked.")]
+Print = Annotated[
+    bool, typer.Option("--print", help="Print the SQL and run nothing; no server is asked, but for --upgrade.")
+]
 Partitions = Annotated[
     int | None,
     typer.Option(metavar="N", min=2, max=1024, help="PostgreSQL: divide the tables by a hash of the thread."),
@@ -222,17 +224,32 @@ GrantTo = Annotated[
 ]
 
 
+Upgrade = Annotated[
+    bool,
+    typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how."),
+]
+_DAY = 86_400.0
+
+
 def schema(
     url: Url = DEFAULT_URL,
     only_print: Print = False,
+    upgrade: Upgrade = False,
     partitions: Partitions = None,
     grant_to: GrantTo = None,
     json: AsJson = False,
 ) -> None:
     """Create the tables of a store, or print the SQL that would.
 
+    `keel schema --upgrade` is for every store: a newer Keel may need another format than the one that is there.
+
     Example: `keel schema --url postgresql://localhost/agents --print | psql agents`
     """
+    if upgrade:
+        if partitions or grant_to:
+            raise InvalidInput("--upgrade goes with --print only: what is there keeps its partitions and its roles")
+        _upgrade(url, only_print=only_print, json=json)
+        return
     if partitions and not url.startswith("postgres"):
         raise InvalidInput("--partitions is for PostgreSQL")
     if grant_to and not only_print:
@@ -253,3 +270,20 @@ def schema(
         print(ddl)
     else:
         console().print("The tables are there.")
+
+
+def _upgrade(url: str, *, only_print: bool, json: bool) -> None:
+    # One migration is one answer of the server.
+    options: dict[str, Any] = {"timeout": _DAY} if url.startswith("postgres") else {}
+    with open_store(url, read_only=only_print, **options) as saver:
+        due: list[str] = saver.migrations()
+        if not only_print:
+            saver.setup()
+    if json:
+        print_json({"ddl": "\n".join(due), "done": not only_print})
+    elif not due:
+        console(stderr=True).print("The store has the format of this Keel: there is nothing to do.")
+    elif only_print:
+        print("\n".join(due))
+    else:
+        console().print(f"{count_of(len(due), 'migration')} done: the store has the format of this Keel.")

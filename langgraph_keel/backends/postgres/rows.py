@@ -488,9 +488,9 @@ INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin
 PARAMETER = re.compile(r"%\((\w+)\)s")
 Migrations: TypeAlias = Mapping[int, Migration[str | Callable[["Tables"], StorePlan[Any, Any, None]]]]
 MIGRATIONS: Migrations = {}
-"""SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a function
-of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL can
-say: each request changes some rows that are not changed yet, so that any number of processes may do it at once."""
+"""SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a
+function of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL
+can say: each changes some rows that are not changed yet, so that any number of processes may do it at once."""
 PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",), "index.sql": ()}
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.

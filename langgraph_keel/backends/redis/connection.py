@@ -395,6 +395,7 @@ class ServerCheck:
         migrations: Migrations = MIGRATIONS,
     ) -> None:
         self._migrations = migrations
+        self._lease = f"{keys.prefix}:migrating:keel"
         self._keys = keys
         self._where = where
         self._wants_disk = durability == "disk" and not read_only
@@ -477,21 +478,25 @@ class ServerCheck:
         if self.read_only or not self.auto_setup:
             why = "it may only be read here" if self.read_only else "auto_setup is off"
             raise refuse_older(self._where, found, newest(self._migrations), why)
-        lease = f"{self._keys.prefix}:migrating:keel"
         for _ in range(WAITS):
-            is_ours = yield from _ask("SET", lease, "1", "NX", "PX", LEASE)
+            is_ours = yield from _ask("SET", self._lease, "1", "NX", "PX", LEASE)
             still = yield from self._format()
             due = find_due(self._migrations, still or found, self._where)
             if is_ours:
                 for number, migration in due:
                     yield from self._change_mark(f"{number - 1}", f"{number} {number - 1}")
-                    yield from _run_for_all(self._keys, migration.work, lease)
+                    yield from _run_for_all(self._keys, migration.work, self._lease)
                     yield from self._change_mark(f"{number} {number - 1}", f"{number}")
-                yield from _ask("DEL", lease)
+                yield from _ask("DEL", self._lease)
             if is_ours or not due:
                 return
             yield Ask(("PING",), pause=PAUSE)
         raise StoreBusy(f"{self._where}: another process is carrying the store over to a newer format: try again later")
+
+    def carry_over_latecomers(self) -> StorePlan[Ask, Replies, None]:
+        """Carry over the threads that an older Keel has begun since the store was; a trip for each thread there is."""
+        for _, migration in sorted(self._migrations.items()):
+            yield from _run_for_all(self._keys, migration.work, self._lease)
 
     def _change_mark(self, old: str, new: str) -> StorePlan[Ask, Replies, None]:
         yield from _ask("EVAL", _CHANGE_MARK, 1, self._keys.format, old, new)

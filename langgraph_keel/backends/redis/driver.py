@@ -182,6 +182,12 @@ class RedisDriver:
             run(self.check.refuse_newer(), _AskDriver(self.ready(writes=False), self.where))
             raise
 
+    def setup(self) -> None:
+        """Make the store, and carry over what has an older format."""
+        self.check.auto_setup = True
+        with named_errors(self.where):
+            run(self.check.carry_over_latecomers(), _AskDriver(self.ready(writes=True), self.where))
+
     def migrations(self) -> list[str]:
         """Return what is done to the store to carry it over."""
         with self._lock:
@@ -368,6 +374,16 @@ class AsyncRedisDriver:
         except (CorruptStore, NotAKeelStore):
             await arun(self._driver.check.refuse_newer(), _AsyncAskDriver(await self._client(), where))
             raise
+
+    async def setup(self) -> None:
+        """As `RedisDriver.setup`."""
+        if self._make is None:
+            await asyncio.to_thread(self._driver.setup)
+            return
+        check, where = self._driver.check, self._driver.where
+        check.auto_setup = True
+        with named_errors(where):
+            await arun(check.carry_over_latecomers(), _AsyncAskDriver(await self.ready(writes=True), where))
 
     async def migrations(self) -> list[str]:
         """As `RedisDriver.migrations`."""

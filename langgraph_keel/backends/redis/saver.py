@@ -141,12 +141,10 @@ class RedisSaver(KeelSaver):
             NotAKeelStore: There are keys of somebody else under the prefix.
             UnsafeStore: The server deletes threads when memory is short.
         """
-        self._redis.check.auto_setup = True
-        self._redis.open(writes=True)
+        self._redis.setup()
 
     async def _asetup(self) -> None:
-        self._redis.check.auto_setup = True
-        await self._async_redis.open(writes=True)
+        await self._async_redis.setup()
 
     def _migrations(self) -> list[str]:
         return self._redis.migrations()

@@ -1,0 +1,316 @@
+"""A store of an older format is carried over once, whoever comes first and dies; a newer one is refused by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from checkpoints import put, value_of
+from cli_threads import keel, keel_json
+from migration_stores import ONE, SAVERS, TWO, count_changes, open_with
+from places import Place
+
+from langgraph_keel import NewerFormat, NotFound, NotSetUp
+from langgraph_keel.backends.files.driver import FileDriver
+from langgraph_keel.backends.migrations import find_due
+from langgraph_keel.backends.postgres import driver as postgres
+from langgraph_keel.backends.redis import driver as redis
+from langgraph_keel.backends.sqlite import driver as sqlite
+
+THREADS = [f"t{number}" for number in range(5)]
+FORK = get_context("fork")
+
+
+@pytest.fixture
+def old(place: Place) -> Place:
+    """A store of format 1."""
+    with place.open() as saver:
+        for number, thread in enumerate(THREADS):
+            put(saver, thread, number)
+        put(saver.for_tenant("acme"), "t0", "of acme")
+    return place
+
+
+def check_carried_over(place: Place) -> None:
+    with open_with(place, TWO) as saver:
+        assert [value_of(saver, thread) for thread in THREADS] == [0, 1, 2, 3, 4]
+        assert value_of(saver.for_tenant("acme"), "t0") == "of acme"
+        assert saver.info().format == 3
+        assert saver.migrations() == []
+        put(saver, "new", 5)
+        assert value_of(saver, "new") == 5
+        saver.delete_thread("new")
+    place.check() if place.kind == "sqlite" else None
+    assert set(count_changes(place)) == {2}
+
+
+def open_one(place: Place, barrier: Any) -> None:
+    barrier.wait()
+    with open_with(place, TWO) as saver:
+        assert value_of(saver, "t3") == 3
+
+
+def test_eight_processes_at_once_and_each_step_once(old: Place) -> None:
+    barrier = FORK.Barrier(8)
+    children = [FORK.Process(target=open_one, args=(old, barrier)) for _ in range(8)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 8
+    check_carried_over(old)
+
+
+def die_at(nth: int, kind: str) -> None:
+    """Have this process die before its nth step: a statement, a change of the disk, a request."""
+    steps = count(1)
+
+    def step(*_: Any) -> None:
+        if next(steps) == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            step()
+            return function(*args, **options)
+
+        return call
+
+    patch = pytest.MonkeyPatch()  # never undone: the process ends with it
+    if kind == "sqlite":
+        connect = sqlite.connect
+
+        def traced(*args: Any) -> Any:
+            connection = connect(*args)
+            connection.set_trace_callback(step)
+            return connection
+
+        patch.setattr(sqlite, "connect", traced)
+    elif kind == "files":
+        for name in ("rename", "replace", "fsync", "unlink", "link"):
+            patch.setattr(os, name, before(getattr(os, name)))
+    else:
+        # private: what carries the requests of an opening, each of which is a step
+        sender: Any = postgres._ScriptDriver if kind == "postgres" else redis._AskDriver
+        patch.setattr(sender, "send", before(sender.send))
+
+
+def open_and_die(place: Place, nth: int) -> None:
+    die_at(nth, place.kind)
+    with open_with(place, TWO) as saver:
+        assert value_of(saver, "t3") == 3
+
+
+def test_a_process_dies_at_each_step_and_another_goes_on(old: Place) -> None:
+    """Each process comes a step further than the one before, until one comes to the end."""
+    for nth in count(1):
+        if old.kind == "redis":  # or each would wait until the lease of the dead one is over
+            forget_lease(old)
+        child = FORK.Process(target=open_and_die, args=(old, nth))
+        child.start()
+        child.join()
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+    assert nth > 5
+    check_carried_over(old)
+
+
+def forget_lease(place: Place) -> None:
+    from redis import Redis
+
+    with Redis.from_url(place.url) as client:
+        client.delete(f"{place.options['prefix']}:migrating:keel")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+def test_the_lease_of_a_dead_process_ends(old: Place) -> None:
+    child = FORK.Process(target=open_and_die, args=(old, 12))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    check_carried_over(old)
+
+
+async def test_a_process_of_the_former_format_is_told(old: Place) -> None:
+    with old.open() as former, old.open() as other:
+        put(former, "warm")
+        assert value_of(former, "t1") == 1
+        assert (await other.aget_tuple({"configurable": {"thread_id": "t1"}})) is not None
+        with open_with(old, ONE) as later:
+            later.migrations()  # looking changes nothing
+            assert value_of(former, "t1") == 1
+            later.setup()
+        with pytest.raises(NewerFormat, match=r"written in format 2 by a newer Keel; this one knows 1: upgrade"):
+            put(former, "t1", 7, "00000002")
+        with pytest.raises(NewerFormat):
+            former.get_tuple({"configurable": {"thread_id": "t2"}})
+        with pytest.raises(NewerFormat):
+            await other.aget_tuple({"configurable": {"thread_id": "t3"}})
+        if old.kind != "redis":  # there, a thread of its own is begun without a look at others
+            with pytest.raises(NewerFormat):
+                put(former, "a new one", 7)
+    for options in ({}, {"read_only": True}, {"auto_setup": False}):
+        with old.open(**options) as saver, pytest.raises(NewerFormat):
+            value_of(saver, "t1")
+        with old.open(**options) as saver, pytest.raises(NewerFormat):
+            await saver.aget_tuple({"configurable": {"thread_id": "t1"}})
+
+
+async def test_without_leave_nothing_is_carried_over_and_the_command_is_named(old: Place) -> None:
+    for options in ({"read_only": True}, {"auto_setup": False}):
+        with open_with(old, TWO, **options) as saver:
+            for _ in range(2):
+                with pytest.raises(NotSetUp, match=r"has format 1, this Keel needs 3, .*`keel schema --upgrade"):
+                    value_of(saver, "t1")
+            with pytest.raises(NotSetUp):
+                await saver.aget_tuple({"configurable": {"thread_id": "t1"}})
+            assert len(await saver.amigrations()) == 2
+    with old.open() as saver:
+        assert value_of(saver, "t1") == 1
+    with open_with(old, TWO, auto_setup=False) as saver:
+        await saver.asetup()
+    check_carried_over(old)
+
+
+def test_a_new_store_has_the_present_format(place: Place) -> None:
+    with open_with(place, TWO) as saver:
+        assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is None
+        put(saver, "t")
+        assert saver.info().format == 3
+    with place.open() as saver, pytest.raises(NewerFormat):
+        value_of(saver, "t")
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+def test_what_is_printed_is_what_is_run(old: Place) -> None:
+    registry = {old.kind: {2: TWO[old.kind][2]}}
+    with open_with(old, registry, read_only=True) as saver:
+        (text,) = saver.migrations()
+    for _ in range(2):
+        if old.kind == "sqlite":
+            with closing(sqlite3.connect(old.url.removeprefix("sqlite:///"))) as connection:
+                run(lambda script=text: connection.executescript(script), sqlite3.OperationalError, _)
+        else:
+            with psycopg.connect(old.url, autocommit=True) as server:
+                run(lambda script=text: server.execute(script), psycopg.errors.DivisionByZero, _)
+    with open_with(old, registry, auto_setup=False) as saver:
+        assert value_of(saver, "t1") == 1
+        assert saver.info().format == 2
+
+
+def run(script: Callable[[], Any], error: type[Exception], again: int) -> None:
+    """Run a script; the second time, it says that it was done."""
+    if again:
+        with pytest.raises(error):
+            script()
+    else:
+        script()
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_who_may_not_change_the_tables_is_told_who_has_to(old: Place) -> None:
+    role = f"agent_{os.getpid()}"
+    with psycopg.connect(old.url, autocommit=True) as connection, old.open() as saver:
+        connection.execute(f"CREATE ROLE {role} LOGIN")
+        (where,) = connection.execute("SELECT current_schema()").fetchone() or ()
+        try:
+            connection.execute(f'GRANT USAGE ON SCHEMA "{where}" TO {role}; {saver.grants(role)}'.encode())
+            url = psycopg.conninfo.make_conninfo(old.url, user=role)
+            said = r"may not change its tables \(must be owner of table keel_threads\)"
+            with open_with(Place("postgres", url), TWO) as agent, pytest.raises(NotSetUp, match=said):
+                value_of(agent, "t1")
+        finally:
+            connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize("place", ["files"], indirect=True)
+def test_a_log_that_git_brings_from_before_is_named_and_carried_over(old: Place, tmp_path: Path) -> None:
+    root = Path(old.url.removeprefix("files:"))
+    before = (root / "threads" / "t1" / "log.jsonl").read_bytes()
+    with open_with(old, TWO) as saver:
+        put(saver, "t0", 9, "00000002")
+    (root / "threads" / "t1" / "log.jsonl").write_bytes(before)
+    with open_with(old, TWO) as saver:
+        with pytest.raises(NotSetUp, match=r"t1/log\.jsonl has format 1, this Keel needs 3"):
+            value_of(saver, "t1")
+        saver.setup()
+        assert value_of(saver, "t1") == 1
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+async def test_threads_that_the_former_keel_has_begun_since_are_carried_over(old: Place) -> None:
+    with old.open() as former:
+        put(former, "warm")
+        with open_with(old, TWO) as saver:
+            value_of(saver, "t1")
+        put(former, "late")
+        with open_with(old, TWO) as saver:
+            saver.setup()
+        check_carried_over(old)
+        put(former, "later")
+        async with open_with(old, TWO) as saver:
+            await saver.asetup()
+        check_carried_over(old)
+
+
+@pytest.mark.parametrize("place", ["files"], indirect=True)
+def test_a_damaged_log_keeps_no_other_thread_from_being_carried_over(old: Place) -> None:
+    log = Path(old.url.removeprefix("files:")) / "threads" / "t1" / "log.jsonl"
+    data = log.read_bytes()
+    log.write_bytes(data[: len(data) // 2] + b"x" + data[len(data) // 2 :])
+    with open_with(old, TWO) as saver:
+        assert value_of(saver, "t2") == 2
+        with pytest.raises(NotSetUp):
+            value_of(saver, "t1")
+    assert log.read_bytes()[:100] == data[:100]
+
+
+@pytest.mark.parametrize("place", ["files"], indirect=True)
+def test_a_thread_begun_while_the_store_is_carried_over_is_taken_back(old: Place, monkeypatch: Any) -> None:
+    """The former Keel has looked at the mark before; the newer one has listed the threads already."""
+    with old.open() as former:
+        value_of(former, "t1")
+        driver: FileDriver = former._files  # type: ignore[attr-defined]  # private: to stop between two of its steps
+        driver.mark.write(2, begun_from=1)
+        with pytest.raises(NewerFormat):
+            put(former, "late")
+        assert not (driver.root / "threads" / "late").exists()
+
+
+@pytest.mark.parametrize("place", ["sqlite", "files", "postgres"], indirect=True)  # a URL of Redis names no prefix
+def test_the_command(old: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = old.url
+    done = keel("schema", "--url", url, "--upgrade", "--print")
+    assert (done.stdout, "has the format of this Keel" in done.stderr) == ("", True)
+    monkeypatch.setattr(SAVERS[old.kind], "_registry", TWO[old.kind])
+    printed = keel("schema", "--url", url, "--upgrade", "--print").stdout
+    with open_with(old, TWO, read_only=True) as later:
+        assert printed == "\n".join(later.migrations()) + "\n"
+    assert keel_json("info", "--url", url, status=1)["error"]["code"] == "not_set_up"
+    assert "2 migrations done" in keel("schema", "--url", url, "--upgrade").stdout
+    assert keel_json("schema", "--url", url, "--upgrade") == {"ddl": "", "done": True}
+    check_carried_over(old)
+
+
+def test_a_store_that_is_not_there_has_no_format(place: Place) -> None:
+    with place.open() as saver, pytest.raises(NotFound):
+        saver.migrations()
+
+
+def test_numbers_without_a_gap() -> None:
+    assert [number for number, _ in find_due({3: "b", 2: "a"}, 1, "here")] == [2, 3]
+    with pytest.raises(KeyError):
+        find_due({3: "b"}, 1, "here")
+    with pytest.raises(NewerFormat, match="here: written in format 4 by a newer Keel; this one knows 3"):
+        find_due({3: "b", 2: "a"}, 4, "here")
