@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from langgraph_keel.backends.postgres import AsyncPostgresSaver, PostgresSaver
     from langgraph_keel.backends.redis import AsyncRedisSaver, RedisSaver
     from langgraph_keel.backends.sqlite import AsyncSqliteSaver, SqliteSaver
+    from langgraph_keel.backends.tiered import TieredSaver
     from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
     from langgraph_keel.engine.records import ThreadInfo
     from langgraph_keel.engine.serde.serializer import KeelSerializer

@@ -121,6 +121,9 @@ BACKENDS = (
         alias="AsyncRedisSaver",
     ),
     Backend("langgraph_keel.backends.files", "FileSaver", ("files",), "files:directory"),
+    Backend(
+        "langgraph_keel.backends.tiered", "TieredSaver", ("tiered",), "tiered:redis://...,postgresql://... (hot, cold)"
+    ),
     Backend("langgraph_keel.backends.memory", "MemorySaver", ("memory",), "memory:"),
 )
 """All backends of Keel's own; the order is that of error messages."""

@@ -230,10 +230,13 @@ class Unchanged:
     Attributes:
         parent: As in `Entry`.
         batches: The writes that it has now.
+        checkpoint_id: Its id, where its stamp is a number that is counted: a store that was put back to an earlier time
+            counts on from there.
     """
 
     parent: str | None
     batches: Sequence[Batch] = ()
+    checkpoint_id: str | None = None
 
 
 @record

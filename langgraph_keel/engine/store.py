@@ -84,7 +84,7 @@ class Store(ABC, Generic[Q, R]):
         """
         found = yield from self.read_entry(address)
         if found is not None and found.entry.stamp == known:
-            return Unchanged(found.entry.parent, found.batches)
+            return Unchanged(found.entry.parent, found.batches, found.entry.address.checkpoint_id)
         return found
 
     @abstractmethod

@@ -4,8 +4,9 @@ quick   `pytest` alone. Not: tests that are marked slow; and where parameters mu
         contract is run on memory by each face with each temperature, on a file of SQLite by the blocking face, warm,
         and the async face, cold, and on the other stores by one of these, turn about; not on those that differ from
         another one by their client only (a cluster of Redis, SQLite in memory). With a keyring it is run in memory; in
-        tier ci on SQLite and PostgreSQL, too; for a tenant, in tier ci on SQLite. Any other test that is given a
-        backend is run with all combinations on the first one, and once on each other one.
+        tier ci on SQLite and PostgreSQL, too; for a tenant, in tier ci on SQLite; on two stores in memory, by one face,
+        and in tier ci a third of it on Redis before SQLite. Any other test that is given a backend is run with all
+        combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
         SQLite by each face with each temperature, on the others by both faces; a third of it on those that differ by
         their client only. On each backend each parameter has each of its values once.
@@ -51,6 +52,8 @@ A third of the contract's functions uses each script of the cluster many times; 
 """
 SEALED = ("TestSealedMemory", "TestSealedSqlite", "TestSealedPostgres")
 """With a keyring; the other backends are for a full run."""
+TIERED = ("TestTieredMemory", "TestTieredRedisBeforeSqlite")
+"""Two stores as one; of the second, a third in `.ci/run`, and the third pair is for a full run."""
 OF_TENANT = "TestSqliteOfTenant"
 """A tenant where all share tables; the other backends are for a full run."""
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
@@ -86,7 +89,7 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
         is_contract = any(
-            each in name for each in ("/test_contract.py::", "/test_sealed.py::", "/test_of_tenants.py::")
+            f"contract/test_{each}.py::" in name for each in ("contract", "sealed", "of_tenants", "tiered")
         )
         quick, ci = _of_contract(name, group) if is_contract else _of_backends(name, group)
         tiers.update((item, "ci") for item in ci)
@@ -102,17 +105,21 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     by_face = {face: [item for item in group if _params(item).get("rig", face) == face] for face in FACES}
     both = [item for items in by_face.values() for item in items]
     is_everywhere = any(words in name for words in EVERYWHERE)
+    third = crc32(name.encode()) // 2 % 3 == 0
     if store == "TestMemory":
         whole = list(_covering(name, both)) if is_everywhere else group
         return whole, whole
     if store.startswith("TestSealed"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         return turn if store == SEALED[0] else (), turn if store in SEALED else ()
+    if store.startswith("TestTiered"):
+        turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
+        return turn if store == TIERED[0] else (), turn if store == TIERED[0] or (store in TIERED and third) else ()
     if store.endswith("OfTenant"):
         return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if store == OF_TENANT else ()
     if store in OTHER_CLIENTS:
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        return (), turn if crc32(name.encode()) // 2 % 3 == 0 else ()
+        return (), turn if third else ()
     if store == "TestSqliteFile":
         return _covering(name, both) if is_everywhere else both, _covering(name, both) if is_everywhere else group
     turn = by_face[FACES[crc32(name.encode()) % 2]]

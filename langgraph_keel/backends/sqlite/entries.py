@@ -565,7 +565,8 @@ def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged |
     rows = execute(KNOWN_NAMED if address.checkpoint_id else head, (known,)).fetchall()
     if not rows or address.checkpoint_id not in (None, rows[0][0]):
         return None
-    return Unchanged(rows[0][1], [Batch(task, path, body) for _, _, task, path, body in rows if task is not None])
+    batches = [Batch(task, path, body) for _, _, task, path, body in rows if task is not None]
+    return Unchanged(rows[0][1], batches, rows[0][0])
 
 
 def _read_known(address: Address, known: Stamp, execute: Execute) -> Found | Unchanged | None:

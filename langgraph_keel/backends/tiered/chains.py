@@ -1,0 +1,140 @@
+"""How the latest entry of a namespace stands in the hot store: as a chain of links, of which a put adds one.
+
+The first link holds the entry as it was read from the cold store, with all its rows; each other one is an entry that
+was put since, with the rows that it brought. So a put writes to the hot store what is new, and not all of the state. To
+the hot store a chain is one entry, and a link is an item of its log: an entry is read there in one trip, with exactly
+the links that it shows, and whoever adds one names the entry that he adds to (`NewEntry.base`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ormsgpack
+
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import number_rows, open_frame, raw_frame, resolve, row_index, rows_in
+from langgraph_keel.engine.records import NEW, Entry, Found, Kind, NewEntry, Ref, Row, Run, Stamp, Stored, record
+from langgraph_keel.errors import CorruptStore
+
+LOG = "links"
+"""The channel of the hot store that holds the links."""
+ID = "latest"
+"""The checkpoint of the hot store that shows them."""
+LIGHT = 1 << 15
+"""Bytes of links that are added to any chain, however short its first one is."""
+
+
+@record
+class Chain:
+    """What a process knows of a chain.
+
+    Attributes:
+        end: The stamp, in the cold store, of the entry that it ends with.
+        stamp: Its own stamp in the hot store.
+        runs: Its links.
+        room: Bytes that are added before it is begun anew: until what was added weighs as much as its first link.
+    """
+
+    end: Stamp
+    stamp: Stamp
+    runs: tuple[Run, ...]
+    room: int
+
+
+def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None = None) -> bytes:
+    """Return a link, framed: an entry, and those of its rows that no link before it has.
+
+    Args:
+        entry: The entry.
+        rows: Those rows.
+        after: The stamp of the entry of the link before it.
+    """
+    refs = [[name, int(ref.kind), ref.runs] for name, ref in entry.refs.items()]
+    kept = [[name, [[row.lo, row.count, row.body] for row in each]] for name, each in rows.items()]
+    parts = [after, entry.stamp, entry.address.checkpoint_id, entry.parent, entry.run_id, entry.header, refs, kept]
+    return raw_frame(ormsgpack.packb(parts))  # rows and headers are compressed already, as far as it is worth it
+
+
+def link_of_put(new: NewEntry, stored: Stored, after: Stamp) -> bytes:
+    """Return the link of an entry that was put; see `link_of`."""
+    first = stored.first
+    refs = {name: Ref(ref.kind, resolve(ref.runs, first.get(name, 0))) for name, ref in new.refs.items()}
+    rows = {name: number_rows(each, first[name]) for name, each in new.appends.items()}
+    return link_of(Entry(new.address, new.parent, stored.stamp, new.header, refs, new.run_id), rows, after)
+
+
+def begin_chain(address: Address, link: bytes, put_at: str = "") -> NewEntry:
+    """Return what the hot store is to keep for a chain of one link."""
+    return _entry(address, (), link, put_at)
+
+
+def extend_chain(address: Address, chain: Chain, link: bytes, put_at: str) -> NewEntry:
+    """Return what the hot store is to keep for a chain with one link more; it refuses if the chain is another now."""
+    return _entry(address, chain.runs, link, put_at, chain.stamp)
+
+
+def _entry(address: Address, runs: tuple[Run, ...], link: bytes, put_at: str, base: Stamp | None = None) -> NewEntry:
+    refs = {LOG: Ref(Kind.LIST, (*runs, (NEW, NEW + 1)))}
+    appends = {LOG: (Row(NEW, 1, link),)}
+    return NewEntry(address.at(ID), None, raw_frame(b""), refs, appends, base=base, updated_at=put_at)
+
+
+def chain_of(new: NewEntry, stored: Stored, end: Stamp, room: int) -> Chain:
+    """Return what is known of a chain that was stored."""
+    return Chain(end, stored.stamp, resolve(new.refs[LOG].runs, stored.first[LOG]), room)
+
+
+def room_after(link: bytes) -> int:
+    """Return how much is added to a chain with this first link: as much again, so that it stays linear in the state."""
+    return max(len(link), LIGHT)
+
+
+def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:
+    """Return a chain that the hot store has, and the entry that it ends with, without batches.
+
+    Raises:
+        CorruptStore: It does not add up.
+    """
+    try:
+        runs = kept.entry.refs[LOG].runs
+        rows = kept.rows[LOG]
+        bodies = [rows[row_index(rows, number)].body for lo, hi in runs for number in range(lo, hi)]
+        links = [ormsgpack.unpackb(open_frame(body)) for body in bodies]
+        found = _found(address, links)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise CorruptStore(f"{address}: what the hot store has of it is no chain of links: {error}") from error
+    room = room_after(bodies[0]) - sum(map(len, bodies[1:]))
+    return Chain(found.entry.stamp, kept.entry.stamp, runs, room), found
+
+
+def _found(address: Address, links: Sequence[Any]) -> Found:
+    # A hot store that was put back to an earlier time may take a link for the end of another chain.
+    if [after for after, *_ in links] != [None, *(stamp for _, stamp, *_ in links[:-1])]:
+        raise ValueError("one of them does not follow the one before it")
+    _, stamp, checkpoint_id, parent, run_id, header, refs, _ = links[-1]
+    named = {name: Ref(Kind(kind), tuple((lo, hi) for lo, hi in runs)) for name, kind, runs in refs}
+    entry = Entry(address.at(checkpoint_id), parent, stamp, header, named, run_id)
+    return Found(entry, _rows(named, [each for *_, kept in links for each in kept]))
+
+
+def _rows(refs: Mapping[str, Ref], kept: Iterable[Any]) -> dict[str, Sequence[Row]]:
+    """Return the rows that an entry shows, of those in its links; all of them must be there."""
+    logs: dict[str, dict[int, Row]] = {}
+    for name, rows in kept:
+        logs.setdefault(name, {}).update((lo, Row(lo, count, body)) for lo, count, body in rows)
+    shown: dict[str, Sequence[Row]] = {}
+    for name, ref in refs.items():
+        if ref.runs:
+            log = logs.get(name, {})
+            shown[name] = rows_in([log[lo] for lo in sorted(log)], ref.runs)
+            _check_rows(shown[name], ref.runs)
+    return shown
+
+
+def _check_rows(rows: Sequence[Row], runs: Sequence[Run]) -> None:
+    for number, hi in runs:
+        while number < hi:
+            row = rows[row_index(rows, number)]
+            number = row.lo + row.count

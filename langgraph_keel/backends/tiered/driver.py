@@ -1,0 +1,111 @@
+"""The driver of two stores: it sends each request to the one that it is for, and leaves one alone that is away."""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+from langgraph_keel.engine.plan import AsyncDriver, Driver
+from langgraph_keel.engine.records import record
+from langgraph_keel.errors import StoreError, StoreUnavailable
+
+_log = logging.getLogger(__name__)
+PAUSE = 5.0
+"""Seconds for which a hot store is left alone that has failed: a call to one that hangs takes its whole timeout."""
+
+
+@record
+class Hot:
+    """A request for the hot store; all others are for the cold one.
+
+    Attributes:
+        request: As that store has made it.
+        must: Whether it is sent even if the store has failed a moment ago.
+    """
+
+    request: Any
+    must: bool = False
+
+
+class Absence:
+    """Whether the hot store is away: said once in the log, and once that it is back."""
+
+    def __init__(self) -> None:
+        self._until: float | None = None
+        self._lock = Lock()
+
+    def check(self, request: Hot) -> None:
+        """See that the store is to be asked.
+
+        Raises:
+            StoreUnavailable: It has failed a moment ago.
+        """
+        if self._until is not None and not request.must and monotonic() < self._until:
+            raise StoreUnavailable("the hot store has failed a moment ago, and is left alone for some seconds")
+
+    def begin(self, error: StoreError) -> None:
+        """Leave the store alone for a while."""
+        with self._lock:
+            is_new, self._until = self._until is None, monotonic() + PAUSE
+        if is_new:
+            _log.warning("the hot store fails, and the cold one answers alone until it is back: %s", error)
+
+    def end(self) -> None:
+        """Know that the store has answered."""
+        if self._until is not None:
+            with self._lock:
+                was_away, self._until = self._until is not None, None
+            if was_away:
+                _log.warning("the hot store answers again")
+
+
+class TieredDriver:
+    """Sends requests to two stores, blocking.
+
+    Args:
+        cold: Of the store that has all.
+        hot: Of the other one.
+        absence: Shared with the asynchronous one.
+    """
+
+    def __init__(self, cold: Driver[Any, Any], hot: Driver[Any, Any], absence: Absence) -> None:
+        self._cold = cold
+        self._hot = hot
+        self._absence = absence
+
+    def send(self, request: Any) -> Any:
+        """Send a request to the store that it is for."""
+        if not isinstance(request, Hot):
+            return self._cold.send(request)
+        self._absence.check(request)
+        try:
+            reply = self._hot.send(request.request)
+        except StoreError as error:
+            self._absence.begin(error)
+            raise
+        self._absence.end()
+        return reply
+
+
+class AsyncTieredDriver:
+    """As `TieredDriver`, for a running loop."""
+
+    def __init__(self, cold: AsyncDriver[Any, Any], hot: AsyncDriver[Any, Any], absence: Absence) -> None:
+        self._cold = cold
+        self._hot = hot
+        self._absence = absence
+
+    async def send(self, request: Any) -> Any:
+        """Send a request to the store that it is for."""
+        if not isinstance(request, Hot):
+            return await self._cold.send(request)
+        self._absence.check(request)
+        try:
+            reply = await self._hot.send(request.request)
+        except StoreError as error:
+            self._absence.begin(error)
+            raise
+        self._absence.end()
+        return reply

@@ -1,0 +1,173 @@
+"""TieredSaver: one saver on two stores, and its URL."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from langgraph_keel.backends.registry import find_opener, refuse_url
+from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
+from langgraph_keel.backends.tiered.store import TieredStore
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import InvalidInput, StoreError
+from langgraph_keel.keys.store import SealedStore
+from langgraph_keel.options import SaverOptions, check_options
+from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.approvals.notices import AsyncSource, Source
+    from langgraph_keel.retention.check import Finding
+    from langgraph_keel.retention.info import StoreFacts
+    from langgraph_keel.retention.reclaim import Reclaimed
+
+_log = logging.getLogger(__name__)
+_SCHEME = "tiered:"
+_BETWEEN = re.compile(r",(?=[a-z][a-z0-9+]*://|files:|memory:)")
+_HOT = {
+    "redis": {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400.0},
+}
+"""How a hot store is opened by URL: what it loses is copies."""
+
+
+@publish
+class TieredSaver(KeelSaver):
+    """A checkpointer on two stores: a cold one that has all, and a hot one that has copies of latest checkpoints.
+
+    A put is acknowledged by the cold store. A process that does not know a thread, or knows it as it was, reads it from
+    the hot store, and asks the cold one whether that is the latest, and what tasks have written since: so a hot store
+    that was lost, flushed or put back to an earlier time costs speed and never a turn, and while it is away, all is
+    read from the cold one. What is removed goes from both; if the hot store is away, a removal is refused.
+
+    Args:
+        hot: A saver for the hot store, such as `RedisSaver(url, durability="any", ttl=86_400, timeout=1)`. Its
+            connections are used and closed by this one; how long copies live is its own `ttl`.
+        cold: A saver for the cold store, in the same way.
+        **options: As for every saver: `SaverOptions`. They are given here; those that `hot` and `cold` have count for
+            neither.
+
+    Raises:
+        InvalidInput: The two are one, read-only, a tenant's, or have keys of their own (`encryption=` is given here).
+    """
+
+    def __init__(self, *, hot: KeelSaver, cold: KeelSaver, **options: Unpack[SaverOptions]) -> None:
+        check_options(type(self), options)
+        for name, saver in (("hot", hot), ("cold", cold)):
+            _check_tier(name, saver)
+        if hot.engine.is_same_place(cold.engine) or (hot._place() and _shown(hot) == _shown(cold)):
+            raise InvalidInput("hot and cold are one store: copies would stand beside what they are copies of")
+        self._hot, self._cold, absence = hot, cold, Absence()
+        super().__init__(
+            TieredStore(cold.engine.session.store, hot.engine.session.store),
+            TieredDriver(cold.engine.driver, hot.engine.driver, absence),
+            AsyncTieredDriver(cold.engine.async_driver, hot.engine.async_driver, absence),
+            **options,
+        )
+
+    def _setup(self) -> None:
+        self._cold._setup()
+        try:
+            self._hot._setup()
+        except StoreError as error:
+            _log.warning(_NOT_SET_UP, error)
+
+    async def _asetup(self) -> None:
+        await self._cold._asetup()
+        try:
+            await self._hot._asetup()
+        except StoreError as error:
+            _log.warning(_NOT_SET_UP, error)
+
+    @property
+    def ddl(self) -> str:
+        """The SQL that `setup` runs on the cold store."""
+        return self._cold.ddl
+
+    def grants(self, role: str) -> str:
+        """The SQL that lets a role of the cold database use the tables."""
+        return self._cold.grants(role)
+
+    def _notify(self) -> None:
+        self._cold._notify()
+
+    async def _anotify(self) -> None:
+        await self._cold._anotify()
+
+    def _listen(self) -> Source | None:
+        return self._cold._listen()
+
+    async def _alisten(self) -> AsyncSource | None:
+        return await self._cold._alisten()
+
+    def _place(self) -> str:
+        return f"{_shown(self._hot)} before {_shown(self._cold)}"
+
+    def _facts(self) -> StoreFacts:
+        from langgraph_keel.retention.info import StoreFacts
+
+        cold = self._cold._facts()
+        place = f"{cold.backend} {cold.place}, and copies in {_shown(self._hot)}"
+        return StoreFacts("tiered", place, cold.format, cold.durability)
+
+    def _check(self) -> Iterable[Finding]:
+        return self._cold._check()
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return self._cold._reclaim(full=full, scrub=scrub)
+
+    async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return await self._cold._areclaim(full=full, scrub=scrub)
+
+    def _weight(self) -> int | None:
+        return self._cold._weight()
+
+    def _elsewhere(self) -> Sequence[str]:
+        return [*self._cold._elsewhere(), *self._hot._elsewhere()]
+
+    def _close(self) -> None:
+        """Close both stores. Calls after this raise `StoreClosed`."""
+        self._hot.close()
+        self._cold.close()
+
+    async def aclose(self) -> None:
+        """As `close`, asynchronously."""
+        await super().aclose()
+        await self._hot.aclose()
+        await self._cold.aclose()
+
+
+_NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
+
+
+def _shown(saver: KeelSaver) -> str:
+    return repr(saver).strip("<>")
+
+
+def _check_tier(name: str, saver: object) -> None:
+    if not isinstance(saver, KeelSaver):
+        raise InvalidInput(f"{name} must be a saver of Keel's, such as RedisSaver(...), not a {type(saver).__name__}")
+    if saver.tenant:
+        raise InvalidInput(
+            f"{name} is a tenant's: make a TieredSaver of two whole stores, and use its for_tenant(name)"
+        )
+    if isinstance(saver.engine.session.store, SealedStore):
+        raise InvalidInput(f"{name} has keys of its own: give encryption= to TieredSaver, which seals what both hold")
+    if getattr(saver.engine.driver, "read_only", False):
+        raise InvalidInput(f"{name} is read-only: to look only, open the cold store alone")
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
+    """Open `tiered:HOT,COLD`, of two URLs. Who only looks gets the cold store alone, which has all.
+
+    As `registry.OpenUrl`; options are those of every saver. Copies in Redis live a day after they were last written.
+    """
+    hot, *colds = _BETWEEN.split(url.removeprefix(_SCHEME).removeprefix("//"), maxsplit=1)
+    if not url.startswith(_SCHEME) or not colds or any(part.startswith(_SCHEME) for part in (hot, *colds)):
+        raise refuse_url(url)
+    if read_only:
+        return find_opener(colds[0])(colds[0], read_only=True, **options)
+    check_options(TieredSaver, options)
+    kind = find_opener(hot).__module__.rpartition(".backends.")[2].partition(".")[0]
+    cold = find_opener(colds[0])(colds[0])
+    return TieredSaver(hot=find_opener(hot)(hot, **_HOT.get(kind, {})), cold=cold, **options)

@@ -1,0 +1,363 @@
+"""The store that stands on two: what it asks of which, and in what order.
+
+*The cold store has all, and decides.* Entries, writes and cells are written there first, and acknowledged by it.
+Whatever the hot store says is checked against it, in the very request that reads what tasks have written: the stamp and
+the id of an entry are never used for another one. So a hot store that was flushed, that is stale, or that is another
+one, costs speed and never a turn.
+
+*The hot store has a copy of latest entries*, each a chain of links (`chains`). Who reads an entry that is not there
+begins its chain; who puts one that follows the end of a chain that he knows adds a link. A process that only goes on
+with what it has put itself adds links as long as somebody has begun a chain, and nothing else.
+
+*Nothing that was removed stays in it.* Whatever removes takes the thread out of the hot store, then removes, then takes
+it out again. The first is for who dies in between; the second for who has read before and begins a chain meanwhile. Who
+begins one looks afterwards whether the cold store still has the entry, and takes the chain out if not. Of the two, one
+sees the other: either the chain was begun before the second removal, which takes it out, or the look at the cold store
+comes after what was removed there. Who adds a link names the end of the chain, which is refused if that is gone. Only a
+process that dies between the two leaves a chain behind; nobody is shown it, and who comes upon it takes it out.
+
+Stamps of entries are those of the cold store. All of a thread stands in the hot store under its own id, in that of a
+tenant of this module's: among the threads of another saver it would be one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from langgraph_keel.backends.tiered.chains import (
+    ID,
+    Chain,
+    begin_chain,
+    chain_of,
+    extend_chain,
+    link_of,
+    link_of_put,
+    read_chain,
+    room_after,
+)
+from langgraph_keel.backends.tiered.driver import Hot
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import (
+    Batch,
+    CopyOutcome,
+    Entry,
+    Found,
+    Graph,
+    Listed,
+    NewEntry,
+    Outcome,
+    Query,
+    Replacement,
+    Run,
+    Stamp,
+    Stored,
+    Unchanged,
+    Writes,
+)
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore, StoreError, StoreUnavailable
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+TENANT = "keel.hot"
+"""Whose the threads in the hot store are."""
+_MOST = 10_000
+"""Namespaces whose chains are remembered."""
+
+
+class TieredStore(Store[Any, Any]):
+    """Keeps threads in one store, and copies of what was put last in another.
+
+    Args:
+        cold: The store that has all.
+        hot: The other one.
+        tenant: Whose threads these are; empty for those of none.
+    """
+
+    def __init__(self, cold: Store[Any, Any], hot: Store[Any, Any], tenant: str = "") -> None:
+        self.cold = cold
+        self._all_hot = hot
+        digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # a name with all of theirs could be too long
+        self.hot = hot.of_tenant(f"{TENANT}.{digest}" if tenant else TENANT)
+        self._chains: OrderedDict[tuple[str, str], Chain] = OrderedDict()
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def write_entry(self, new: NewEntry) -> Plan[Outcome]:
+        """See `Store.write_entry`. One trip to the cold store; where there is a chain to add to, one to the hot."""
+        outcome: Outcome = yield from self.cold.write_entry(new)
+        chain = self._chains.pop(_namespace(new.address), None)
+        if chain is not None and isinstance(outcome, Stored) and new.base in (None, chain.end):
+            yield from self._extend(chain, new, outcome)
+        return outcome
+
+    def _extend(self, chain: Chain, new: NewEntry, stored: Stored) -> Plan[None]:
+        link = link_of_put(new, stored, chain.end)
+        room = chain.room - len(link)
+        if room < 0:
+            return  # it shows much that has no use any more: who reads the entry next begins anew
+        entry = extend_chain(new.address, chain, link, new.updated_at)
+        outcome = yield from self._try(self.hot.write_entry(entry))
+        if isinstance(outcome, Stored):
+            self._remember(new.address, chain_of(entry, outcome, stored.stamp, room))
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
+        """See `Store.write_batch`. They are in the cold store alone: what a task has done must never be missed."""
+        return self.cold.write_batch(address, batch)
+
+    def read_entry(self, address: Address) -> Plan[Found | None]:
+        """See `Store.read_entry`. The latest: a trip to each store, and up to three more if the hot one has it not."""
+        if address.checkpoint_id is not None:
+            return (yield from self.cold.read_entry(address))
+        found = yield from self._read_latest(address, None)
+        assert not isinstance(found, Unchanged), "nothing was known"
+        return found
+
+    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
+        """See `Store.read_known`. Trips as for `read_entry`; neither store reads rows that are known."""
+        if address.checkpoint_id is not None:
+            return (yield from self.cold.read_known(address, known))
+        return (yield from self._read_latest(address, known))
+
+    def _read_latest(self, address: Address, known: Stamp | None) -> Plan[Found | Unchanged | None]:
+        chain, where = self._chains.get(_namespace(address)), address.at(ID)
+        if chain is not None and chain.end == known:
+            kept = yield from self._try(self.hot.read_known(where, chain.stamp))
+        else:
+            kept = yield from self._try(self.hot.read_entry(where))
+        copy = _open(address, kept) if isinstance(kept, Found) else None
+        asked = known if copy is None else copy[0].end
+        found: Found | Unchanged | None
+        if asked is None:
+            found = yield from self.cold.read_entry(address)
+        else:
+            found = yield from self.cold.read_known(address, asked)
+        if isinstance(found, Unchanged):
+            if copy is None:
+                return found
+            chain, entry = copy[0], copy[1].entry
+            if found.checkpoint_id in (None, entry.address.checkpoint_id):
+                self._remember(address, chain)
+                if asked == known:
+                    return found
+                return Found(replace(entry, parent=found.parent), copy[1].rows, found.batches)
+            found = yield from self.cold.read_entry(address)  # the stamp is that of another one by now
+        yield from self._begin(address, found, replaces=kept is not None)
+        return found
+
+    def _begin(self, address: Address, found: Found | None, *, replaces: bool) -> Plan[None]:
+        """Begin the chain of an entry that was read from the cold store; see above for the order of this."""
+        thread_id = address.thread_id
+        self._chains.pop(_namespace(address), None)
+        if replaces:
+            yield from self._try(self.hot.delete_thread(thread_id))
+        if found is None:
+            return
+        link = link_of(found.entry, found.rows)
+        new = begin_chain(address, link)
+        outcome = yield from self._try(self.hot.write_entry(new))
+        if not isinstance(outcome, Stored):
+            return
+        end = found.entry.stamp
+        now: Found | Unchanged | None = yield from self.cold.read_known(address, end)
+        if isinstance(now, Unchanged):
+            self._remember(address, chain_of(new, outcome, end, room_after(link)))
+        else:
+            yield from self._try(self.hot.delete_thread(thread_id))
+
+    def scan(self, query: Query) -> Plan[Sequence[Entry]]:
+        """See `Store.scan`."""
+        return self.cold.scan(query)
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
+        """See `Store.read_values`."""
+        return self.cold.read_values(entries)
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
+        """See `Store.read_history`."""
+        return self.cold.read_history(address, channels)
+
+    def read_graph(self, thread_id: str) -> Plan[Graph]:
+        """See `Store.read_graph`."""
+        return self.cold.read_graph(thread_id)
+
+    # -- removing ----------------------------------------------------------------------------------------------
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[None]:
+        """See `Store.remove_entries`. Two trips more."""
+        return self._remove(thread_id, self.cold.remove_entries(thread_id, gone, ghosts))
+
+    def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
+        """See `Store.remove_rows`. Two trips more."""
+        return self._remove(thread_id, self.cold.remove_rows(thread_id, live, graph))
+
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
+        """See `Store.delete_thread`. Two trips more."""
+        return self._remove(thread_id, self.cold.delete_thread(thread_id, last))
+
+    def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
+        """See `Store.replace_plain`. Two trips more: plain text goes from the hot store, too."""
+        return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
+
+    def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
+        """Remove what is removed from both stores; see above for the order of this.
+
+        Raises:
+            StoreUnavailable: The hot store fails: nothing was removed, or what is in the hot store by now may stay.
+        """
+        yield from self._forget(thread_id, "nothing was removed")
+        result = yield from removal
+        yield from self._forget(thread_id, "it was removed from the cold store only")
+        return result
+
+    def _forget(self, thread_id: str, so_far: str) -> Plan[None]:
+        for namespace in [each for each in list(self._chains) if each[0] == thread_id]:
+            self._chains.pop(namespace, None)
+        with _naming(f"thread {thread_id!r}: {so_far}"):
+            yield from _in_hot(self.hot.delete_thread(thread_id), must=True)
+
+    def delete_all(self, limit: int) -> Plan[int]:
+        """See `Store.delete_all`. The same is done to the hot store, before and afterwards."""
+        self._chains.clear()
+        yield from self._forget_all("nothing was removed")
+        deleted: int = yield from self.cold.delete_all(limit)
+        yield from self._forget_all("what the tenant had was removed from the cold store only")
+        return deleted
+
+    def _forget_all(self, so_far: str) -> Plan[None]:
+        with _naming(so_far):
+            while (yield from _in_hot(self.hot.delete_all(_MOST), must=True)):
+                pass
+
+    # -- threads -----------------------------------------------------------------------------------------------
+
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
+        """See `Store.copy_thread`."""
+        return self.cold.copy_thread(source, target, upto)
+
+    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
+        """See `Store.list_writes`."""
+        return self.cold.list_writes(thread_id, after, limit)
+
+    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
+        """See `Store.list_kinds`."""
+        return self.cold.list_kinds(thread_id)
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Sequence[str]]:
+        """See `Store.find_runs`."""
+        return self.cold.find_runs(run_ids)
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> Plan[Sequence[Listed]]:
+        """See `Store.read_threads`."""
+        return self.cold.read_threads(after, limit, terms)
+
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+    ) -> Plan[Sequence[Listed]]:
+        """See `Store.show_threads`."""
+        return self.cold.show_threads(after, limit, terms)
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
+        """See `Store.list_strays`."""
+        return self.cold.list_strays(after, limit)
+
+    # -- tenants -----------------------------------------------------------------------------------------------
+
+    def of_tenant(self, tenant: str) -> TieredStore:
+        """See `Store.of_tenant`."""
+        return type(self)(self.cold.of_tenant(tenant), self._all_hot, tenant)
+
+    def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
+        """See `Store.list_tenants`."""
+        return self.cold.list_tenants(after, limit)
+
+    # -- cells: what is done once must be known for certain, so they are in the cold store alone ----------------
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
+        """See `Store.swap_cell`."""
+        return self.cold.swap_cell(shelf, key, expected, new)
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        return self.cold.read_cells(shelf, keys)
+
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+        return self.cold.list_cells(shelf, prefix, after, limit)
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
+        """See `Store.remove_cells`."""
+        return self.cold.remove_cells(shelf, tokens)
+
+    # -- the hot store -----------------------------------------------------------------------------------------
+
+    def _try(self, plan: Plan[T]) -> Plan[T | None]:
+        """Carry out a plan of the hot store; `None` if it fails, which nobody else has to hear of."""
+        try:
+            return (yield from _in_hot(plan))
+        except CorruptStore as error:
+            _log.warning("a record of the hot store is damaged, and the cold one answers: %s", error)
+        except StoreError:
+            pass  # the driver has said so
+        return None
+
+    def _remember(self, address: Address, chain: Chain) -> None:
+        # Each step is one of the interpreter's, so that threads need no lock.
+        key = _namespace(address)
+        self._chains.pop(key, None)
+        self._chains[key] = chain
+        while len(self._chains) > _MOST:
+            self._chains.popitem(last=False)
+
+
+def _in_hot(plan: Plan[T], *, must: bool = False) -> Plan[T]:
+    """Carry out a plan of the hot store: each of its requests says that it is for that one."""
+    try:
+        request = next(plan)
+        while True:
+            try:
+                reply = yield Hot(request, must)
+            except BaseException as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+@contextmanager
+def _naming(so_far: str) -> Iterator[None]:
+    """Say of an error of the hot store what it means for a removal."""
+    try:
+        yield
+    except StoreError as error:
+        raise StoreUnavailable(
+            f"the hot store fails, so what it has cannot be removed from it ({so_far}): remove again when it answers, "
+            f"or without it, by a saver for the cold store alone: {error}"
+        ) from error
+
+
+def _open(address: Address, kept: Found) -> tuple[Chain, Found] | None:
+    """Return the chain and the entry that the hot store has; `None` if it is damaged."""
+    try:
+        return read_chain(address, kept)
+    except CorruptStore as error:
+        _log.warning("%s", error)
+        return None
+
+
+def _namespace(address: Address) -> tuple[str, str]:
+    return address.thread_id, address.checkpoint_ns

@@ -1,0 +1,65 @@
+"""A hot store before a cold one, for the contract: two pairs of connections, as by two processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import ormsgpack
+
+from langgraph_keel.backends.tiered.chains import LOG
+from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
+from langgraph_keel.backends.tiered.store import TieredStore
+from langgraph_keel.engine.encoding.bodies import open_frame
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.tenants import read_tenants
+from langgraph_keel.saver import KeelSaver
+
+
+class TieredUnderTest:
+    """Two stores under test as one; each saver that is opened knows nothing of chains, as in a new process.
+
+    Args:
+        hot: The one with copies.
+        cold: The one that has all.
+        store: Makes the store of the two.
+    """
+
+    def __init__(self, hot: Any, cold: Any, store: type[TieredStore] = TieredStore) -> None:
+        self.hot = hot
+        self.cold = cold
+        self._store = store
+
+    def open(self, **options: Any) -> KeelSaver:
+        hot, cold, absence = self.hot.open().engine, self.cold.open().engine, Absence()
+        return KeelSaver(
+            self._store(cold.session.store, hot.session.store),
+            TieredDriver(cold.driver, hot.driver, absence),
+            AsyncTieredDriver(cold.async_driver, hot.async_driver, absence),
+            **options,
+        )
+
+    def wipe(self) -> None:
+        self.hot.wipe()
+        self.cold.wipe()
+
+    def raw(self) -> bytes:
+        """What the cold store has, and what only the hot one has: a copy says nothing new, and a remnant does."""
+        cold: bytes = self.cold.raw()
+        return b"\n".join([cold, *(part for part in self.copies() if part not in cold)])
+
+    def copies(self) -> Iterator[bytes]:
+        """All headers and bodies of rows in the hot store."""
+        with self.open() as saver:
+            store, engine = saver.engine.session.store, self.hot.open().engine
+            for hot in [store.hot, *(store.of_tenant(name).hot for name in engine.run(read_tenants(store)))]:
+                entries = engine.run(hot.scan(Query(limit=10_000)))
+                for found in engine.run(hot.read_values(entries)):
+                    for row in found.rows[LOG]:
+                        *_, header, _, kept = ormsgpack.unpackb(open_frame(row.body))
+                        yield header
+                        yield from (body for _, rows in kept for _, _, body in rows)
+
+    def close(self) -> None:
+        self.hot.close()
+        self.cold.close()
