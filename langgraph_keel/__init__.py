@@ -256,6 +256,7 @@ __all__ = [
     "ThreadInfo",
     "ThreadPruned",
     "ThreadTaken",
+    "TieredSaver",
     "Timeline",
     "ToolCache",
     "ToolNotReplayed",

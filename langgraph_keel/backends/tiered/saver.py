@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _SCHEME = "tiered:"
 _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+]*://|files:|memory:)")
-_HOT = {
-    "redis": {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400.0},
-}
-"""How a hot store is opened by URL: what it loses is copies."""
+_REDIS = {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400}
+"""How Redis is opened by URL where it is hot: what it loses is copies."""
 
 
 @publish
@@ -162,12 +160,22 @@ def open_url(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
 
     As `registry.OpenUrl`; options are those of every saver. Copies in Redis live a day after they were last written.
     """
-    hot, *colds = _BETWEEN.split(url.removeprefix(_SCHEME).removeprefix("//"), maxsplit=1)
-    if not url.startswith(_SCHEME) or not colds or any(part.startswith(_SCHEME) for part in (hot, *colds)):
-        raise refuse_url(url)
+    hot_url, cold_url = split_url(url)
+    open_hot, open_cold = find_opener(hot_url), find_opener(cold_url)
     if read_only:
-        return find_opener(colds[0])(colds[0], read_only=True, **options)
+        return open_cold(cold_url, read_only=True, **options)
     check_options(TieredSaver, options)
-    kind = find_opener(hot).__module__.rpartition(".backends.")[2].partition(".")[0]
-    cold = find_opener(colds[0])(colds[0])
-    return TieredSaver(hot=find_opener(hot)(hot, **_HOT.get(kind, {})), cold=cold, **options)
+    is_redis = open_hot.__module__.startswith("langgraph_keel.backends.redis")
+    return TieredSaver(hot=open_hot(hot_url, **(_REDIS if is_redis else {})), cold=open_cold(cold_url), **options)
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return the URLs of the hot store and of the cold one.
+
+    Raises:
+        InvalidInput: They are not two.
+    """
+    parts = _BETWEEN.split(url.removeprefix(_SCHEME), maxsplit=1)
+    if not url.startswith(_SCHEME) or len(parts) != 2 or any(part.startswith(_SCHEME) for part in parts):
+        raise refuse_url(url)
+    return parts[0], parts[1]

@@ -1,0 +1,684 @@
+"""A hot store before a cold one: what it asks of which, what a hot store can do wrong, and that nothing stays in it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import servers
+from checkpoints import METADATA, checkpoint_of, config_for, put, twin, value_of
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from servers import VOLATILE, RedisServer
+from stores import MemoryUnderTest, SqliteUnderTest
+from stores_redis import client_of, redis_store
+from stores_tiered import TieredUnderTest
+from tiers import sized
+
+from langgraph_keel import (
+    FileSaver,
+    InvalidInput,
+    KeelSaver,
+    Keyring,
+    LocalKey,
+    MemorySaver,
+    RedisSaver,
+    SqliteSaver,
+    StoreUnavailable,
+    TieredSaver,
+    open_saver,
+)
+from langgraph_keel.backends.tiered import driver, store
+from langgraph_keel.backends.tiered import saver as saver_module
+from langgraph_keel.backends.tiered.driver import Hot
+from langgraph_keel.backends.tiered.store import TieredStore
+from langgraph_keel.engine.records import Found, Row, Unchanged
+from langgraph_keel.testing import Fault, Injected, Meanwhile, Tap, with_tap
+from langgraph_keel.testing.machine import chat
+from langgraph_keel.testing.rig import FACES, Face, exact, values_of
+
+SECRET = "the secret of Ada Lovelace"
+
+
+class Trips(Tap):
+    """Names the store that each request goes to, and what that has replied."""
+
+    def __init__(self) -> None:
+        self.names = ""
+        self.replies: list[Any] = []
+
+    def sending(self, request: Any) -> None:
+        self.names += "h" if isinstance(request, Hot) else "c"
+
+    def taken(self) -> str:
+        names, self.names = self.names, ""
+        return names
+
+
+@pytest.fixture
+def pair() -> TieredUnderTest:
+    return TieredUnderTest(MemoryUnderTest(), MemoryUnderTest())
+
+
+def follow(saver: KeelSaver, values: Any, thread: str = "t") -> None:
+    """Put a checkpoint after the latest one, as a run does that has read it."""
+    found = saver.get_tuple(config_for(thread))
+    config = found.config if found else {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+    number = int(found.checkpoint["id"]) + 1 if found else 1
+    saver.put(config, checkpoint_of(f"{number:08}", values), METADATA, {})
+
+
+def latest(saver: KeelSaver, thread: str = "t") -> Any:
+    found = saver.get_tuple(config_for(thread))
+    return found and exact(values_of(found))
+
+
+# -- trips -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_which_store_is_asked_for_what(pair: TieredUnderTest, kind: str) -> None:
+    trips = Trips()
+    face: Face = FACES[kind](lambda: ours)
+    ours = with_tap(pair.open(), trips)
+    config = face.put(config_for("t"), checkpoint_of("1", {"list": chat(40)}))
+    face.put_writes(config, [("a", 1)], "task")
+    assert trips.taken() == "cc"  # nobody has read it, so there is no copy
+    face.read(config_for("t"))
+    face.read(config)
+    assert trips.taken() == "hcc"
+    ours, first = with_tap(pair.open(), trips), ours
+    face.read(config_for("t"))
+    assert trips.taken() == "hchc"  # not there: a chain is begun, and the cold store is asked once more
+    ours, second = with_tap(pair.open(), trips), ours
+    assert face.read(config_for("t")).pending_writes == [("task", "a", 1)]
+    assert trips.taken() == "hc"
+    for ours in (second, first):  # who knows the chain adds to it; who does not, reads it first
+        config = face.put(face.read(config_for("t")).config, checkpoint_of(f"{trips.taken()}", {"list": chat(41)}))
+        assert trips.taken() == "ch"
+    assert face.read(config).checkpoint["id"] == "hc"
+    face.delete_thread("t")
+    assert trips.taken() == "chch"
+    assert face.get_tuple(config_for("t")) is None
+    face.close()
+
+
+def test_rows_of_a_copy_are_not_read_from_the_cold_store(tmp_path: Path) -> None:
+    class Replies(Tap):
+        def replied(self, request: Any, reply: Any) -> None:
+            seen.append((isinstance(request, Hot), sum(len(rows) for rows in getattr(reply, "rows", {}).values())))
+
+    seen: list[tuple[bool, int]] = []
+    pair = TieredUnderTest(MemoryUnderTest(), SqliteUnderTest(str(tmp_path / "cold.db")))
+    follow(pair.open(), {"list": chat(100)})
+    before = latest(with_tap(pair.open(), Replies()))
+    assert latest(with_tap(pair.open(), Replies())) == before
+    assert [is_hot for is_hot, rows in seen if rows] == [False, True]  # the first one reads to begin the chain
+    pair.close()
+
+
+def test_a_chain_that_shows_little_of_what_it_has_is_begun_anew(
+    pair: TieredUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("langgraph_keel.backends.tiered.chains.LIGHT", 2000)
+    saver, weights = pair.open(), []
+    for number in range(60):
+        saver = saver if number % 7 else pair.open()
+        follow(saver, {"text": f"{number}" * 300, "list": [number]})
+        assert latest(pair.open()) == latest(saver)
+        weights.append(sum(map(len, pair.copies())))
+    assert max(weights) < 12_000
+
+
+# -- a hot store that is wrong -----------------------------------------------------------------------------------------
+
+
+def test_a_hot_store_may_be_flushed_at_any_time(pair: TieredUnderTest) -> None:
+    savers = [pair.open(), pair.open()]
+    for number in range(40):
+        follow(savers[number % 2], {"list": chat(number), "n": number})
+        if number % 3 == 0:
+            pair.hot.wipe()
+        assert latest(savers[(number // 2) % 2]) == latest(pair.open()) == exact({"list": chat(number), "n": number})
+
+
+def test_a_hot_store_may_be_put_back_to_an_earlier_time(redis_server: RedisServer, tmp_path: Path) -> None:
+    """As by a failover to a replica that was behind."""
+    client = client_of(redis_server.url)
+    with redis_store(redis_server.url) as hot, closing(SqliteUnderTest(str(tmp_path / "cold.db"))) as cold:
+        pair = TieredUnderTest(hot, cold)
+        saver, old = pair.open(), {}
+        for number in range(30):
+            follow(saver, {"list": chat(number)})
+            assert latest(pair.open()) == exact({"list": chat(number)})
+            if number % 10 == 4:
+                old = {key: client.dump(key) for key in hot.stored_keys()}
+            elif number % 5 == 3 and old:
+                hot.wipe()
+                for key, value in old.items():
+                    client.restore(key, 0, value)
+                # One that knows the chain as it was, and one that knows nothing.
+                assert latest(saver) == latest(pair.open()) == exact({"list": chat(number)})
+
+
+def restored(store: type[TieredStore], directory: Path) -> bool:
+    """Whether what a cold store lost, as it was restored from a backup, is not read; it counts on from the backup."""
+    pair = TieredUnderTest(MemoryUnderTest(), SqliteUnderTest(str(directory / "cold.db")), store)
+    put(pair.open(), "other", "of another thread", "1")
+    pair.cold.close()
+    shutil.copy(directory / "cold.db", directory / "backup.db")
+    pair.cold = SqliteUnderTest(str(directory / "cold.db"))
+    put(pair.open(), "t", "lost", "2")
+    assert value_of(pair.open()) == value_of(pair.open()) == "lost"
+    pair.cold.close()
+    shutil.copy(directory / "backup.db", directory / "cold.db")
+    pair.cold = SqliteUnderTest(str(directory / "cold.db"))
+    put(pair.open(), "t", "put since", "3")
+    values = value_of(pair.open()), value_of(pair.open()), value_of(pair.open(), "other")
+    pair.close()
+    return values == ("put since", "put since", "of another thread")
+
+
+def damaged(store: type[TieredStore], directory: Path) -> bool:
+    """Whether nothing of a chain is read whose links do not belong together."""
+    pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+    saver = pair.open()
+    for thread in ("t", "u"):
+        follow(saver, {"list": chat(5), "n": thread}, thread)
+        latest(saver := pair.open(), thread)
+        follow(saver, {"list": chat(6), "n": thread}, thread)
+    (state,) = pair.hot._driver.state.tenants.values()
+    logs = [state[thread].logs["", "links"].rows for thread in ("t", "u")]
+    logs[0][0], logs[1][0] = logs[1][0], logs[0][0]
+    return latest(pair.open()) == exact({"list": chat(6), "n": "t"})
+
+
+def bits(store: type[TieredStore], directory: Path) -> bool:
+    """Whether nothing is read in which a bit has turned over."""
+    pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+    follow(pair.open(), {"list": chat(5)})
+    latest(pair.open())
+    (state,) = pair.hot._driver.state.tenants.values()
+    rows = state["t"].logs["", "links"].rows
+    body = bytearray(rows[0].body)
+    body[len(body) // 2] ^= 4
+    rows[0] = Row(0, 1, bytes(body))
+    return latest(pair.open()) == latest(pair.open()) == exact({"list": chat(5)})
+
+
+# -- what is removed -------------------------------------------------------------------------------------------------
+
+
+def remnants(store: type[TieredStore], directory: Path) -> bool:
+    """Whether nothing that was removed stays in the hot store, nor is read, whatever removes it."""
+    removals: list[Callable[[KeelSaver], object]] = [
+        lambda saver: saver.delete_thread("t"),
+        lambda saver: saver.delete_for_runs(["run"]),
+        lambda saver: saver.prune(["t"], strategy="delete"),
+        lambda saver: saver.erase("ada"),
+    ]
+    for remove in removals:
+        pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+        saver = pair.open()
+        metadata = {**METADATA, "run_id": "run", "user_id": "ada"}
+        saver.put(config_for("t"), checkpoint_of("1", {"list": [SECRET]}), metadata, {})
+        latest(pair.open())
+        assert holds(pair)
+        remove(pair.open())
+        if holds(pair) or latest(pair.open()) is not None:
+            return False
+    return True
+
+
+def holds(pair: TieredUnderTest) -> bool:
+    """Whether the hot store holds what is secret, in any of its entries."""
+    return any(SECRET.encode() in part for part in pair.copies())
+
+
+def races(store: type[TieredStore], directory: Path) -> bool:
+    """Whether nothing stays in the hot store when a thread is deleted while others read it, or put to it."""
+
+    def read(pair: TieredUnderTest) -> Callable[[KeelSaver], object]:
+        return lambda saver: saver.get_tuple(config_for("t"))
+
+    def go_on(pair: TieredUnderTest) -> Callable[[KeelSaver], object]:
+        return lambda saver: put(saver, "t", SECRET, "2")
+
+    def delete(pair: TieredUnderTest) -> Callable[[KeelSaver], object]:
+        return lambda saver: saver.delete_thread("t")
+
+    for first, second, is_known in product((read, go_on, delete), (read, go_on, delete), (False, True)):
+        if delete not in (first, second):
+            continue
+        for trip in range(8):
+            pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+            put(pair.open(), "t", SECRET, "1")
+            one, other = pair.open(), pair.open()
+            if is_known:
+                latest(one), latest(other)
+            act, meanwhile = first(pair), Meanwhile(trip, partial(second(pair), other))
+            act(with_tap(one, meanwhile))
+            is_there = latest_behind(pair) is not None
+            if not is_there and holds(pair):
+                return False
+            if latest(pair.open()) != latest_behind(pair):
+                return False
+    return True
+
+
+def latest_behind(pair: TieredUnderTest) -> Any:
+    """What the cold store has, read without the hot one."""
+    return latest(pair.cold.open())
+
+
+def dies(store: type[TieredStore], directory: Path) -> bool:
+    """Whether nothing stays in the hot store of what is gone from the cold one, wherever a deletion breaks off."""
+    for trip, lost_reply in product(range(4), (False, True)):
+        pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+        put(pair.open(), "t", SECRET, "1")
+        latest(pair.open())
+        fault = Fault(trip, lost_reply=lost_reply)
+        with suppress(Injected):
+            with_tap(pair.open(), fault).delete_thread("t")
+        if latest_behind(pair) is None and holds(pair):
+            return False
+    return True
+
+
+def stale(store: type[TieredStore], directory: Path) -> bool:
+    """Whether what was put by a process that knows no chain, or written by a task, is read."""
+    pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+    put(pair.open(), "t", "old", "1")
+    latest(pair.open())
+    config = put(pair.open(), "t", "new", "2")
+    pair.open().put_writes(config, [("a", 1)], "task")
+    seen = [pair.open().get_tuple(config_for("t")) for _ in range(3)]
+    pair.open().put_writes(config, [("a", 2)], "other")
+    seen.append(pair.open().get_tuple(config_for("t")))
+    return [each and len(each.pending_writes or ()) for each in seen] == [1, 1, 1, 2]
+
+
+def rivals(store: type[TieredStore], directory: Path) -> bool:
+    """Whether two processes that put in turn, each on what it knows of the chain, are read as they have put."""
+    pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+    one, other, third = pair.open(), pair.open(), pair.open()
+    follow(one, {"list": chat(1)})
+    for number in range(2, 12):
+        latest(one), latest(other)
+        follow(one if number % 3 else other, {"list": chat(number)})
+        follow(other, {"list": [*chat(number), "of the other"]})
+        if latest(third) != exact({"list": [*chat(number), "of the other"]}) or latest(pair.open()) != latest(third):
+            return False
+    return True
+
+
+class BelievesTheHot(TieredStore):
+    """Takes what the hot store has for the latest."""
+
+    def _read_latest(self, address: Any, known: Any) -> Any:
+        kept = yield from self._try(self.hot.read_entry(address.at(store.ID)))
+        if isinstance(kept, Found):
+            return store.read_chain(address, kept)[1]
+        return (yield from super()._read_latest(address, known))
+
+
+class BelievesStamps(TieredStore):
+    """Takes an entry of the same stamp for the same one."""
+
+    def _read_latest(self, address: Any, known: Any) -> Any:
+        cold, self.cold = self.cold, StampsOnly(self.cold)  # type: ignore[assignment]
+        try:
+            return (yield from super()._read_latest(address, known))
+        finally:
+            self.cold = cold
+
+
+class StampsOnly:
+    """A store that names no ids of what is unchanged."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read_known(self, address: Any, known: Any) -> Any:
+        found = yield from self._inner.read_known(address, known)
+        return Unchanged(found.parent, found.batches) if isinstance(found, Unchanged) else found
+
+
+class ForgetsNothing(TieredStore):
+    """Leaves what was removed in the hot store."""
+
+    def _remove(self, thread_id: str, removal: Any) -> Any:
+        return removal
+
+
+class ForgetsBefore(TieredStore):
+    """Takes a thread out of the hot store only before it is removed."""
+
+    def _remove(self, thread_id: str, removal: Any) -> Any:
+        yield from self._forget(thread_id, "")
+        return (yield from removal)
+
+
+class ForgetsAfterwards(TieredStore):
+    """Takes a thread out of the hot store only after it was removed."""
+
+    def _remove(self, thread_id: str, removal: Any) -> Any:
+        result = yield from removal
+        yield from self._forget(thread_id, "")
+        return result
+
+
+class NeverLooksAgain(TieredStore):
+    """Begins a chain without a look at the cold store afterwards."""
+
+    def _begin(self, address: Any, found: Any, *, replaces: bool) -> Any:
+        for request in (begun := super()._begin(address, found, replaces=replaces)):
+            reply = yield request
+            while True:
+                try:
+                    request = begun.send(reply)
+                except StopIteration:
+                    return
+                if not isinstance(request, Hot):
+                    return
+                reply = yield request
+
+
+class AddsToAnyChain(TieredStore):
+    """Adds a link to whatever chain is there."""
+
+    def _extend(self, chain: Any, new: Any, stored: Any) -> Any:
+        kept = yield from self._try(self.hot.read_entry(new.address.at(store.ID)))
+        begun = kept and store.read_chain(new.address, kept)[0]
+        if begun is None:
+            link = store.link_of_put(new, stored, chain.end)
+            yield from self._try(self.hot.write_entry(store.begin_chain(new.address, link)))
+        else:
+            yield from super()._extend(begun, new, stored)
+
+
+RIGHT = [restored, damaged, bits, remnants, races, dies, stale, rivals]
+WRONG: list[tuple[type[TieredStore], Callable[[type[TieredStore], Path], bool]]] = [
+    (BelievesTheHot, stale),
+    (BelievesStamps, restored),
+    (ForgetsNothing, remnants),
+    (ForgetsBefore, races),
+    (ForgetsAfterwards, dies),
+    (NeverLooksAgain, races),
+    (AddsToAnyChain, races),
+]
+
+
+@pytest.mark.parametrize("scene", RIGHT, ids=lambda scene: scene.__name__)
+def test_what_a_hot_store_can_do_wrong(scene: Callable[[type[TieredStore], Path], bool], tmp_path: Path) -> None:
+    assert scene(TieredStore, tmp_path)
+
+
+@pytest.mark.parametrize(("wrong", "scene"), WRONG, ids=lambda each: each.__name__)
+def test_stores_that_are_wrong_on_purpose_are_caught(
+    wrong: type[TieredStore], scene: Callable[[type[TieredStore], Path], bool], tmp_path: Path
+) -> None:
+    assert not scene(wrong, tmp_path)
+
+
+def test_a_prune_leaves_nothing_of_what_it_removed(pair: TieredUnderTest) -> None:
+    saver = pair.open()
+    follow(saver, {"list": [SECRET, *chat(3)]})
+    latest(saver := pair.open())
+    follow(saver, {"list": chat(3)})
+    assert holds(pair)  # a link of the chain has what the entry before has shown
+    saver.prune(["t"])
+    assert not holds(pair)
+    assert latest(pair.open()) == latest(saver) == exact({"list": chat(3)})
+    follow(saver, {"list": [SECRET]}, "u")
+    latest(pair.open(), "u")
+    pair.open().reclaim(full=True)
+    assert latest(pair.open(), "u") == exact({"list": [SECRET]})
+
+
+# -- a hot store that is away ------------------------------------------------------------------------------------------
+
+
+def test_a_hot_store_that_is_away_costs_no_turn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with servers.or_skip(servers.redis(own=True)) as server:
+        hot = RedisSaver(server.url, timeout=1)
+        with TieredSaver(hot=hot, cold=SqliteSaver(tmp_path / "cold.db")) as saver:
+            other = twin(saver, 0, 0)
+            put(saver, "t", 1, "1")
+            assert value_of(other) == 1
+            server.kill()
+            for number in range(2, 6):
+                put(saver, "t", number, str(number))
+                assert value_of(other) == value_of(saver) == number
+            assert asyncio.run(other.aget_tuple(config_for("t"))) == other.get_tuple(config_for("t"))
+            said = [record.getMessage() for record in caplog.records if "hot store fails" in record.getMessage()]
+            assert len(said) == 1
+            with pytest.raises(StoreUnavailable, match=r"thread 't': nothing was removed.*remove again"):
+                saver.delete_thread("t")
+            assert value_of(other) == 5
+            monkeypatch.setattr(driver, "PAUSE", 0.0)
+            server.restart()
+            saver.setup()
+            put(saver, "t", 6, "6")
+            assert value_of(other) == value_of(saver) == 6
+            saver.delete_thread("t")
+            assert value_of(other) is None
+            assert [record.getMessage() for record in caplog.records if "answers again" in record.getMessage()]
+
+
+def test_a_cold_store_that_is_away_is_named(pair: TieredUnderTest, tmp_path: Path) -> None:
+    with servers.or_skip(servers.redis(own=True)) as server:
+        cold = RedisSaver(server.url, timeout=1)
+        with TieredSaver(hot=MemorySaver(), cold=cold) as saver:
+            put(saver, "t", 1, "1")
+            assert value_of(saver) == 1
+            server.kill()
+            for act in (lambda: put(saver, "t", 2, "2"), lambda: value_of(saver), lambda: value_of(twin(saver, 0, 0))):
+                with pytest.raises(StoreUnavailable, match=str(server.port)):
+                    act()
+
+
+@pytest.mark.slow
+def test_a_hot_store_that_is_flushed_killed_and_put_back_at_random_moments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No acknowledged put is lost, and each read shows the head, by two savers that put and read in turn."""
+    monkeypatch.setattr(driver, "PAUSE", 0.01)
+    chance = random.Random(sized(1, 1, None))
+    moments, ended = sized(3, 12, 500), threading.Event()
+    with servers.or_skip(servers.redis(VOLATILE, own=True)) as server, ThreadPoolExecutor(1) as pool:
+        cold = f"sqlite:///{tmp_path}/cold.db"
+        one, other = (
+            TieredSaver(hot=RedisSaver(server.url, durability="any", timeout=1), cold=open_saver(cold)) for _ in "ab"
+        )
+        with one, other:
+            chaos = pool.submit(disturb, server, chance, moments, ended)
+            acknowledged: dict[str, int] = {}
+            number = hits = 0
+            while not chaos.done() or number < 50:
+                number += 1
+                thread, saver = f"thread {chance.randrange(4)}", chance.choice((one, other))
+                assert latest(saver, thread) == said(acknowledged.get(thread))
+                follow(saver, {"list": chat(number % 40), "n": number}, thread)
+                acknowledged[thread] = number
+                for each in (one, other, twin(one, 0, 0)):
+                    assert latest(each, thread) == said(number)
+                hits += bool(one.engine.session.store._chains)
+            assert chaos.result() == moments
+            assert hits
+
+
+def said(number: int | None) -> Any:
+    return None if number is None else exact({"list": chat(number % 40), "n": number})
+
+
+def disturb(server: RedisServer, chance: random.Random, moments: int, ended: threading.Event) -> int:
+    """Flush the server, kill it, or start it again with a snapshot of an earlier time, so many times."""
+    saved = server.directory / "dump.rdb"
+    kept = server.directory / "kept.rdb"
+    for _ in range(moments):
+        ended.wait(chance.random() / 10)
+        with Redis.from_url(server.url, retry=Retry(NoBackoff(), 3)) as client:
+            what = chance.choice(("flush", "kill", "keep", "put back") if kept.exists() else ("flush", "keep"))
+            if what == "flush":
+                client.flushall()
+            elif what == "keep":
+                client.save()
+                saved.replace(kept)
+            else:
+                server.kill()
+                if what == "put back":
+                    shutil.copy(kept, saved)
+                server.restart()
+                saved.unlink(missing_ok=True)
+    return moments
+
+
+# -- beside others ---------------------------------------------------------------------------------------------------
+
+
+def test_threads_that_stand_in_the_hot_store_already_are_nobodys_business(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with redis_store(redis_server.url) as hot, closing(SqliteUnderTest(str(tmp_path / "cold.db"))) as cold:
+        put(hot.open(), "t", "of the store itself", "1")
+        pair = TieredUnderTest(hot, cold)
+        put(pair.open(), "t", "of the pair", "1")
+        assert [value_of(pair.open()), value_of(hot.open())] == ["of the pair", "of the store itself"]
+        assert [info.thread_id for info in hot.open().threads()] == ["t"]
+        pair.open().delete_thread("t")
+        assert [value_of(pair.open()), value_of(hot.open())] == [None, "of the store itself"]
+
+
+def test_copies_expire_with_the_hot_store_s_own_ttl(redis_server: RedisServer, tmp_path: Path) -> None:
+    prefix = f"keel-ttl-{tmp_path.name}"
+    hot = RedisSaver(redis_server.url, prefix=prefix, durability="any", ttl=60)
+    with TieredSaver(hot=hot, cold=SqliteSaver(tmp_path / "cold.db")) as saver, client_of(redis_server.url) as client:
+        put(saver, "t")
+        assert value_of(twin(saver, 0, 0)) == 1
+        keys = [key for key in client.scan_iter(f"*{prefix}:*") if client.type(key) == b"hash"]
+        assert any(0 < client.ttl(key) <= 60 for key in keys)
+        client.delete(*client.scan_iter(f"*{prefix}:*"))
+
+
+@pytest.mark.parametrize("tenant", ["", "acme"])
+def test_both_stores_are_sealed_and_rotated_and_migrated(pair: TieredUnderTest, tenant: str) -> None:
+    key, next_key = LocalKey("k1", bytes(range(32))), LocalKey("k2", bytes(range(1, 33)))
+
+    def opened(*keys: LocalKey, **options: Any) -> KeelSaver:
+        saver = pair.open(encryption=Keyring(*keys, **options)) if keys else pair.open()
+        return saver.for_tenant(tenant) if tenant else saver
+
+    follow(opened(), {"list": [SECRET]}, "plain")
+    latest(opened(), "plain")
+    assert SECRET.encode() in pair.hot.raw()
+    opened(key, migrate=True).migrate_keys()
+    assert SECRET.encode() not in pair.hot.raw() + pair.cold.raw()
+    follow(opened(key), {"list": [SECRET, *chat(3)]})
+    saver = opened(key)
+    assert latest(saver) == exact({"list": [SECRET, *chat(3)]})
+    follow(saver, {"list": [SECRET, *chat(4)]})
+    assert [*pair.copies()]
+    opened(next_key, key).rotate_keys()
+    for thread, values in (("t", [SECRET, *chat(4)]), ("plain", [SECRET])):
+        assert latest(opened(next_key), thread) == latest(opened(next_key), thread) == exact({"list": values})
+    assert SECRET.encode() not in pair.hot.raw() + pair.cold.raw()
+
+
+def test_a_tenant_who_leaves_leaves_no_copies(pair: TieredUnderTest) -> None:
+    for name in ("acme", "other"):
+        follow(pair.open().for_tenant(name), {"list": [f"{SECRET} of {name}"]})
+        latest(pair.open().for_tenant(name))
+    assert latest(pair.open()) is None
+    pair.open().delete_tenant("acme")
+    assert f"{SECRET} of acme".encode() not in pair.hot.raw()
+    assert latest(pair.open().for_tenant("other")) == exact({"list": [f"{SECRET} of other"]})
+
+
+# -- open it ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_opened_by_url(redis_server: RedisServer, tmp_path: Path) -> None:
+    url = f"tiered:{redis_server.url},sqlite:///{tmp_path}/cold.db"
+    with open_saver(url, keep_last=3) as saver:
+        assert isinstance(saver, TieredSaver)
+        put(saver, "by url")
+        assert value_of(twin(saver, 0, 0), "by url") == 1
+        assert saver.info().threads == 1
+        assert (saver.info().backend, saver.info().durability) == ("tiered", open_saver_facts(tmp_path))
+        assert list(saver.check()) == []
+        assert "RedisSaver" in repr(saver)
+        assert "SqliteSaver" in repr(saver)
+        saver.delete_thread("by url")
+        assert saver.reclaim(full=True).before
+    with open_saver(url, read_only=True) as looking:
+        assert type(looking) is SqliteSaver
+    with open_saver(f"tiered:memory:,files:{tmp_path}/files") as saver:
+        put(saver, "t")
+    with FileSaver(tmp_path / "files") as alone:
+        assert value_of(alone) == 1
+
+
+def open_saver_facts(directory: Path) -> str:
+    with open_saver(f"sqlite:///{directory}/cold.db") as cold:
+        return cold.info().durability
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tiered:",
+        "tiered:redis://user:hunter2@localhost/0",
+        "tiered:redis://user:hunter2@localhost/0,nowhere://user:hunter2@host",
+        "tiered:nowhere://user:hunter2@host,sqlite:///:memory:",
+        "tiered:tiered:memory:,memory:,memory:",
+        "tiered:redis://user:hunter2@localhost/0;postgresql://user:hunter2@localhost/agents",
+    ],
+)
+def test_a_url_of_no_two_stores_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        open_saver(url)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_host_of_postgres_may_be_several() -> None:
+    hot, cold = saver_module.split_url("tiered:redis://a/0,postgresql://b:1,c:2/agents?target_session_attrs=any")
+    assert (hot, cold) == ("redis://a/0", "postgresql://b:1,c:2/agents?target_session_attrs=any")
+
+
+def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
+    key = Keyring(LocalKey("k1", bytes(range(32))))
+    path = tmp_path / "agent.db"
+    put(SqliteSaver(path), "t")
+    same = MemorySaver()
+    wrong: list[tuple[str, Any, Any]] = [
+        ("one store", same, same),
+        ("one store", SqliteSaver(path), SqliteSaver(path)),
+        ("hot must be a saver", "redis://localhost", MemorySaver()),
+        ("cold must be a saver", MemorySaver(), None),
+        ("cold has keys", MemorySaver(), SqliteSaver(path, encryption=key)),
+        ("hot has keys", MemorySaver(encryption=key), SqliteSaver(path)),
+        ("hot is a tenant's", MemorySaver().for_tenant("acme"), SqliteSaver(path)),
+        ("cold is read-only", MemorySaver(), SqliteSaver(path, read_only=True)),
+    ]
+    for message, hot, cold in wrong:
+        with pytest.raises(InvalidInput, match=message):
+            TieredSaver(hot=hot, cold=cold)
+    with pytest.raises(InvalidInput, match="on_conflict"):
+        TieredSaver(hot=MemorySaver(), cold=MemorySaver(), on_conflit="fork")  # type: ignore[call-arg]
