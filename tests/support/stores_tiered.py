@@ -51,7 +51,8 @@ class TieredUnderTest:
     def copies(self) -> Iterator[bytes]:
         """All headers and bodies of rows in the hot store."""
         with self.open() as saver:
-            store, engine = saver.engine.session.store, self.hot.open().engine
+            store: Any = saver.engine.session.store
+            engine = self.hot.open().engine
             for hot in [store.hot, *(store.of_tenant(name).hot for name in saver.engine.run(read_tenants(store)))]:
                 entries = engine.run(hot.scan(Query(limit=10_000)))
                 for found in engine.run(hot.read_values(entries)):

@@ -89,7 +89,7 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
         is_contract = any(
-            f"contract/test_{each}.py::" in name for each in ("contract", "sealed", "of_tenants", "tiered")
+            f"contract/test_{each}.py::" in name for each in ("contract", "sealed", "of_tenants", "of_tiers")
         )
         quick, ci = _of_contract(name, group) if is_contract else _of_backends(name, group)
         tiers.update((item, "ci") for item in ci)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _SCHEME = "tiered:"
 _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+]*://|files:|memory:)")
-_REDIS = {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400}
+_REDIS: dict[str, Any] = {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400}
 """How Redis is opened by URL where it is hot: what it loses is copies."""
 
 
