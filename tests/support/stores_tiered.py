@@ -10,7 +10,7 @@ import ormsgpack
 from langgraph_keel.backends.tiered.chains import LOG
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
 from langgraph_keel.backends.tiered.store import TieredStore
-from langgraph_keel.engine.encoding.bodies import open_frame
+from langgraph_keel.engine.encoding.bodies import open_frame, restore_frame
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.saver import KeelSaver
@@ -58,8 +58,8 @@ class TieredUnderTest:
                 for found in engine.run(hot.read_values(entries)):
                     for row in found.rows[LOG]:
                         *_, header, _, kept = ormsgpack.unpackb(open_frame(row.body))
-                        yield header
-                        yield from (body for _, rows in kept for _, _, body in rows)
+                        yield restore_frame(header)
+                        yield from (restore_frame(body) for _, rows in kept for _, _, body in rows)
 
     def close(self) -> None:
         self.hot.close()

@@ -14,7 +14,16 @@ from typing import Any
 import ormsgpack
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import number_rows, open_frame, raw_frame, resolve, row_index, rows_in
+from langgraph_keel.engine.encoding.bodies import (
+    number_rows,
+    open_frame,
+    raw_frame,
+    resolve,
+    restore_frame,
+    row_index,
+    rows_in,
+    shrink,
+)
 from langgraph_keel.engine.records import NEW, Entry, Found, Kind, NewEntry, Ref, Row, Run, Stamp, Stored, record
 from langgraph_keel.errors import CorruptStore
 
@@ -52,9 +61,18 @@ def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None
         after: The stamp of the entry of the link before it.
     """
     refs = [[name, int(ref.kind), ref.runs] for name, ref in entry.refs.items()]
-    kept = [[name, [[row.lo, row.count, row.body] for row in each]] for name, each in rows.items()]
-    parts = [after, entry.stamp, entry.address.checkpoint_id, entry.parent, entry.run_id, entry.header, refs, kept]
-    return raw_frame(ormsgpack.packb(parts))  # rows and headers are compressed already, as far as it is worth it
+    kept = [[name, [[row.lo, row.count, shrink(row.body)] for row in each]] for name, each in rows.items()]
+    parts = [
+        _packed(after),
+        _packed(entry.stamp),
+        entry.address.checkpoint_id,
+        entry.parent,
+        entry.run_id,
+        shrink(entry.header),
+        refs,
+        kept,
+    ]
+    return raw_frame(ormsgpack.packb(parts))  # what is in it is compressed already, as far as it is worth it
 
 
 def link_of_put(new: NewEntry, stored: Stored, after: Stamp) -> bytes:
@@ -86,6 +104,11 @@ def chain_of(new: NewEntry, stored: Stored, end: Stamp, room: int) -> Chain:
     return Chain(end, stored.stamp, resolve(new.refs[LOG].runs, stored.first[LOG]), room)
 
 
+def _packed(stamp: Stamp | None) -> str | bytes | None:
+    """Return a stamp as it stands in a link: numbers of PostgreSQL are larger than those of msgpack."""
+    return b"%d" % stamp if isinstance(stamp, int) else stamp
+
+
 def room_after(link: bytes) -> int:
     """Return how much is added to a chain with this first link: as much again, so that it stays linear in the state."""
     return max(len(link), LIGHT)
@@ -111,11 +134,12 @@ def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:
 
 def _found(address: Address, links: Sequence[Any]) -> Found:
     # A hot store that was put back to an earlier time may take a link for the end of another chain.
-    if [after for after, *_ in links] != [None, *(stamp for _, stamp, *_ in links[:-1])]:
+    if [after for after, *_ in links] != [None, *(end for _, end, *_ in links[:-1])]:
         raise ValueError("one of them does not follow the one before it")
-    _, stamp, checkpoint_id, parent, run_id, header, refs, _ = links[-1]
+    _, end, checkpoint_id, parent, run_id, header, refs, _ = links[-1]
+    stamp = int(end) if type(end) is bytes else end
     named = {name: Ref(Kind(kind), tuple((lo, hi) for lo, hi in runs)) for name, kind, runs in refs}
-    entry = Entry(address.at(checkpoint_id), parent, stamp, header, named, run_id)
+    entry = Entry(address.at(checkpoint_id), parent, stamp, restore_frame(header), named, run_id)
     return Found(entry, _rows(named, [each for *_, kept in links for each in kept]))
 
 
@@ -128,8 +152,9 @@ def _rows(refs: Mapping[str, Ref], kept: Iterable[Any]) -> dict[str, Sequence[Ro
     for name, ref in refs.items():
         if ref.runs:
             log = logs.get(name, {})
-            shown[name] = rows_in([log[lo] for lo in sorted(log)], ref.runs)
-            _check_rows(shown[name], ref.runs)
+            rows = rows_in([log[lo] for lo in sorted(log)], ref.runs)
+            _check_rows(rows, ref.runs)
+            shown[name] = [Row(row.lo, row.count, restore_frame(row.body)) for row in rows]
     return shown
 
 
