@@ -21,6 +21,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import OnConflict
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.keyring import Keyring
+from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.provenance.hook import OnDrift
 from langgraph_keel.tenants.methods import Tenants
 from langgraph_keel.upgrades.chain import Upgrades
@@ -103,6 +104,11 @@ class OptionsBesidesTtl(TypedDict, total=False):
     upgrades: Upgrades
     """What carries states of older versions of the application over to this one (`upgrade`): a list, or a module that
     has them. Each checkpoint then says which version has stored it. None by default."""
+
+    moving_from: SourceLike | None
+    """Where threads of one of LangGraph's own savers are: `sqlite:///old.db`, the path of such a file,
+    `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
+    store is only read. `import_from` fetches the rest; then leave the option out again. None by default."""
 
     extra_hooks: Sequence[Hook]
     """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""

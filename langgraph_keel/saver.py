@@ -74,6 +74,8 @@ from langgraph_keel.history.threads import ThreadPages, filter_of
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.methods import KeyMethods
 from langgraph_keel.keys.store import SealedStore
+from langgraph_keel.moving.import_methods import ImportMethods
+from langgraph_keel.moving.notes import MovedHook, SourceLike
 from langgraph_keel.options import check_options, check_values
 from langgraph_keel.provenance.hook import OnDrift, build_recorder
 from langgraph_keel.provenance.methods import ProvenanceMethods
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
     from langgraph_keel.approvals.notices import AsyncSource, Source
     from langgraph_keel.history.threads import Usage
     from langgraph_keel.history.usage import By
+    from langgraph_keel.moving.touch import Mover
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
 
 _VIEWS = 16
@@ -101,7 +104,14 @@ _VIEWS = 16
 
 @publish
 class KeelSaver(
-    TenantMethods, HistoryMethods, KeyMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods
+    TenantMethods,
+    HistoryMethods,
+    KeyMethods,
+    RetentionMethods,
+    ProvenanceMethods,
+    ToolMethods,
+    ArchiveMethods,
+    ImportMethods,
 ):
     """A LangGraph checkpointer over one store.
 
@@ -151,6 +161,8 @@ class KeelSaver(
         extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
         upgrades: What carries states of older versions of the application over to this one (`upgrade`): a list, or a
             module that has them. Each checkpoint then says which version has stored it.
+        moving_from: Where threads of one of LangGraph's own savers are (`import_from`): each moves in at its first
+            touch, and the old store is only read. Leave it out again when all have moved.
         encryption: The keys (`Keyring`) with which all that is stored is sealed; `None` seals nothing.
         tenants: Whether this saver has threads itself, beside those of tenants ("allowed"), or refuses every call but
             `for_tenant` ("required").
@@ -180,6 +192,7 @@ class KeelSaver(
         memo_bytes: int = DEFAULT_BYTES,
         extra_hooks: Sequence[Hook] = (),
         upgrades: Upgrades = (),
+        moving_from: SourceLike | None = None,
         encryption: Keyring | None = None,
         tenants: Tenants = "allowed",
         **others: Never,
@@ -203,13 +216,18 @@ class KeelSaver(
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         chain = Chain(upgrades)
         super().__init__(serde=with_moved_classes(serde or KeelSerializer(types=types), chain.moved))
+        inner, is_read_only = store, getattr(driver, "read_only", False)
+        if moving_from is not None:
+            store, driver, async_driver, self._mover = move_at_first_touch(
+                moving_from, store, driver, async_driver, can_write=not is_read_only and tenants == "allowed"
+            )
         upkeep = upkeep_of(self, driver, keep_last, ttl, upkeep_every)
 
         def open_session(store: Store[Any, Any], tenant: str | None) -> Session:
             # A feature remembers threads by their ids: each tenant has its own.
             hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook()]
             hooks += [ApprovalHook(), build_recorder(graph_version, on_drift, provenance)]
-            hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
+            hooks += [LabelHook(), LedgerHook(), ArchiveHook(), MovedHook()]
             hooks += [each for each in (archive_rule(archive_removed), upkeep) if each]
             hooks += [UpgradeHook(chain)] if chain.steps else []
             return Session(
@@ -233,7 +251,9 @@ class KeelSaver(
         self._last_views: deque[Self] = deque(maxlen=_VIEWS)
         sealed = store if encryption is None else SealedStore(store, encryption)
         self._engine = Engine(open_session(sealed, "" if tenants == "allowed" else None), async_driver)
-        if not getattr(driver, "read_only", False):  # else no graph runs on it
+        if self._mover is not None:
+            self._mover.open(self._engine.session, inner if encryption is None else SealedStore(inner, encryption))
+        if not is_read_only:  # else no graph runs on it
             watch(provenance)
 
     def __repr__(self) -> str:
@@ -782,6 +802,31 @@ def watch(provenance: bool) -> None:
     run_claims.watch()
     if provenance:
         capture.watch()
+
+
+def move_at_first_touch(
+    source: SourceLike,
+    store: Store[Any, Any],
+    driver: Driver[Any, Any],
+    async_driver: AsyncDriver[Any, Any],
+    *,
+    can_write: bool,
+) -> tuple[Store[Any, Any], Driver[Any, Any], AsyncDriver[Any, Any], Mover]:
+    """Return a store into which threads move from another one, what carries its requests out, and who moves them.
+
+    Raises:
+        InvalidInput: The source is none that can be read, or the saver is one that puts no threads itself.
+    """
+    from langgraph_keel.moving.sources import source_of
+    from langgraph_keel.moving.touch import AsyncMovingDriver, Mover, MovingDriver, MovingStore
+
+    if not can_write:
+        raise InvalidInput(
+            "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
+            "Threads of a tenant are moved by saver.for_tenant(name).import_from(source, threads=[...])"
+        )
+    mover = Mover(source_of(source))
+    return MovingStore(store, mover), MovingDriver(driver), AsyncMovingDriver(async_driver), mover
 
 
 def archive_rule(removed: bool | Collection[str]) -> ArchiveRule | None:

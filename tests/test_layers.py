@@ -21,6 +21,7 @@ FLOORS = (
     {"keys", "tenants"},
     {"tools", "provenance", "approvals", "summaries", "retention", "upgrades"},
     {"history"},
+    {"moving"},
     {"options"},
     {"saver"},
     {"backends"},

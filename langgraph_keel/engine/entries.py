@@ -27,6 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import field
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
@@ -378,7 +379,7 @@ def _mark_of(term: str) -> str:
 
 # -- pending writes ----------------------------------------------------------------------------------------------------
 
-_BESIDE, _BESIDE_AT = "__keel_calls__", -100
+BESIDE, _BESIDE_AT = "__keel_calls__", -100
 """The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
 _NO_RESULT = {INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE}
 
@@ -390,23 +391,41 @@ def pack_batch(
     codec: Codec,
     where: Address,
     beside: Sequence[Any] = (),
+    places: Iterable[int] | None = None,
 ) -> Batch:
     """Return the writes of one call, and what hooks have to store with them.
+
+    Args:
+        writes: Channels and values.
+        task_id: The task that has written them.
+        task_path: Where it stands among the tasks of its step.
+        codec: What encodes them.
+        where: The checkpoint, for errors.
+        beside: What hooks have to store.
+        places: The places that they had in the call, if these are not all that it wrote.
 
     Raises:
         UnstorableValue: The serializer cannot store one of them; the error names its channel.
     """
-    heads = [[channel, WRITES_IDX_MAP.get(channel, place)] for place, (channel, _) in enumerate(writes)]
+    heads = [
+        [name, WRITES_IDX_MAP.get(name, place)] for place, (name, _) in zip(places or count(), writes, strict=False)
+    ]
     values = [codec.plain_error(value) if channel == ERROR else value for channel, value in writes]
     if beside:
-        heads.append([_BESIDE, _BESIDE_AT])
+        heads.append([BESIDE, _BESIDE_AT])
     try:
         return Batch(task_id, task_path, codec.encode([heads, *values, *([list(beside)] if beside else [])]))
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 
 
-def _unpack_batch(batch: Batch, codec: Codec, where: Address) -> Iterable[tuple[str, int, Any]]:
+def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[str, int, Any]]:
+    """Return the writes of one call as it wrote them: channels, numbers and values, with what hooks have stored.
+
+    Raises:
+        CorruptStore: It is damaged.
+        RefusedType: It names a type that may not be revived here.
+    """
     try:
         heads, *values = codec.decode(batch.body)
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
@@ -443,9 +462,9 @@ def merge_batches(
     kept: dict[tuple[str, int], tuple[str, int, PendingWrite]] = {}
     beside: list[Numbered] = []
     for number, batch in enumerate(batches):
-        for channel, index, value in _unpack_batch(batch, codec, where):
+        for channel, index, value in unpack_batch(batch, codec, where):
             key = (batch.task_id, index)
-            if index == _BESIDE_AT and channel == _BESIDE:
+            if index == _BESIDE_AT and channel == BESIDE:
                 beside.append((number, value))
             elif index < 0 or key not in kept:
                 kept[key] = batch.task_path, number, (batch.task_id, channel, value)

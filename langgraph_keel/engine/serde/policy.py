@@ -169,6 +169,11 @@ class TypePolicy:
         """Return whether the program has listed this class of secrets."""
         return (cls.__module__, cls.__qualname__) in self.names
 
+    def allows(self, module: str, qualname: str) -> bool:
+        """Return whether a name stands for a class of plain data, or for one that somebody has named."""
+        found = self._find(module, qualname) if self._allows(module, qualname) else None
+        return found is not None and issubclass(type(found), type) and shape_of(found).family is not None
+
     def resolve(self, module: Any, qualname: Any, family: Record | Leaf) -> tuple[Any, Shape]:
         """Return the class that a stored name stands for, and what is known about it.
 

@@ -104,6 +104,10 @@ class KeelSerializer:
         self._policy = policy
         self._encode = build_encoder(Describer(policy.admit).describe)
 
+    def allows(self, module: str, qualname: str) -> bool:
+        """Return whether values of a class may be revived, by its module and name."""
+        return self._policy.allows(module, qualname)
+
     def with_msgpack_allowlist(self, extra: Iterable[Named]) -> KeelSerializer:
         """Return a serializer that allows `extra` too; itself if it does already."""
         merged = self._policy.merge(extra)

@@ -1,0 +1,385 @@
+"""Threads of LangGraph's own savers, moved into a store of Keel's: each as a whole or not at all.
+
+A thread is put under a name of its own first, checkpoint by checkpoint, with one in memory at a time. All of it is read
+back from there, by the plans of the saver, and compared with the source by a digest of each moment. Only then is it
+copied to its own name, in one atomic request that refuses if anything is there. So nobody ever sees a part of a thread,
+and of two processes that move the same one at the same moment, one does.
+
+A cell that all threads share says of each thread that it was moved, and from what: so it is not moved in again when it
+was deleted here, and a second import sees which threads went on in the old store meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any, Literal, TypeAlias, cast
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.approvals.interrupts import interrupts_in
+from langgraph_keel.approvals.questions import record_interrupt
+from langgraph_keel.engine.checkpoints import get_tuple, put
+from langgraph_keel.engine.config import Address, config_of, owner_in, thread_id_of
+from langgraph_keel.engine.entries import as_lists, marks_of, pack_batch, terms_of_writes, waiting_tasks
+from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.leases import is_dead, this_holder
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Occupied, Query, Stamp
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
+from langgraph_keel.engine.session import Hooks, Memo, Session, run
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists
+from langgraph_keel.moving.notes import MovedThread, find_note, note
+from langgraph_keel.moving.sources import Index, Reader, Spot, StoredCheckpoint, StoredWrite
+from langgraph_keel.moving.values import Allows
+from langgraph_keel.retention.owners import AT, COPY_TIMES
+
+Outcome: TypeAlias = Literal["imported", "present", "updated", "deleted"]
+Progress: TypeAlias = Callable[[int, int | None], object]
+
+STAGED = "keel-moving-"
+"""How the name begins under which a thread stands while it is moved."""
+_ENTRIES = 500
+
+
+Outcome: TypeAlias = Literal["imported", "present", "updated", "deleted"]
+Progress: TypeAlias = Callable[[int, int | None], object]
+
+
+class _OwnerTerms(Hook):
+    """Says by which owner a thread is found; that its checkpoints name one is in their metadata."""
+
+    def draft_put(self, session: Session, put: Put) -> None:
+        if owner := owner_in(put.header.metadata):
+            put.terms.append(f"owner:{owner}")
+
+
+def arriving(session: Session) -> Session:
+    """Return a session that puts what others have stored just as it is: no feature adds anything to it."""
+    return replace(session, hooks=Hooks([_OwnerTerms()]), memo=Memo(4, 1 << 26), on_conflict="raise", owner=None)
+
+
+def allows_of(session: Session) -> Allows:
+    """Return which classes a saver may revive."""
+    serde = session.codec.serde
+    return (serde if isinstance(serde, KeelSerializer) else KeelSerializer()).allows
+
+
+# -- one thread --------------------------------------------------------------------------------------------------------
+
+
+def move_thread(session: Session, reader: Reader, thread_id: str, index: Index) -> bool:
+    """Move a thread in, unless something stands under its name.
+
+    Args:
+        session: As `arriving` returns it.
+        reader: The source.
+        thread_id: The thread.
+        index: What it has.
+
+    Returns:
+        Whether it was moved.
+
+    Raises:
+        RefusedType: It holds something that may not be revived here.
+        UnstorableValue: It holds something that cannot be stored.
+        CorruptStore: It cannot be read, or does not come back as it was: nothing was moved.
+        StoreError: A store failed.
+    """
+    with _staged(session, reader, thread_id, index) as staged:
+        return _take_name(session, staged, thread_id, index)
+
+
+@contextmanager
+def _staged(session: Session, reader: Reader, thread_id: str, index: Index) -> Iterator[str]:
+    """Put a thread under another name, which is deleted in the end, and compare it; yield that name."""
+    name = f"{STAGED}{this_holder()}-{session.new_token()}"
+    try:
+        _compare(session, name, thread_id, _put_all(session, reader, thread_id, index, name))
+        yield name
+    finally:
+        session.memo.forget_thread(name)
+        run(session.store.delete_thread(name), session.driver)
+
+
+def _put_all(session: Session, reader: Reader, thread_id: str, index: Index, name: str) -> Mapping[Spot, bytes]:
+    """Put all checkpoints of a thread under another name; return the digest of each."""
+    digests: dict[Spot, bytes] = {}
+    for stored in reader.read_checkpoints(thread_id, index.in_order()):
+        ns, id = stored.spot
+        parent = index.parents[stored.spot]
+        config = config_of(Address(name, ns, parent), "named")
+        checkpoint, metadata = cast(Any, {**stored.checkpoint, "id": id}), cast(Any, stored.metadata)
+        versions = stored.checkpoint.get("channel_versions") or {}
+        try:
+            run(put(session, config, checkpoint, metadata, [*versions]), session.driver)
+            if stored.spot not in digests:
+                run(_put_writes(session, Address(name, ns, id), stored.writes), session.driver)
+        except KeelError as error:
+            raise renamed(error, name, thread_id) from error
+        digests[stored.spot] = digest_of(stored, parent)
+    if digests.keys() != index.parents.keys():
+        raise CorruptStore(f"thread {thread_id!r} has changed in the source while it was read: import it again")
+    return digests
+
+
+def _put_writes(session: Session, address: Address, writes: Sequence[StoredWrite]) -> Plan[None]:
+    """Store pending writes, a trip for each task."""
+    for (task_id, path), group in groupby(writes, lambda each: (each.task_id, each.task_path)):
+        own = [*group]
+        pairs = [(each.channel, each.value) for each in own]
+        places = [each.index for each in own]
+        batch = pack_batch(pairs, task_id, path, session.codec, address, places=places)
+        if not address.checkpoint_ns:
+            batch = replace(batch, terms=marks_of(terms_of_writes(pairs, session.codec)))
+        yield from session.store.write_batch(address, batch)
+
+
+def _compare(session: Session, name: str, thread_id: str, digests: Mapping[Spot, bytes]) -> None:
+    """See that a thread comes back as it was in the source.
+
+    Raises:
+        CorruptStore: It does not.
+    """
+    for spot, digest in digests.items():
+        found = read_at(session, name, spot)
+        if found is None or digest_of_tuple(found) != digest:
+            place = f"thread {thread_id!r}, checkpoint {spot[1]}" + (f", namespace {spot[0]!r}" if spot[0] else "")
+            raise CorruptStore(f"{place}: it does not come back as it is in the source: it was not moved")
+
+
+def read_at(session: Session, thread_id: str, spot: Spot) -> CheckpointTuple | None:
+    """Return a checkpoint as the saver gives it."""
+    return run(get_tuple(session, config_of(Address(thread_id, *spot), "named")), session.driver)
+
+
+def digest_of(stored: StoredCheckpoint, parent: str | None) -> bytes:
+    """Return a digest of a moment as its source has it."""
+    writes = [(each.task_id, each.channel, each.value) for each in stored.writes]
+    return _digest(stored.spot[1], parent, stored.checkpoint, stored.metadata, writes)
+
+
+def digest_of_tuple(found: CheckpointTuple) -> bytes:
+    """Return a digest of a moment as a saver gives it."""
+    parent = found.parent_config["configurable"].get("checkpoint_id") if found.parent_config else None
+    id = found.config["configurable"]["checkpoint_id"]
+    return _digest(id, parent, found.checkpoint, found.metadata, found.pending_writes or ())
+
+
+def _digest(id: str, parent: str | None, checkpoint: Any, metadata: Any, writes: Iterable[Any]) -> bytes:
+    parts = sorted((key, value) for key, value in checkpoint.items() if key not in ("id", "channel_values"))
+    values = sorted(checkpoint["channel_values"].items(), key=lambda item: item[0])
+    whole = [id, parent, [*map(list, parts)], [*map(list, values)], as_lists(metadata), [list(each) for each in writes]]
+    return blake2b(encode(whole), digest_size=16).digest()
+
+
+def _take_name(session: Session, staged: str, thread_id: str, index: Index) -> bool:
+    """Copy a thread that was compared to its own name, and write down what belongs to it."""
+    outcome = run(session.store.copy_thread(staged, thread_id), session.driver)
+    if isinstance(outcome, Occupied):
+        return False
+    finish(session, thread_id, index)
+    return True
+
+
+def finish(session: Session, thread_id: str, index: Index) -> None:
+    """Write down what a thread asks that was moved in, when that was, and that it was. Again does no harm."""
+    session.memo.forget_thread(thread_id)
+    run(_record_questions(session, thread_id), session.driver)
+    # By the times of its checkpoints alone, a `ttl` would delete it at once.
+    run(Cells(session, COPY_TIMES, thread_id).swap(AT, None, session.now), session.driver)
+    run(note(session, thread_id, MovedThread(is_whole=True, fingerprint=index.fingerprint)), session.driver)
+
+
+def _record_questions(session: Session, thread_id: str) -> Plan[None]:
+    found = yield from get_tuple(session, config_of(Address(thread_id), "head"))
+    if found is None:
+        return
+    address = Address(thread_id, "", found.config["configurable"]["checkpoint_id"])
+    writes = found.pending_writes or []
+    waiting = waiting_tasks(writes)
+    for task_id, channel, value in writes:
+        if channel == INTERRUPT and task_id in waiting:
+            for interrupt in interrupts_in(value):
+                yield from record_interrupt(session, address, interrupt, task_id, owner_in(found.metadata))
+
+
+def renamed(error: KeelError, name: str, thread_id: str) -> KeelError:
+    """Return an error that names a thread by its own name."""
+    where = getattr(error, "where", "")
+    if where:
+        return type(error)(error.type_name, error.reason, error.path, where.replace(name, thread_id))  # type: ignore[attr-defined,call-arg]
+    return error
+
+
+# -- all threads -------------------------------------------------------------------------------------------------------
+
+
+@publish
+@dataclass(slots=True)
+class ImportReport:
+    """What an import has done.
+
+    Attributes:
+        threads: How many threads were `"imported"` (or would be), are `"present"` already, were `"updated"` as they had
+            gone on in the source, were `"deleted"` here since they were moved and stay so, or `"failed"`.
+        checkpoints: How many checkpoints were put.
+        failed: Why threads could not be moved, by their ids; the first thousand.
+        is_dry: Whether nothing was written.
+    """
+
+    threads: Counter[str] = field(default_factory=Counter)
+    checkpoints: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    is_dry: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        names = ("imported", "present", "updated", "deleted", "failed")
+        counts = {name: self.threads[name] for name in names}
+        return {"threads": counts, "checkpoints": self.checkpoints, "failed": self.failed, "done": not self.is_dry}
+
+
+def import_threads(
+    session: Session,
+    reader: Reader,
+    threads: Sequence[str] | None,
+    *,
+    dry_run: bool,
+    on_progress: Progress,
+    is_cut_off: Callable[[], bool] = lambda: False,
+) -> ImportReport:
+    """Move threads in, one after the other. It may be cut off anywhere: what is done is passed over the next time.
+
+    Args:
+        session: As `arriving` returns it.
+        reader: The source.
+        threads: Their ids; `None` is all.
+        dry_run: Whether to read only.
+        on_progress: Is told how many are done, and of how many.
+        is_cut_off: Whether to stop after a thread.
+
+    Raises:
+        StoreError: A store failed; what is done stays.
+    """
+    report = ImportReport(is_dry=dry_run)
+    if not dry_run:
+        _sweep(session)
+    total = reader.count_threads() if threads is None else len(threads)
+    for done, thread_id in enumerate(reader.list_threads() if threads is None else threads, 1):
+        try:
+            outcome: str = _import_thread(session, reader, thread_id, report)
+        except KeelError as error:
+            if isinstance(error, StoreError) and error.code not in ("corrupt_store", "seal_broken"):
+                raise
+            outcome = "failed"
+            if len(report.failed) < 1_000:
+                report.failed[thread_id] = str(error)
+        report.threads[outcome] += 1
+        on_progress(done, total)
+        if is_cut_off():
+            break
+    return report
+
+
+def _import_thread(session: Session, reader: Reader, thread_id: str, report: ImportReport) -> Outcome:
+    thread_id_of(thread_id)
+    noted = run(find_note(session, thread_id), session.driver)
+    with reader.moment():
+        index = reader.read_index(thread_id)
+        if not index.parents:
+            raise InvalidInput(f"the source has no thread {thread_id!r}")
+        is_known = noted is not None and noted.is_whole
+        if is_known and noted and noted.fingerprint in (index.fingerprint, ""):
+            return "present" if noted.fingerprint else "deleted"
+        here, last = run(_read_spots(session, thread_id), session.driver)
+        there = set(index.parents)
+        if not here and is_known:
+            return "deleted"
+        if here > there or (here == there and not is_known):
+            _compare_all(session, reader, thread_id, index)
+            if not report.is_dry:
+                finish(session, thread_id, index)
+            return "present"
+        if here - there or (here and noted is None):
+            raise ThreadExists(
+                _CONFLICT.format(thread_id, f"{len(here - there):,} checkpoints that the source has not")
+            )
+        report.checkpoints += len(index.parents)
+        if report.is_dry:
+            for _ in reader.read_checkpoints(thread_id, index.in_order()):
+                pass
+        elif here:
+            _replace(session, reader, thread_id, index, last)
+        elif not move_thread(session, reader, thread_id, index):
+            raise ThreadExists(f"thread {thread_id!r} was begun here while it was read: import it again to compare")
+    return "updated" if here else "imported"
+
+
+_CONFLICT = (
+    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: delete it here "
+    "(`keel delete`) and import it again to have the source's, or leave it"
+)
+
+
+def _read_spots(session: Session, thread_id: str) -> Plan[tuple[set[Spot], Stamp | None]]:
+    """Return the checkpoints that a thread has here, and the stamp of the last one. A trip for each 500."""
+    spots: set[Spot] = set()
+    first: Stamp | None = None
+    query: Query | None = Query(thread_id, limit=_ENTRIES)
+    while query is not None:
+        page = yield from session.store.scan(query)
+        first = page[0].stamp if page and first is None else first
+        spots.update((each.address.checkpoint_ns, str(each.address.checkpoint_id)) for each in page)
+        query = replace(query, after=page[-1]) if len(page) == _ENTRIES else None
+    return spots, first
+
+
+def _compare_all(session: Session, reader: Reader, thread_id: str, index: Index) -> None:
+    """See that a thread that is here holds what the source has.
+
+    Raises:
+        ThreadExists: It does not.
+    """
+    for stored in reader.read_checkpoints(thread_id, index.parents):
+        found = read_at(session, thread_id, stored.spot)
+        if found is None or digest_of_tuple(found._replace(pending_writes=None)) != digest_of(
+            replace(stored, writes=()), index.parents[stored.spot]
+        ):
+            raise ThreadExists(_CONFLICT.format(thread_id, f"another checkpoint {stored.spot[1]}"))
+
+
+def _replace(session: Session, reader: Reader, thread_id: str, index: Index, last: Stamp | None) -> None:
+    """Move a thread in again that was moved before, has not gone on here, and has in the source."""
+    with _staged(session, reader, thread_id, index) as staged:
+        # Cut off from here on, it is a thread that was not moved yet.
+        run(note(session, thread_id, MovedThread(is_whole=False, fingerprint="")), session.driver)
+        session.memo.forget_thread(thread_id)
+        is_gone = run(session.store.delete_thread(thread_id, last), session.driver)
+        if not is_gone or not _take_name(session, staged, thread_id, index):
+            raise ThreadExists(f"thread {thread_id!r} went on here while it was read: both stay as they are")
+
+
+def _sweep(session: Session) -> None:
+    """Delete what processes of this machine have left behind that died while they moved a thread."""
+    for name in list(_list_staged(session)):
+        holder = name.removeprefix(STAGED).rpartition("-")[0]
+        if is_dead(holder):
+            run(session.store.delete_thread(name), session.driver)
+
+
+def _list_staged(session: Session) -> Iterator[str]:
+    after: tuple[str, str] | None = None
+    while True:
+        page = run(session.store.show_threads(after, _ENTRIES), session.driver)
+        yield from (info.thread_id for info, _ in page if info.thread_id.startswith(STAGED))
+        if len(page) < _ENTRIES:
+            return
+        after = page[-1][0].updated_at, page[-1][0].thread_id

@@ -1,0 +1,69 @@
+"""Which threads were moved in from the store of another saver: a note beside all threads, one for each.
+
+So a thread is not moved in again when it was deleted here, and a second import sees which went on in the old store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, CellTable
+
+SourceLike: TypeAlias = str | os.PathLike[str] | BaseCheckpointSaver[Any]
+"""How the store of another saver is named: by a URL, the path of a file of SQLite, or a saver object."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedThread:
+    """That a thread was moved in, or is not to be.
+
+    Attributes:
+        is_whole: Whether all is done; if not, its process may have died on the way.
+        fingerprint: Of the source's thread, when it was moved; empty if nothing of it was, or is to be.
+    """
+
+    is_whole: bool
+    fingerprint: str
+
+
+def _unpack(parts: Sequence[Any]) -> MovedThread:
+    if [type(part) for part in parts] != [bool, str]:
+        raise TypeError("it does not hold what it should")
+    return MovedThread(*parts)
+
+
+MOVED: CellTable[MovedThread] = CellTable(
+    "moved", "the note that a thread was moved in", lambda moved: [moved.is_whole, moved.fingerprint], _unpack
+)
+"""Shared by all threads, each under a hash of its id: the note stays when the thread is deleted, and names nobody."""
+
+
+class MovedHook(Hook):
+    """Says which cells there are, to `keel check`; it hears nothing."""
+
+    shared_tables = (MOVED,)
+
+
+def key_of(thread_id: str) -> str:
+    """Return under which key it is noted that a thread was moved."""
+    return blake2b(thread_id.encode(), digest_size=20).hexdigest()
+
+
+def note(session: Session, thread_id: str, moved: MovedThread) -> Plan[None]:
+    """Note that a thread was moved in. Two trips."""
+    yield from Cells(session, MOVED, None).change(key_of(thread_id), lambda _: moved)
+
+
+def find_note(session: Session, thread_id: str) -> Plan[MovedThread | None]:
+    """Return what is noted of a thread. One trip."""
+    found = yield from Cells(session, MOVED, None).find(key_of(thread_id))
+    return found.record if found else None

@@ -1,0 +1,449 @@
+"""The stores of LangGraph's own savers as they are on disk, every layout that their packages know; or any saver object.
+
+*SQLite* (`langgraph-checkpoint-sqlite`): `checkpoints`, a row each with all values in it, and `writes`, without a
+`task_path` in old files. *PostgreSQL* (`langgraph-checkpoint-postgres`): `checkpoints` with small values in them,
+`checkpoint_blobs` with the others by channel and version, `checkpoint_writes`; and the tables of the shallow saver,
+which has one checkpoint for each namespace. Formats below 4 (LangGraph before 0.5) have what was sent to nodes among
+the writes of the parent.
+
+Of a saver object nothing is used but what LangGraph promises of any. It gives writes in their order, and neither the
+path of a task nor the number of a write.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol, TypeAlias
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
+
+from langgraph_keel._langgraph import TASKS
+from langgraph_keel.engine.session import engine_of
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.moving.connection import Connection, open_postgres, open_sqlite, place_of
+from langgraph_keel.moving.notes import SourceLike
+from langgraph_keel.moving.values import Allows, StoredValues
+
+Spot: TypeAlias = tuple[str, str]
+"""A namespace, and the id of a checkpoint in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWrite:
+    """One pending write.
+
+    Attributes:
+        task_id: The task.
+        task_path: Where it stands among the tasks of its step.
+        index: Its number among the task's, negative for LangGraph's special channels.
+        channel: The channel.
+        value: What was written.
+    """
+
+    task_id: str
+    task_path: str
+    index: int
+    channel: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """One checkpoint.
+
+    Attributes:
+        spot: Its namespace and id.
+        checkpoint: All of it, with the values of its channels.
+        metadata: Its metadata.
+        writes: Its pending writes, in the order in which LangGraph applies them.
+    """
+
+    spot: Spot
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    writes: Sequence[StoredWrite]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Which checkpoints a thread has.
+
+    Attributes:
+        parents: For each of them, the id of the checkpoint before it; `None` if that is not there (any more).
+        writes: How many pending writes there are.
+    """
+
+    parents: Mapping[Spot, str | None]
+    writes: int
+
+    @property
+    def fingerprint(self) -> str:
+        """What is another one when something was added to the thread, or taken away."""
+        names = "\n".join(f"{ns}\t{id}" for ns, id in sorted(self.parents))
+        return blake2b(f"{self.writes}\n{names}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+    def in_order(self) -> list[Spot]:
+        """Return them in the order in which they are to be put: oldest first, none before its parent.
+
+        LangGraph's savers take the greatest id of a namespace for the latest, whatever was put last. Where a host's
+        clock was wrong, that may have children: it is then put once more, at the end.
+        """
+        order: dict[Spot, None] = {}
+        by_age = sorted(self.parents, key=lambda spot: (spot[1], spot[0]))
+        for spot in by_age:
+            line = [spot]
+            while (parent := self.parents[line[-1]]) is not None and (line[-1][0], parent) not in order:
+                line.append((line[-1][0], parent))
+                if len(line) > len(self.parents):
+                    raise InvalidInput(f"checkpoint {spot[1]} is an ancestor of itself")
+            order.update(dict.fromkeys(reversed(line)))
+        whole = [*order]
+        last = dict(whole)
+        return [*whole, *(spot for spot in dict(by_age).items() if last[spot[0]] != spot[1])]
+
+
+class Reader(Protocol):
+    """An open source."""
+
+    def count_threads(self) -> int | None:
+        """Return how many threads there are; `None` if that takes reading all."""
+
+    def list_threads(self) -> Iterator[str]:
+        """Yield the ids of all threads, in an order that stays."""
+
+    def moment(self) -> AbstractContextManager[None]:
+        """Have what is read of a thread meanwhile be of one moment, where that can be had."""
+
+    def read_index(self, thread_id: str) -> Index:
+        """Return which checkpoints a thread has, without reading their values where that can be had."""
+
+    def read_checkpoints(self, thread_id: str, spots: Iterable[Spot]) -> Iterator[StoredCheckpoint]:
+        """Yield checkpoints of a thread, in the order in which they are asked for, one in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where threads come from.
+
+    Attributes:
+        place: How it is named; no password stands in it.
+        open: Opens it.
+    """
+
+    place: str
+    open: Callable[[Allows], AbstractContextManager[Reader]]
+
+
+Call: TypeAlias = Callable[..., Any]
+"""Calls a method of a saver object, by its name, and returns what comes of it; of `list`, a list."""
+
+
+def source_of(given: SourceLike, call: Call | None = None) -> Source:
+    """Return a source by its URL, by the path of a file of SQLite, or a saver object.
+
+    Args:
+        given: It.
+        call: How methods of an object are called, if not directly.
+
+    Raises:
+        InvalidInput: It names none that can be read.
+    """
+    if isinstance(given, BaseCheckpointSaver):
+        if engine_of(given) is not None:
+            raise InvalidInput("this is a saver of Keel's: copy its threads (`keel copy`)")
+        return Source(f"a {type(given).__name__}", lambda _: nullcontext(SaverReader(call or call_directly(given))))
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidInput(f"a source is a URL, a path or a saver of LangGraph's, not a {type(given).__name__}")
+    url = os.fspath(given)
+    scheme, is_url, rest = url.partition("://")
+    if is_url and scheme in ("postgresql", "postgres"):
+        return Source(place_of(url), lambda allows: _open_tables(open_postgres(url), place_of(url), allows))
+    if is_url and scheme != "sqlite":
+        raise InvalidInput(
+            f"threads of LangGraph's savers are read from sqlite:///PATH or postgresql://HOST/DATABASE, not {scheme}://"
+        )
+    path = rest.removeprefix("/") if is_url else url
+    return Source(path, lambda allows: _open_tables(open_sqlite(path), path, allows))
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+_COLUMNS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
+_PAGE = 500
+_MOST_BLOBS = 1000
+
+
+@contextmanager
+def _open_tables(opened: AbstractContextManager[Connection], place: str, allows: Allows) -> Iterator[Reader]:
+    with opened as connection:
+        yield _reader_of(connection, place, StoredValues(allows))
+
+
+def _reader_of(connection: Connection, place: str, values: StoredValues) -> Reader:
+    """Return what reads the tables of a database.
+
+    Raises:
+        InvalidInput: They are none of LangGraph's, or not all are there.
+    """
+    columns = set(connection.columns("checkpoints"))
+    if not columns:
+        raise InvalidInput(f"{place} holds no checkpoints of LangGraph's savers: it has no table `checkpoints`")
+    if "thread_ts" in columns:
+        raise InvalidInput(
+            f"{place} has the tables of LangGraph before 0.2 (`thread_ts`), which its savers read no longer either"
+        )
+    if not columns >= _COLUMNS:
+        raise InvalidInput(f"{place} has a table `checkpoints` that is not of LangGraph's savers: another program's")
+    is_postgres = connection.mark == "%s"
+    tables = ("checkpoint_blobs", "checkpoint_writes") if is_postgres else ("writes",)
+    found = {table: set(connection.columns(table)) for table in tables}
+    if missing := [table for table, names in found.items() if not names]:
+        raise InvalidInput(
+            f"{place} has a table `checkpoints`, and no `{missing[0]}`: half of what LangGraph's saver makes. Open it "
+            "with that, and call its setup(), before it is moved"
+        )
+    has_path = "task_path" in found[tables[-1]]
+    if is_postgres:
+        return PostgresReader(connection, values, has_path, is_shallow="checkpoint_id" not in columns)
+    return SqliteReader(connection, values, has_path)
+
+
+class TableReader:
+    """What the tables of both databases have in common.
+
+    Args:
+        connection: The database.
+        values: Decodes what is in them.
+        has_path: Whether writes have the path of their task.
+    """
+
+    writes_table, value_column, id_column, parent_column = "writes", "value", "checkpoint_id", "parent_checkpoint_id"
+
+    def __init__(self, connection: Connection, values: StoredValues, has_path: bool) -> None:
+        self._connection = connection
+        self._values = values
+        self._path_column = "task_path" if has_path else "''"
+
+    def _read(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
+        return self._connection.read(statement.replace("?", self._connection.mark), *values)
+
+    def count_threads(self) -> int:
+        """See `Reader.count_threads`."""
+        ((count,),) = self._read("SELECT count(*) FROM (SELECT DISTINCT thread_id FROM checkpoints) AS threads")
+        return int(count)
+
+    def list_threads(self) -> Iterator[str]:
+        """See `Reader.list_threads`."""
+        statement = f"SELECT DISTINCT thread_id FROM checkpoints WHERE thread_id > ? ORDER BY thread_id LIMIT {_PAGE}"
+        last = ""
+        while page := self._read(statement, last):
+            yield from (last := thread_id for (thread_id,) in page)
+
+    def moment(self) -> AbstractContextManager[None]:
+        """See `Reader.moment`."""
+        return self._connection.moment()
+
+    def read_index(self, thread_id: str) -> Index:
+        """See `Reader.read_index`."""
+        names = f"checkpoint_ns, {self.id_column}, {self.parent_column}"
+        rows = self._read(f"SELECT {names} FROM checkpoints WHERE thread_id = ?", thread_id)
+        ((writes,),) = self._read(f"SELECT count(*) FROM {self.writes_table} WHERE thread_id = ?", thread_id)
+        spots = {(ns, id) for ns, id, _ in rows}
+        return Index({(ns, id): parent if (ns, parent) in spots else None for ns, id, parent in rows}, writes)
+
+    def _read_writes(self, thread_id: str, spot: Spot, where: str) -> list[StoredWrite]:
+        rows = self._read(
+            f"SELECT task_id, {self._path_column}, idx, channel, type, {self.value_column} FROM {self.writes_table} "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
+            thread_id,
+            *spot,
+        )
+        writes = []
+        for task_id, path, index, channel, kind, value in sorted(rows, key=lambda row: (row[1], row[0], row[2])):
+            decoded = self._values.load(kind, value, f"{where}, a write of task {task_id} to {channel!r}")
+            writes.append(StoredWrite(task_id, path, index, channel, decoded))
+        return writes
+
+    def _adopt_sends(self, thread_id: str, spot: Spot, parent: str | None, checkpoint: dict[str, Any]) -> None:
+        """Put what formats below 4 left among the parent's writes where format 4 has it."""
+        if checkpoint.get("v", 4) >= 4 or not parent:
+            return
+        where = f"thread {thread_id!r}, checkpoint {parent}"
+        writes = self._read_writes(thread_id, (spot[0], parent), where)
+        if sends := [write.value for write in writes if write.channel == TASKS]:
+            versions = checkpoint["channel_versions"]
+            checkpoint["channel_values"][TASKS] = sends
+            versions[TASKS] = max(versions.values()) if versions else 1
+
+
+def _where(thread_id: str, spot: Spot) -> str:
+    namespace = f", namespace {spot[0]!r}" if spot[0] else ""
+    return f"thread {thread_id!r}{namespace}, checkpoint {spot[1]}"
+
+
+class SqliteReader(TableReader):
+    """Reads what `langgraph-checkpoint-sqlite` has written."""
+
+    def read_checkpoints(self, thread_id: str, spots: Iterable[Spot]) -> Iterator[StoredCheckpoint]:
+        """See `Reader.read_checkpoints`."""
+        statement = (
+            "SELECT parent_checkpoint_id, type, checkpoint, metadata FROM checkpoints "
+            "WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+        )
+        for spot in spots:
+            for parent, kind, body, metadata in self._read(statement, thread_id, *spot):
+                where = _where(thread_id, spot)
+                checkpoint = self._values.load(kind, body, where)
+                self._adopt_sends(thread_id, spot, parent, checkpoint)
+                read = self._values.load_metadata(metadata, where)
+                yield StoredCheckpoint(spot, checkpoint, read, self._read_writes(thread_id, spot, where))
+
+
+class PostgresReader(TableReader):
+    """Reads what `langgraph-checkpoint-postgres` has written.
+
+    A value stands there once for each version; those that a checkpoint has in common with the one before are not read
+    again.
+    """
+
+    writes_table, value_column = "checkpoint_writes", "blob"
+
+    def __init__(self, connection: Connection, values: StoredValues, has_path: bool, *, is_shallow: bool) -> None:
+        super().__init__(connection, values, has_path)
+        self._is_shallow = is_shallow
+        if is_shallow:
+            self.id_column, self.parent_column = "checkpoint ->> 'id'", "NULL"
+
+    def read_checkpoints(self, thread_id: str, spots: Iterable[Spot]) -> Iterator[StoredCheckpoint]:
+        """See `Reader.read_checkpoints`."""
+        statement = (
+            f"SELECT {self.parent_column}, checkpoint, metadata FROM checkpoints "
+            f"WHERE thread_id = ? AND checkpoint_ns = ? AND {self.id_column} = ?"
+        )
+        known: dict[tuple[str, str, str], Any] = {}
+        for spot in spots:
+            for parent, checkpoint, metadata in self._read(statement, thread_id, *spot):
+                where = _where(thread_id, spot)
+                known = self._read_values(thread_id, spot, checkpoint.get("channel_versions") or {}, known, where)
+                own = {channel: value for (ns, channel, _), value in known.items() if ns == spot[0]}
+                checkpoint["channel_values"] = {**(checkpoint.get("channel_values") or {}), **own}
+                self._adopt_sends(thread_id, spot, parent, checkpoint)
+                yield StoredCheckpoint(spot, checkpoint, metadata or {}, self._read_writes(thread_id, spot, where))
+
+    def _read_values(
+        self,
+        thread_id: str,
+        spot: Spot,
+        versions: Mapping[str, Any],
+        known: Mapping[tuple[str, str, str], Any],
+        where: str,
+    ) -> dict[tuple[str, str, str], Any]:
+        """Return the values of a checkpoint, by namespace, channel and version."""
+        asked = [(spot[0], channel, _text(version)) for channel, version in versions.items()]
+        found = {key: known[key] for key in asked if key in known}
+        left = [key for key in asked if key not in known]
+        version = "''" if self._is_shallow else "version"
+        is_wanted = (
+            "channel = ANY(?)"
+            if self._is_shallow
+            else "(channel, version) IN (SELECT * FROM unnest(?::text[], ?::text[]))"
+        )
+        for start in range(0, len(left), _MOST_BLOBS):
+            part = left[start : start + _MOST_BLOBS]
+            names = [channel for _, channel, _ in part]
+            wanted = (names,) if self._is_shallow else (names, [version for _, _, version in part])
+            rows = self._read(
+                f"SELECT channel, {version}, type, blob FROM checkpoint_blobs "
+                f"WHERE thread_id = ? AND checkpoint_ns = ? AND {is_wanted}",
+                thread_id,
+                spot[0],
+                *wanted,
+            )
+            for channel, stored, kind, blob in rows:
+                if kind != "empty":
+                    found[spot[0], channel, stored] = self._values.load(kind, blob, f"{where}, channel {channel!r}")
+        return {key: found[key] for key in found}
+
+
+def _text(version: Any) -> str:
+    """Return a version as PostgreSQL's `->>` shows it."""
+    return version if isinstance(version, str) else str(version)
+
+
+# -- any saver ---------------------------------------------------------------------------------------------------------
+
+
+def call_directly(saver: BaseCheckpointSaver[Any]) -> Call:
+    """Return what calls the methods of a saver object, blocking."""
+
+    def call(method: str, *given: Any, **more: Any) -> Any:
+        found = getattr(saver, method)(*given, **more)
+        return list(found) if method == "list" else found
+
+    return call
+
+
+class SaverReader:
+    """Reads a saver object, by what LangGraph promises of any.
+
+    Args:
+        call: Calls its methods.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def count_threads(self) -> None:
+        """See `Reader.count_threads`."""
+
+    def list_threads(self) -> Iterator[str]:
+        """See `Reader.list_threads`. All checkpoints are listed: of a large store, pass the URL."""
+        yield from dict.fromkeys(str(each.config["configurable"]["thread_id"]) for each in self._call("list", None))
+
+    def moment(self) -> AbstractContextManager[None]:
+        """See `Reader.moment`."""
+        return nullcontext()
+
+    def read_index(self, thread_id: str) -> Index:
+        """See `Reader.read_index`."""
+        parents: dict[Spot, str | None] = {}
+        writes = 0
+        for each in self._call("list", {"configurable": {"thread_id": thread_id}}):
+            before = each.parent_config["configurable"].get("checkpoint_id") if each.parent_config else None
+            parents[_spot_of(each)] = before
+            writes += len(each.pending_writes or ())
+        return Index({spot: id if (spot[0], id) in parents else None for spot, id in parents.items()}, writes)
+
+    def read_checkpoints(self, thread_id: str, spots: Iterable[Spot]) -> Iterator[StoredCheckpoint]:
+        """See `Reader.read_checkpoints`."""
+        for ns, id in spots:
+            asked = {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}
+            found: CheckpointTuple | None = self._call("get_tuple", {"configurable": asked})
+            if found is not None:
+                writes = _number_writes(found.pending_writes or ())
+                yield StoredCheckpoint((ns, id), dict(found.checkpoint), dict(found.metadata), writes)
+
+
+def _spot_of(found: CheckpointTuple) -> Spot:
+    place = found.config["configurable"]
+    return place.get("checkpoint_ns", ""), place["checkpoint_id"]
+
+
+def _number_writes(writes: Sequence[tuple[str, str, Any]]) -> list[StoredWrite]:
+    """Return writes with the numbers that LangGraph would give them, and with paths that keep their order."""
+    counts: dict[str, int] = {}
+    paths: dict[str, str] = {}
+    numbered = []
+    for task_id, channel, value in writes:
+        index = WRITES_IDX_MAP.get(channel)
+        if index is None:
+            index = counts[task_id] = counts.get(task_id, -1) + 1
+        path = paths.setdefault(task_id, f"{len(paths):08}")
+        numbered.append(StoredWrite(task_id, path, index, channel, value))
+    if [*paths] == sorted(paths):
+        return [StoredWrite(each.task_id, "", each.index, each.channel, each.value) for each in numbered]
+    return numbered

@@ -1,0 +1,199 @@
+"""`moving_from=`: each thread of an old store moves in at its first touch, while people go on working.
+
+A store stands around that of the backend. Before a verb that names a thread is carried out for the first time in this
+process, it sees that the thread has moved in, whoever asks: a run, a listing of its checkpoints, a fork. A thread that
+stands here already costs one look; the source is asked for no other. Of two threads or processes that touch at the same
+moment, one moves it (`langgraph.py`). What fails there is the error of whoever touched, and no run begins from nothing.
+
+To move is one request to a driver that stands around the backend's: it does all of it, blocking, or in a thread where
+a loop runs.
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.session import Session, run
+from langgraph_keel.engine.store import Store
+from langgraph_keel.moving.notes import MovedThread, find_note, note
+
+if TYPE_CHECKING:
+    from langgraph_keel.moving.sources import Source
+
+_KNOWN = 100_000
+"""Threads that a process remembers to have looked at."""
+_LOCKS = 64
+
+
+class Mover:
+    """Moves threads in, each once in this process. Any thread may call.
+
+    Args:
+        source: Where they come from.
+    """
+
+    session: Session
+    """On the store itself, as `langgraph.arriving` returns it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._locks = [Lock() for _ in range(_LOCKS)]
+
+    def open(self, session: Session, store: Store[Any, Any]) -> None:
+        """Begin to move threads into a store that none are moved into at their first touch."""
+        from langgraph_keel.moving.langgraph import arriving
+
+        self.session = arriving(replace(session, store=store))
+
+    def is_known(self, thread_id: str) -> bool:
+        """Return whether a thread was looked at in this process."""
+        return thread_id in self._known
+
+    def move(self, thread_id: str) -> None:
+        """See that a thread has moved in, if the source has it. Blocks."""
+        from langgraph_keel.moving.langgraph import allows_of, finish, move_thread
+
+        with self._locks[hash(thread_id) % _LOCKS]:
+            if self.is_known(thread_id):
+                return
+            session = self.session
+            noted = run(find_note(session, thread_id), session.driver)
+            is_here = noted is None and run(session.store.scan(Query(thread_id, limit=1)), session.driver)
+            if not (is_here or (noted and noted.is_whole)):
+                with self.source.open(allows_of(session)) as reader, reader.moment():
+                    index = reader.read_index(thread_id)
+                    if index.parents:
+                        run(note(session, thread_id, MovedThread(is_whole=False, fingerprint="")), session.driver)
+                        if not move_thread(session, reader, thread_id, index):
+                            finish(session, thread_id, index)
+            self._remember(thread_id)
+
+    def leave(self, thread_id: str) -> None:
+        """See that a thread which is to be deleted does not move in any more."""
+        with self._locks[hash(thread_id) % _LOCKS]:
+            noted = run(find_note(self.session, thread_id), self.session.driver)
+            if noted is None or not noted.is_whole:
+                run(note(self.session, thread_id, MovedThread(is_whole=True, fingerprint="")), self.session.driver)
+            self._remember(thread_id)
+
+    def _remember(self, thread_id: str) -> None:
+        self._known[thread_id] = None
+        while len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+
+
+class Move:
+    """The request to see to a thread, before anything else is done with it."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.run = act
+
+
+class MovingDriver:
+    """Carries out such requests, and sends all others on."""
+
+    def __init__(self, inner: Driver[Any, Any]) -> None:
+        self._inner = inner
+
+    def send(self, request: Any) -> Any:
+        """Move a thread in, or send."""
+        return request.run() if isinstance(request, Move) else self._inner.send(request)
+
+
+class AsyncMovingDriver:
+    """As `MovingDriver`, for a running loop."""
+
+    def __init__(self, inner: AsyncDriver[Any, Any]) -> None:
+        self._inner = inner
+
+    async def send(self, request: Any) -> Any:
+        """Move a thread in, or send."""
+        return await (to_thread(request.run) if isinstance(request, Move) else self._inner.send(request))
+
+
+def _touch(verb: str, thread_of: Callable[[Any], str | None]) -> Any:
+    """Return a verb of a store that sees to the thread which its first argument names."""
+
+    def touch(self: MovingStore, named: Any, *others: Any, **more: Any) -> Plan[Any]:
+        thread_id = thread_of(named)
+        if thread_id is not None:
+            yield from self.see_to(thread_id)
+        return (yield from getattr(self.inner, verb)(named, *others, **more))
+
+    return touch
+
+
+def _pass(verb: str) -> Any:
+    def pass_on(self: MovingStore, *given: Any, **more: Any) -> Any:
+        return getattr(self.inner, verb)(*given, **more)
+
+    return pass_on
+
+
+class MovingStore(Store[Any, Any]):
+    """A store into which threads move at their first touch.
+
+    Args:
+        inner: The store of the backend.
+        mover: Moves them.
+    """
+
+    def __init__(self, inner: Store[Any, Any], mover: Mover) -> None:
+        self.inner = inner
+        self._mover = mover
+
+    def see_to(self, thread_id: str) -> Plan[None]:
+        """See that a thread has moved in: no trip if it was looked at in this process."""
+        if not self._mover.is_known(thread_id):
+            yield Move(lambda: self._mover.move(thread_id))
+
+    write_entry = _touch("write_entry", lambda new: new.address.thread_id)
+    write_batch = _touch("write_batch", lambda address: address.thread_id)
+    read_entry = _touch("read_entry", lambda address: address.thread_id)
+    read_known = _touch("read_known", lambda address: address.thread_id)
+    scan = _touch("scan", lambda query: query.thread_id)
+    read_history = _touch("read_history", lambda address: address.thread_id)
+    read_graph = _touch("read_graph", lambda thread_id: thread_id)
+    remove_entries = _touch("remove_entries", lambda thread_id: thread_id)
+    remove_rows = _touch("remove_rows", lambda thread_id: thread_id)
+    swap_cell = _touch("swap_cell", lambda shelf: shelf.thread_id)
+    read_cells = _touch("read_cells", lambda shelf: shelf.thread_id)
+    list_cells = _touch("list_cells", lambda shelf: shelf.thread_id)
+    remove_cells = _touch("remove_cells", lambda shelf: shelf.thread_id)
+    list_writes = _touch("list_writes", lambda thread_id: thread_id)
+    list_kinds = _touch("list_kinds", lambda thread_id: thread_id)
+    replace_plain = _touch("replace_plain", lambda thread_id: thread_id)
+
+    def copy_thread(self, source: str, target: str, *others: Any, **more: Any) -> Plan[Any]:
+        """See `Store.copy_thread`: both move in first."""
+        yield from self.see_to(target)
+        yield from self.see_to(source)
+        return (yield from self.inner.copy_thread(source, target, *others, **more))
+
+    def delete_thread(self, thread_id: str, *others: Any, **more: Any) -> Plan[bool]:
+        """See `Store.delete_thread`: it does not move in any more."""
+        yield Move(lambda: self._mover.leave(thread_id))
+        return (yield from self.inner.delete_thread(thread_id, *others, **more))
+
+    # What names no thread, or was given what was read of one.
+    read_values = _pass("read_values")
+    find_runs = _pass("find_runs")
+    read_threads = _pass("read_threads")
+    show_threads = _pass("show_threads")
+    list_strays = _pass("list_strays")
+    delete_all = _pass("delete_all")
+    list_tenants = _pass("list_tenants")
+
+    def of_tenant(self, tenant: str) -> Store[Any, Any]:
+        """See `Store.of_tenant`: LangGraph's savers have no tenants, so nothing moves in there."""
+        return self.inner.of_tenant(tenant)

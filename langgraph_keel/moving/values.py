@@ -1,0 +1,144 @@
+"""Values as LangGraph's savers have stored them, decoded by LangGraph's own serializer; nothing is run that may not be.
+
+LangGraph's serializer calls whatever class a stored name stands for, or, told to be strict, returns the bare parts of
+an object and says so in a log. Here, all names in a value are looked at before anything is made of it: what may not be
+revived refuses the whole value, by name. What LangGraph itself cannot rebuild comes back as it would give it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ormsgpack
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from langgraph_keel._langgraph import SAFE_MSGPACK_TYPES
+from langgraph_keel.errors import CorruptStore, RefusedType
+
+Allows = Callable[[str, str], bool]
+"""Says whether values of a class, by its module and name, may be revived."""
+
+_NAMED, _METHOD, _SNAPSHOT = range(6), 3, 7
+"""The codes of LangGraph's extensions: those that begin with a class, that which calls a method of it, a snapshot."""
+_SAFE_METHOD = ("datetime", "datetime", "fromisoformat")
+_PICKLE = "a pickle, which runs whatever it says when it is read: Keel reads none. Store the thread again without one"
+_UNKNOWN = (
+    "stored by a serializer that is not LangGraph's own: pass a saver that has that serializer (serde=...), not a URL"
+)
+_UNNAMED = (
+    "not allowed here, as nothing names it: annotate the graph's state with it, or add it to types=[...] of the saver "
+    "(`--import MODULE` on the command line), as {}"
+)
+
+
+class StoredValues:
+    """Decodes values.
+
+    Args:
+        allows: Says which classes may be revived, besides plain data.
+    """
+
+    def __init__(self, allows: Allows) -> None:
+        self._allows = allows
+        self._known = {(module, name) for module, name in SAFE_MSGPACK_TYPES}
+        self._serializer = self._make_serializer()
+
+    def _make_serializer(self) -> JsonPlusSerializer:
+        paths = [(*module.split("."), name) for module, name in self._known]
+        return JsonPlusSerializer(allowed_msgpack_modules=self._known, allowed_json_modules=paths)
+
+    def load(self, kind: str | None, data: bytes | None, where: str) -> Any:
+        """Return a value.
+
+        Args:
+            kind: What LangGraph has called its encoding.
+            data: The bytes.
+            where: Where it stands, for errors.
+
+        Raises:
+            RefusedType: It holds a class that may not be revived, a pickle, or what another serializer has written.
+            CorruptStore: It does not decode.
+        """
+        if kind in ("msgpack", "json"):
+            self._check(kind, data or b"", where)
+        elif kind not in ("null", "bytes", "bytearray"):
+            raise RefusedType(str(kind), _PICKLE if kind == "pickle" else _UNKNOWN, where=where)
+        try:
+            return self._serializer.loads_typed((kind, data or b""))
+        except Exception as error:
+            raise _damaged(where, error) from error
+
+    def load_metadata(self, data: Any, where: str) -> dict[str, Any]:
+        """Return metadata that stand in a row as JSON.
+
+        Raises:
+            RefusedType: It is a pickle.
+            CorruptStore: It is no JSON object.
+        """
+        if isinstance(data, bytes) and data.startswith(b"\x80"):
+            raise RefusedType("pickle", _PICKLE, where=f"{where}, metadata")
+        try:
+            metadata = json.loads(data) if isinstance(data, str | bytes) else data
+        except ValueError as error:
+            raise _damaged(f"{where}, metadata", error) from error
+        if not isinstance(metadata, dict | None):
+            raise CorruptStore(f"{where}: its metadata are no JSON object")
+        return metadata or {}
+
+    def _check(self, kind: str, data: bytes, where: str) -> None:
+        try:
+            names = set(_names_in_msgpack(data) if kind == "msgpack" else _names_in_json(data))
+        except Exception as error:
+            raise _damaged(where, error) from error
+        if names <= self._known:
+            return
+        for name in sorted(names - self._known):
+            if not self._allows(*name):
+                shown = ".".join(name)
+                raise RefusedType(shown, _UNNAMED.format(shown), where=where)
+        self._known |= names
+        self._serializer = self._make_serializer()
+
+
+def _damaged(where: str, error: Exception) -> CorruptStore:
+    return CorruptStore(f"{where}: it does not decode: {type(error).__name__}: {error}")
+
+
+def _names_in_msgpack(data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the classes that a value names, at any depth."""
+    found: list[tuple[str, str]] = []
+
+    def look(code: int, packed: bytes) -> Any:
+        if code in _NAMED or code == _SNAPSHOT:
+            parts = _unpack(packed, look)
+            if code in _NAMED:
+                module, name = str(parts[0]), str(parts[1])
+                is_other = code == _METHOD and (module, name, parts[3]) != _SAFE_METHOD
+                found.append((module, f"{name}.{parts[3]}") if is_other else (module, name))
+        return _Part()
+
+    _unpack(data, look)
+    yield from found
+
+
+class _Part:
+    """Stands for an object while its names are looked at; it may be the key of a dict."""
+
+
+def _unpack(data: bytes, look: Callable[[int, bytes], Any]) -> Any:
+    return ormsgpack.unpackb(data, ext_hook=look, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def _names_in_json(data: bytes) -> Iterator[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+
+    def look(value: dict[str, Any]) -> dict[str, Any]:
+        if value.get("lc") == 2 and value.get("type") == "constructor" and value.get("id"):
+            *module, name = value["id"]
+            found.append((".".join(module), str(name)))
+        return value
+
+    json.loads(data, object_hook=look)
+    yield from found
