@@ -84,7 +84,9 @@ def test_every_moment_is_the_same_and_every_graph_goes_on(old: OldStore, saver: 
             for ns in {ns for ns, _ in moments}:
                 config = config_of(name, checkpoint_ns=ns)
                 there, here = other.get_tuple(config), saver.get_tuple(config)
-                assert there and here and as_plain(here) == as_plain(there)
+                assert there
+                assert here
+                assert as_plain(here) == as_plain(there)
             assert go_on(saver, name) == go_on(other, name), name
 
 
@@ -95,9 +97,9 @@ def test_questions_wait_and_are_answered_through_the_inbox(old_file: OldStore) -
         requests = saver.approvals.pending()
         assert sorted(each.value["question"] for each in requests) == ["first", "second"]
         for each in requests:
-            saver.approvals.decide(each.id, "answer", value="by hand", by="ada")
+            saver.approvals.answer(each.id, value="by hand", by="ada")
         resumed = old_graphs.asking(saver).invoke(saver.approvals.resume("asks"), config_of("asks"))
-        assert resumed["log"] == ["begin", "first: by hand", "second: by hand", "quick", "end"] or resumed["log"]
+        assert resumed["log"] == ["begin", "first: by hand", "quick", "second: by hand", "end"]
         assert saver.approvals.pending() == []
 
 
@@ -115,8 +117,8 @@ def test_whose_a_thread_is_comes_along(old_file: OldStore) -> None:
 
 def test_encrypted_and_for_a_tenant(old_file: OldStore, tmp_path: Path) -> None:
     write_scenes(old_file)
-    key = LocalKey.new("one")
-    with SqliteSaver(tmp_path / "new.db", encryption=Keyring(key)) as saver:
+    keyring = Keyring(LocalKey("one", bytes(range(32))))
+    with SqliteSaver(tmp_path / "new.db", encryption=keyring) as saver:
         tenant = saver.for_tenant("acme")
         assert tenant.import_from(old_file.url).threads == {"imported": len(SCENES)}
         assert list(saver.threads()) == []
@@ -171,9 +173,10 @@ def test_cut_off_between_its_name_and_the_note_it_is_completed(
 ) -> None:
     write_scenes(old_file, "asks")
     with MemorySaver() as saver:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(moving, "finish", _die)
-            saver.import_from(old_file.url)
+            with pytest.raises(KeyboardInterrupt):
+                saver.import_from(old_file.url)
         assert saver.approvals.pending() == []
         assert saver.import_from(old_file.url).threads == {"present": 1}
         assert len(saver.approvals.pending()) == 2
@@ -182,9 +185,10 @@ def test_cut_off_between_its_name_and_the_note_it_is_completed(
 def test_cut_off_while_it_is_put_nothing_is_left(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver() as saver:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(moving, "read_at", _die)
-            saver.import_from(old_file.url)
+            with pytest.raises(KeyboardInterrupt):
+                saver.import_from(old_file.url)
         assert list(saver.threads()) == []
         assert saver.import_from(old_file.url).threads == {"imported": 1}
 
@@ -287,7 +291,12 @@ def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
     with old.open() as other:
         sends = [Send("work", {"number": number}) for number in range(3)]
         first = {"v": 3, "id": "1ef4f797-8335-6428-8001-000000000001", "ts": "2024-05-04T06:32:42+00:00"}
-        empty: Any = {"channel_values": {}, "channel_versions": {"log": "1.1"}, "versions_seen": {}, "pending_sends": []}
+        empty: Any = {
+            "channel_values": {},
+            "channel_versions": {"log": "1.1"},
+            "versions_seen": {},
+            "pending_sends": [],
+        }
         meta: Any = {"source": "loop", "step": 0, "parents": {}}
         config = other.put(config_of("old", checkpoint_ns=""), {**first, **empty}, meta, {})
         other.put_writes(config, [("__pregel_tasks", send) for send in sends], "task-b", "path-1")
@@ -300,15 +309,16 @@ def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
     assert found.checkpoint["channel_versions"]["__pregel_tasks"] == "1.1"
 
 
+@pytest.mark.filterwarnings("ignore:.*ShallowPostgresSaver.*:DeprecationWarning")
 def test_the_shallow_saver_of_postgres(request: pytest.FixtureRequest, tmp_path: Path, saver: KeelSaver) -> None:
     needing("postgres", request)
     with old_store("postgres", tmp_path) as old:
-        with pytest.warns(DeprecationWarning), ShallowPostgresSaver.from_conn_string(old.url) as other:
+        with ShallowPostgresSaver.from_conn_string(old.url) as other:
             other.setup()
             for name in ("chat", "asks"):
                 SCENES[name][0](other, name)
         assert saver.import_from(old.url).threads == {"imported": 2}
-        with pytest.warns(DeprecationWarning), ShallowPostgresSaver.from_conn_string(old.url) as other:
+        with ShallowPostgresSaver.from_conn_string(old.url) as other:
             for name in ("chat", "asks"):
                 assert SCENES[name][1](saver, name) == SCENES[name][1](other, name)
 
@@ -320,14 +330,22 @@ def test_the_greatest_id_is_the_latest_though_its_children_have_smaller_ones(old
     with old.open() as other:
         config = config_of("clock", checkpoint_ns="")
         for step, each in enumerate(ids):
-            begun: Any = {"v": 4, "id": each, "ts": "", "channel_values": {"n": step}, "channel_versions": {"n": step + 1}}
+            begun: Any = {
+                "v": 4,
+                "id": each,
+                "ts": "",
+                "channel_values": {"n": step},
+                "channel_versions": {"n": step + 1},
+            }
             meta: Any = {"source": "loop", "step": step, "parents": {}}
             config = other.put(config, {**begun, "versions_seen": {}}, meta, {"n": step + 1})
             other.put_writes(config, [("n", step)], f"task-{step}", "")
         assert saver.import_from(old.url).failed == {}
         assert moments_of(saver, "clock") == moments_of(other, "clock")
         there, here = other.get_tuple(config_of("clock")), saver.get_tuple(config_of("clock"))
-        assert there and here and as_plain(here) == as_plain(there)
+        assert there
+        assert here
+        assert as_plain(here) == as_plain(there)
         assert here.checkpoint["id"] == ids[1]
 
 
@@ -339,8 +357,6 @@ class Order:
     """A class that LangGraph revives by its name."""
 
     number: int
-
-
 
     pass
 

@@ -34,7 +34,9 @@ class OldStore:
     def open(self) -> Iterator[BaseCheckpointSaver[Any]]:
         """Open it with LangGraph's own saver."""
         opened: AbstractContextManager[Any] = (
-            SqliteSaver.from_conn_string(self.path) if self.kind == "sqlite" else PostgresSaver.from_conn_string(self.url)
+            SqliteSaver.from_conn_string(self.path)
+            if self.kind == "sqlite"
+            else PostgresSaver.from_conn_string(self.url)
         )
         with opened as saver:
             saver.setup()
@@ -53,7 +55,9 @@ class OldStore:
                 return [saver.conn.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall() for table in tables]
         with psycopg.connect(self.url) as connection:
             names = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
-            return [connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3, 4".encode()).fetchall() for name in names]
+            return [
+                connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3, 4".encode()).fetchall() for name in names
+            ]
 
 
 @contextmanager

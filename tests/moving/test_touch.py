@@ -1,0 +1,312 @@
+"""`moving_from=`: threads move in one by one, while people go on with them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import old_graphs
+import pytest
+from langchain_core.messages import HumanMessage
+from old_graphs import SCENES, config_of
+from old_stores import OldStore, old_store
+from places import Place, file_place, files_place, postgres_place, redis_place
+from savers import BACKENDS, needing
+from tiers import sized
+
+from langgraph_keel import (
+    InvalidInput,
+    KeelSaver,
+    Keyring,
+    LocalKey,
+    MemorySaver,
+    NotFound,
+    RefusedType,
+    SqliteSaver,
+    StoreUnavailable,
+    open_saver,
+)
+from langgraph_keel.moving.touch import Mover, MovingStore
+
+Opener = Callable[..., KeelSaver]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OldStore]:
+    needing(request.param, request)
+    with old_store(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def old_file(tmp_path: Path) -> Iterator[OldStore]:
+    with old_store("sqlite", tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(params=BACKENDS)
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """What opens a saver on an empty store, with options."""
+    if request.param == "memory":
+        return MemorySaver
+    if request.param == "sqlite":
+        return file_place(tmp_path).open
+    if request.param == "files":
+        return files_place(tmp_path).open
+    needing(request.param, request)
+    if request.param == "postgres":
+        return postgres_place(request.getfixturevalue("postgres_url")).open
+    return redis_place(request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix")).open
+
+
+def write_scenes(old: OldStore, *names: str) -> None:
+    with old.open() as saver:
+        for name in names or SCENES:
+            SCENES[name][0](saver, name)
+
+
+def test_each_thread_moves_when_it_is_touched_and_goes_on(old: OldStore, opener: Opener) -> None:
+    write_scenes(old)
+    before = old.dump()
+    with opener(moving_from=old.url) as saver:
+        for done, (name, (_, go_on)) in enumerate(SCENES.items(), 1):
+            found = go_on(saver, name)
+            assert {info.thread_id for info in saver.threads()} == {*list(SCENES)[:done]}
+            assert old.dump() == before
+            with old.open() as other:
+                assert go_on(other, name) == found
+            before = old.dump()
+        report = saver.import_from(old.url)
+        assert report.threads == {"failed": len(SCENES)}  # each went on in both
+
+
+async def test_where_a_loop_runs(old_file: OldStore, opener: Opener) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write_scenes, old_file, "chat", "asks").result()
+    async with opener(moving_from=old_file.url) as saver:
+        graph = old_graphs.chat(saver)
+        begin: Any = {"messages": [("user", "one more")]}
+        found = await graph.ainvoke(begin, config_of("chat"))
+        assert [each.content for each in found["messages"]][-2:] == ["one more", "answer 7"]
+        assert [each.thread_id async for each in saver.athreads()] == ["chat"]
+        assert len([each async for each in saver.alist(config_of("asks"))]) == 2
+        assert len(await saver.approvals.apending()) == 2
+
+
+TOUCHES: dict[str, Callable[[KeelSaver], object]] = {
+    "list": lambda saver: list(saver.list(config_of("chat"))),
+    "get_tuple": lambda saver: saver.get_tuple(config_of("chat")),
+    "timeline": lambda saver: saver.timeline("chat"),
+    "copy": lambda saver: saver.copy_thread("chat", "copied"),
+    "fork": lambda saver: saver.timeline("chat")[2].fork("forked"),
+    "history": lambda saver: list(old_graphs.chat(saver).get_state_history(config_of("chat"))),
+    "where": lambda saver: saver.where("chat"),
+    "update": lambda saver: old_graphs.chat(saver).update_state(config_of("chat"), {"messages": [("user", "by hand")]}),
+    "prune": lambda saver: saver.prune(["chat"]),
+}
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_whatever_touches_it_first(old_file: OldStore, touch: str) -> None:
+    write_scenes(old_file, "chat", "asks")
+    with MemorySaver(moving_from=old_file.url) as saver:
+        TOUCHES[touch](saver)
+        found = saver.get_tuple(config_of("chat"))
+        assert found is not None
+        assert len(found.checkpoint["channel_values"]["messages"]) >= 6
+        assert "asks" not in {info.thread_id for info in saver.threads()}
+
+
+def test_a_put_without_a_read_does_not_begin_the_thread_anew(old_file: OldStore, opener: Opener) -> None:
+    write_scenes(old_file, "chat")
+    with old_file.open() as other:
+        found = other.get_tuple(config_of("chat"))
+        assert found
+    with opener(moving_from=old_file.url) as saver:
+        new: Any = {**found.checkpoint, "id": "ffffffff-0000-6000-8000-000000000001"}
+        saver.put(found.config, new, {"source": "loop", "step": 99, "parents": {}}, {})
+        assert len(list(saver.list(config_of("chat")))) == 10
+        latest = saver.get_tuple(config_of("chat"))
+        assert latest and latest.parent_config
+        assert latest.parent_config["configurable"]["checkpoint_id"] == found.checkpoint["id"]
+
+
+def test_new_threads_are_as_ever(old_file: OldStore, opener: Opener) -> None:
+    write_scenes(old_file, "chat")
+    with opener(moving_from=old_file.url) as saver:
+        old_graphs.talk(saver, "new", 2)
+        assert [info.thread_id for info in saver.threads()] == ["new"]
+        assert old_graphs.go_on_talking(saver, "new")[-1] == ("ai", "answer 5")
+
+
+def test_what_is_deleted_does_not_come_back(old_file: OldStore, opener: Opener) -> None:
+    write_scenes(old_file, "chat", "asks")
+    with opener(moving_from=old_file.url) as saver:
+        saver.get_tuple(config_of("chat"))
+        saver.delete_thread("chat")
+        saver.delete_thread("asks")  # before it was touched
+        assert saver.get_tuple(config_of("chat")) is None
+        assert saver.get_tuple(config_of("asks")) is None
+        assert saver.import_from(old_file.url).threads == {"deleted": 2}
+
+
+def test_in_another_process_neither(old_file: OldStore, tmp_path: Path) -> None:
+    write_scenes(old_file, "chat", "asks")
+    for touch in (lambda saver: saver.get_tuple(config_of("chat")), lambda saver: saver.delete_thread("chat")):
+        with SqliteSaver(tmp_path / "new.db", moving_from=old_file.url) as saver:
+            touch(saver)
+    with SqliteSaver(tmp_path / "new.db", moving_from=old_file.url) as saver:
+        assert saver.get_tuple(config_of("chat")) is None
+        assert saver.get_tuple(config_of("asks")) is not None
+
+
+def test_encrypted(old_file: OldStore, tmp_path: Path) -> None:
+    write_scenes(old_file)
+    keyring = Keyring(LocalKey("one", bytes(range(32))))
+    with SqliteSaver(tmp_path / "new.db", moving_from=old_file.url, encryption=keyring) as saver:
+        with old_file.open() as other:
+            for name, (_, go_on) in SCENES.items():
+                assert go_on(saver, name) == go_on(other, name)
+        assert saver.master_keys().is_current
+        assert [finding for finding in saver.check() if finding.kind != "harmless"] == []
+    assert b"question 0" not in (tmp_path / "new.db").read_bytes()
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_cannot_be_read_is_no_empty_thread(tmp_path: Path) -> None:
+    """The run fails: it must not begin anew, and put that in the place of a conversation."""
+    for url, error in (
+        ("postgresql://ada:s3cret@127.0.0.1:1/db", StoreUnavailable),
+        (f"sqlite:///{tmp_path}/nowhere.db", NotFound),
+    ):
+        with MemorySaver(moving_from=url) as saver:
+            for _ in range(2):
+                with pytest.raises(error) as raised:
+                    old_graphs.talk(saver, "t", 1)
+                assert "s3cret" not in str(raised.value)
+            assert list(saver.threads()) == []
+
+
+def test_a_thread_that_cannot_be_read_is_named(old_file: OldStore) -> None:
+    class Made:
+        pass
+
+    write_scenes(old_file, "chat")
+    import sqlite3
+
+    with sqlite3.connect(old_file.path) as connection:
+        connection.execute("UPDATE checkpoints SET type = 'pickle'")
+    connection.close()
+    with MemorySaver(moving_from=old_file.url) as saver:
+        with pytest.raises(RefusedType, match="thread 'chat'"):
+            old_graphs.go_on_talking(saver, "chat")
+        assert list(saver.threads()) == []
+
+
+def test_options_that_do_not_go_together(old_file: OldStore, tmp_path: Path) -> None:
+    write_scenes(old_file, "chat")
+    with pytest.raises(InvalidInput, match="import_from"):
+        MemorySaver(moving_from=old_file.url, tenants="required")
+    old_graphs.talk(SqliteSaver(tmp_path / "new.db"), "t", 1)
+    with pytest.raises(InvalidInput, match="a saver that may write"):
+        open_saver(f"sqlite:///{tmp_path}/new.db", read_only=True, moving_from=old_file.url)
+    for wrong in ("redis://host", 3, MemorySaver()):
+        with pytest.raises(InvalidInput):
+            MemorySaver(moving_from=wrong)  # type: ignore[arg-type]
+    with MemorySaver(moving_from=old_file.url) as saver:
+        assert saver.for_tenant("acme").get_tuple(config_of("chat")) is None
+        assert saver.for_tenant("acme").import_from(old_file.url).threads == {"imported": 1}
+        assert list(saver.threads()) == []
+
+
+def test_what_nobody_uses_costs_nothing(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_scenes(old_file, "chat")
+    with MemorySaver() as saver:
+        assert not isinstance(saver.engine.session.store, MovingStore)
+    with MemorySaver(moving_from=old_file.url) as saver:
+        saver.get_tuple(config_of("chat"))
+        monkeypatch.setattr(Mover, "move", None)  # once touched, nothing is asked any more
+        old_graphs.go_on_talking(saver, "chat")
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+CHILD = """
+import sys
+import old_graphs
+from langgraph_keel import open_saver
+url, old, options, *names = eval(sys.argv[1])
+with open_saver(url, moving_from=old, **options) as saver:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for name in names:
+        found = saver.get_tuple(old_graphs.config_of(name))
+        print(name, len(found.checkpoint["channel_values"]["messages"]), len(list(saver.list(old_graphs.config_of(name)))))
+"""
+
+
+def test_processes_that_touch_at_once_move_each_thread_once(old_file: OldStore, place: Place) -> None:
+    names = [f"talk {number}" for number in range(4)]
+    with old_file.open() as other:
+        for name in names:
+            old_graphs.talk(other, name, 2)
+    with place.open():
+        pass
+    given = repr((place.url, old_file.url, dict(place.options), *names))
+    children = [
+        subprocess.Popen([sys.executable, "-c", CHILD, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdout
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
+        told, _ = child.communicate(timeout=120)
+        assert child.returncode == 0
+        assert told.splitlines() == [f"{name} 4 6" for name in names]
+    with place.open() as saver:
+        assert {info.thread_id for info in saver.threads()} == {*names}
+        assert saver.import_from(old_file.url).threads == {"present": len(names)}
+    place.check()
+
+
+def test_clients_go_on_while_the_rest_is_fetched(old: OldStore, opener: Opener) -> None:
+    """No turn fails, and none is lost."""
+    clients, turns, idle = sized(4, 8, 20), 3, sized(6, 30, 200)
+    with old.open() as other:
+        for number in range(clients):
+            old_graphs.talk(other, f"client {number}", 1)
+        for number in range(idle):
+            old_graphs.talk(other, f"idle {number}", 1)
+    with opener(moving_from=old.url) as saver:
+        graph, begin = old_graphs.chat(saver), threading.Barrier(clients + 1)
+
+        def talk(number: int) -> list[Any]:
+            begin.wait()
+            for turn in range(turns):
+                said: Any = {"messages": [HumanMessage(f"{number}: {turn}")]}
+                graph.invoke(said, config_of(f"client {number}"))
+            return [each.content for each in graph.get_state(config_of(f"client {number}")).values["messages"]]
+
+        with ThreadPoolExecutor(clients) as pool:
+            talks = [pool.submit(talk, number) for number in range(clients)]
+            begin.wait()
+            report = saver.import_from(old.url)
+            for number, each in enumerate(talks):
+                said = each.result()
+                assert [text for text in said if ": " in text] == [f"{number}: {turn}" for turn in range(turns)]
+                assert said[0] == "question 0"
+        assert report.failed == {}
+        assert saver.import_from(old.url).threads == {"present": clients + idle}
+        assert len(list(saver.threads())) == clients + idle
