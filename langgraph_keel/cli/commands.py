@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from importlib import import_module
 from inspect import getdoc
+from keyword import iskeyword
 from typing import Any
 
 import typer
@@ -83,6 +84,9 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "The store": {
+        "import": (
+            "Move threads in from the store of one of LangGraph's own savers, each compared with what it was there."
+        ),
         "tenants": "List the tenants that have something in a store.",
         "info": "Show what a store is and holds: backend, format, durability, size, threads, what waits.",
         "check": "Read all that is stored, and say what is not as it was written. Changes nothing.",
@@ -110,6 +114,7 @@ _NAMES = {
     "retention": ("prune", "delete", "erase", "reclaim", "retention"),
     "admin": ("tenants", "info", "check", "repair", "schema"),
     "keys": ("keys",),
+    "moving": ("import",),
     "upgrades": ("doctor", "upgrade"),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
@@ -119,7 +124,7 @@ _WITH_MOMENTS = {"diff", "rewind", "fork", "label"}
 
 def find_command(name: str) -> Any:
     """Return the function behind a command, or the `Typer` of a group of commands."""
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_MODULES[name]), f"{name}_" if iskeyword(name) else name)
 
 
 def load_command(name: str) -> Any:
@@ -132,7 +137,7 @@ def load_command(name: str) -> Any:
     else:
         summary, example = _split_example(found)
         settings = {"ignore_unknown_options": name in _WITH_MOMENTS}
-        holder.command(help=summary, epilog=example, context_settings=settings)(found)
+        holder.command(name, help=summary, epilog=example, context_settings=settings)(found)
     command = get_group(holder).commands[name]
     for each in (command, *getattr(command, "commands", {}).values()):
         hide_types(each)

@@ -161,12 +161,28 @@ PATIENCE = 0.5
 
 
 @contextmanager
-def bar(what: str, *, quiet: bool = False) -> Iterator[Tell]:
-    """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def bar(what: str, *, quiet: bool = False, speed: bool = False) -> Iterator[Tell]:
+    """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`.
+
+    Args:
+        what: What goes on.
+        quiet: Whether to show nothing.
+        speed: Whether to show how fast it goes as well, and how long the rest will take.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     errors = console(stderr=True, quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    if speed:
+        columns += [TaskProgressColumn(text_format="", show_speed=True), TextColumn("rest"), TimeRemainingColumn()]
     shown = Progress(*columns, console=errors, transient=True)
     task, begun = shown.add_task(what, total=None), monotonic()
 

@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel.cli.history import MOMENT, check_thread, config_of, moment_of, open_timeline
+from langgraph_keel.cli.moving import export_to_langgraph
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -258,6 +259,15 @@ Label = Annotated[
 Threads = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Write at most this many.")]
 MinCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at least this.")]
+ToLangGraph = Annotated[
+    str | None,
+    typer.Option(
+        "--to-langgraph",
+        metavar="TARGET",
+        help="Write the threads to LangGraph's own saver at `sqlite:///new.db`, or `postgresql://...`.",
+    ),
+]
+_UNSAID = (None, False, None, None, None, None, "messages", None)
 MaxCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at most this.")]
 
 
@@ -309,16 +319,25 @@ def export(
     max_cost: MaxCost = None,
     channel: Channel = "messages",
     limit: Limit = None,
+    to_langgraph: ToLangGraph = None,
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
     """Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome.
 
     One thread a line, one in memory at a time. What cannot be read is named on standard error, the rest is written,
-    and the status is 1. With --json and a file, a report goes to standard output.
+    and the status is 1. With --json and a file, a report goes to standard output. With --to-langgraph, all that is in
+    the threads goes to the store of one of LangGraph's own savers instead, which then goes on with them.
 
     Example: `keel export --label good --output good.jsonl`
     """
+    if to_langgraph is not None:
+        if (output, overwrite, model, label, min_cost, max_cost, channel, limit) != _UNSAID:
+            raise InvalidInput(
+                "--to-langgraph writes whole threads: besides it, only --thread, --import and --json count"
+            )
+        export_to_langgraph(url, to_langgraph, threads, imports, json)
+        return
     output = None if output is not None and _is_stdout(output) else output
     if json and output is None:
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")

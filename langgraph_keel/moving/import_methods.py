@@ -58,7 +58,7 @@ class ImportMethods(EngineSaver):
             AccessDenied: The source's server refuses the user.
             StoreError: A store failed; what is done stays.
         """
-        return self._import(source, threads, dry_run, on_progress, None, lambda: False)
+        return self._move_in(source, threads, dry_run, on_progress, None, lambda: False)
 
     async def aimport_from(
         self,
@@ -75,11 +75,11 @@ class ImportMethods(EngineSaver):
         call = _call_in(asyncio.get_running_loop(), source) if isinstance(source, BaseCheckpointSaver) else None
         cut_off = Event()
         try:
-            return await to_thread(self._import, source, threads, dry_run, on_progress, call, cut_off.is_set)
+            return await to_thread(self._move_in, source, threads, dry_run, on_progress, call, cut_off.is_set)
         finally:
             cut_off.set()
 
-    def _import(
+    def _move_in(
         self,
         source: SourceLike,
         threads: Iterable[str] | None,
@@ -130,7 +130,7 @@ class ImportMethods(EngineSaver):
             AccessDenied: The target's server refuses the user.
             StoreError: A store failed; what is done stays.
         """
-        return self._export(target, threads, on_progress, None)
+        return self._move_out(target, threads, on_progress, None)
 
     async def aexport_to(
         self,
@@ -141,9 +141,9 @@ class ImportMethods(EngineSaver):
     ) -> ExportReport:
         """As `export_to`, asynchronously: of a saver object, the asynchronous methods are used."""
         call = _call_in(asyncio.get_running_loop(), target) if isinstance(target, BaseCheckpointSaver) else None
-        return await to_thread(self._export, target, threads, on_progress, call)
+        return await to_thread(self._move_out, target, threads, on_progress, call)
 
-    def _export(
+    def _move_out(
         self, target: SourceLike, threads: Iterable[str] | None, on_progress: Progress | None, call: Call | None
     ) -> ExportReport:
         from langgraph_keel.moving.export import export_threads, open_target

@@ -460,7 +460,7 @@ def test_sources_that_are_none(tmp_path: Path, old_file: OldStore) -> None:
             with sqlite3.connect(other) as connection:
                 connection.execute(f"CREATE TABLE checkpoints ({columns})")
             connection.close()
-            with pytest.raises(InvalidInput, match="thread_ts|another program"):
+            with pytest.raises(InvalidInput, match=r"thread_ts|another program"):
                 saver.import_from(other)
 
 

@@ -132,7 +132,8 @@ def test_a_put_without_a_read_does_not_begin_the_thread_anew(old_file: OldStore,
         saver.put(found.config, new, {"source": "loop", "step": 99, "parents": {}}, {})
         assert len(list(saver.list(config_of("chat")))) == 10
         latest = saver.get_tuple(config_of("chat"))
-        assert latest and latest.parent_config
+        assert latest
+        assert latest.parent_config
         assert latest.parent_config["configurable"]["checkpoint_id"] == found.checkpoint["id"]
 
 
@@ -248,7 +249,8 @@ with open_saver(url, moving_from=old, **options) as saver:
     sys.stdin.readline()
     for name in names:
         found = saver.get_tuple(old_graphs.config_of(name))
-        print(name, len(found.checkpoint["channel_values"]["messages"]), len(list(saver.list(old_graphs.config_of(name)))))
+        messages, moments = found.checkpoint["channel_values"]["messages"], saver.list(old_graphs.config_of(name))
+        print(name, len(messages), len(list(moments)))
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.messages import AIMessage
@@ -150,10 +151,8 @@ def failing(saver: Saver, *, heals: bool = False) -> Any:
 
 
 def fail(saver: Saver, thread_id: str) -> None:
-    try:
+    with suppress(ValueError):
         failing(saver).invoke({"log": ["begin"]}, config_of(thread_id))
-    except ValueError:
-        pass
 
 
 def heal(saver: Saver, thread_id: str) -> Any:

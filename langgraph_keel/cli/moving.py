@@ -1,0 +1,110 @@
+"""`keel import`: threads of LangGraph's own savers, moved in. `keel export --to-langgraph`: and out again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Url, check_store, open_store
+from langgraph_keel.cli.output import bar, console, print_json
+from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.errors import NotFound
+from langgraph_keel.opening import import_classes
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Where the threads are: `sqlite:///old.db`, the path of such a file, or `postgresql://...`. It is only "
+        "read.",
+    ),
+]
+These = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and decode all of it, and write nothing.")]
+
+
+def import_(
+    source: Source,
+    url: Url = DEFAULT_URL,
+    threads: These = None,
+    dry_run: DryRun = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """Move threads in from the store of one of LangGraph's own savers, each compared with what it was there.
+
+    Safe while people go on (`moving_from=`), and to begin again: what is here is passed over. The exit status is 1 if a
+    thread could not be moved.
+
+    Example: `keel import old.db --url postgresql://localhost/agents`
+    """
+    is_there = not dry_run or _is_there(url)
+    with (
+        open_store(
+            url if is_there else "memory:", types=_types(imports), **({"read_only": True} if dry_run else {})
+        ) as saver,
+        bar("Moving threads", quiet=json, speed=True) as tell,
+    ):
+        report = saver.import_from(source, threads, dry_run=dry_run, on_progress=tell)
+    if json:
+        print_json(report.to_dict())
+    else:
+        done = "would be moved" if dry_run else "moved"
+        _tell(
+            report.threads,
+            {"imported": f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID,
+            report.failed,
+        )
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def export_to_langgraph(
+    url: str, target: str, threads: list[str] | None, imports: list[str] | None, json: bool
+) -> None:
+    """Write threads into the store of one of LangGraph's savers."""
+    check_store(url)
+    with (
+        open_store(url, read_only=True, types=_types(imports)) as saver,
+        bar("Writing threads", quiet=json, speed=True) as tell,
+    ):
+        report = saver.export_to(target, threads, on_progress=tell)
+    if json:
+        print_json(report.to_dict())
+    else:
+        words = {"exported": f"written ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID
+        _tell(report.threads, words, report.failed)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+_SAID = {
+    "updated": "brought up to date",
+    "present": "there already",
+    "deleted": "deleted here since they were moved, and left so",
+    "failed": "left as they are",
+}
+
+
+def _tell(counts: Counter[str], words: Mapping[str, str], failed: Mapping[str, str]) -> None:
+    lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
+    console().print(Text("\n".join(lines) or "There are no threads."), soft_wrap=True)
+    for thread, reason in failed.items():
+        console().print(Text.assemble(("! ", "red"), (plain(thread), "bold"), f"  {plain(reason)}"), soft_wrap=True)
+
+
+def _types(imports: list[str] | None) -> list[type] | None:
+    found: list[Any] = [cls for module in imports or () for cls in import_classes(module, "--import")]
+    return found or None
+
+
+def _is_there(url: str) -> bool:
+    try:
+        check_store(url)
+    except NotFound:
+        return False
+    return True
