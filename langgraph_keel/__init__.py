@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
     from langgraph_keel.keys.methods import MasterKeys, Migrated, Renewed
+    from langgraph_keel.moving.export import ExportReport
+    from langgraph_keel.moving.langgraph import ImportReport
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
@@ -127,6 +129,8 @@ _NAMES = {
     "history.timeline": ("Timeline",),
     "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
     "keys.methods": ("MasterKeys", "Migrated", "Renewed"),
+    "moving.export": ("ExportReport",),
+    "moving.langgraph": ("ImportReport",),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
     "provenance.drift": ("Change", "DriftReport"),
@@ -194,8 +198,10 @@ __all__ = [
     "DriftWarning",
     "DurabilityWarning",
     "Edit",
+    "ExportReport",
     "FileSaver",
     "FoundMessage",
+    "ImportReport",
     "InvalidConfig",
     "InvalidInput",
     "KeelCache",

@@ -6,11 +6,13 @@ Unpack[SaverOptions]`), so that an editor completes them and mypy checks them. T
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from inspect import Parameter, signature
 from typing import Any, TypedDict
 
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume
@@ -192,6 +194,10 @@ def _is_list_of_hooks(value: object) -> bool:
     return isinstance(value, Sequence) and all(isinstance(each, Hook) for each in value)
 
 
+def _is_source(value: object) -> bool:
+    return isinstance(value, str | os.PathLike | BaseCheckpointSaver)
+
+
 def _is_client(value: object) -> bool:
     return value is None or (callable(getattr(value, "execute_command", None)) and not isinstance(value, type))
 
@@ -212,6 +218,10 @@ _RULES: Mapping[str, _Rule] = {
     "memo_bytes": _BYTES,
     "encryption": ("a Keyring, or None", lambda value: isinstance(value, Keyring | None)),
     "tenants": ("'allowed' or 'required'", lambda value: value in ("allowed", "required")),
+    "moving_from": (
+        "a URL, a path or a saver of LangGraph's, or None",
+        lambda value: value is None or _is_source(value),
+    ),
     "extra_hooks": ("a list of hooks, objects of subclasses of Hook", _is_list_of_hooks),
     # of more than one backend
     "timeout": _TIMEOUT,

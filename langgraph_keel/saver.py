@@ -206,6 +206,7 @@ class KeelSaver(
                 "memo_entries": memo_entries,
                 "memo_bytes": memo_bytes,
                 "extra_hooks": extra_hooks,
+                "moving_from": moving_from,
                 "encryption": encryption,
                 "tenants": tenants,
             }

@@ -14,6 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from cli_threads import COMMANDS
 from golden import kinds, loaded, story
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
+from old_graphs import talk
 from typer.testing import CliRunner
 
 from langgraph_keel import Keyring, Retention, open_saver
@@ -95,6 +97,9 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     sealed = ("--url", f"sqlite:///{directory / 'sealed.db'}")
     with open_saver(sealed[1], encryption=Keyring(*parse_keys(KEYS, "KEYS"))) as saver:
         saver.label(saver.put(story.config("t", checkpoint_ns=""), story.checkpoint(1, {}), {}, {}), "named")
+    old = str(directory / "langgraph.db")
+    with LangGraphSaver.from_conn_string(old) as other:
+        talk(other, "old", 1)
     return {
         "threads": ("threads", *store),
         "tenants": ("tenants", *store),
@@ -111,7 +116,18 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "provenance": ("provenance", "chat", *store),
         "archive": ("archive", "summarized", *store),
         "archive search": ("archive", "summarized", "--search", "question", *store),
+        "import, only shown": ("import", old, "--dry-run", "--url", f"sqlite:///{directory / 'moved.db'}"),
+        "import": ("import", old, "--url", f"sqlite:///{directory / 'moved.db'}"),
         "export": ("export", "--output", str(directory / "export.jsonl"), *store),
+        "export to langgraph": (
+            "export",
+            "--to-langgraph",
+            old,
+            "--thread",
+            "old",
+            "--url",
+            f"sqlite:///{directory / 'moved.db'}",
+        ),
         "schema": ("schema", *store),
         "tools": ("tools", *store),
         "tools of a thread": ("tools", "died", *store),
