@@ -195,7 +195,7 @@ def _is_list_of_hooks(value: object) -> bool:
 
 
 def _is_source(value: object) -> bool:
-    return isinstance(value, str | os.PathLike | BaseCheckpointSaver)
+    return isinstance(value, str | os.PathLike | BaseCheckpointSaver | None)
 
 
 def _is_client(value: object) -> bool:
@@ -218,10 +218,7 @@ _RULES: Mapping[str, _Rule] = {
     "memo_bytes": _BYTES,
     "encryption": ("a Keyring, or None", lambda value: isinstance(value, Keyring | None)),
     "tenants": ("'allowed' or 'required'", lambda value: value in ("allowed", "required")),
-    "moving_from": (
-        "a URL, a path or a saver of LangGraph's, or None",
-        lambda value: value is None or _is_source(value),
-    ),
+    "moving_from": ("a URL, a path, a saver of LangGraph's, or None", _is_source),
     "extra_hooks": ("a list of hooks, objects of subclasses of Hook", _is_list_of_hooks),
     # of more than one backend
     "timeout": _TIMEOUT,

@@ -23,6 +23,7 @@ from langgraph.graph import START, StateGraph
 from old_graphs import SCENES, config_of
 from old_stores import OldStore, old_store
 from savers import needing
+from tiers import sized
 
 from langgraph_keel import (
     AccessDenied,
@@ -88,6 +89,22 @@ def test_every_moment_is_the_same_and_every_graph_goes_on(old: OldStore, saver: 
                 assert here
                 assert as_plain(here) == as_plain(there)
             assert go_on(saver, name) == go_on(other, name), name
+
+
+def test_a_store_of_many_threads(old: OldStore, tmp_path: Path) -> None:
+    """Every moment is the same, and every graph goes on."""
+    kinds = [*SCENES]
+    threads = {f"{kinds[number % len(kinds)]} {number}": number % len(kinds) for number in range(sized(7, 28, 2_000))}
+    with old.open() as other:
+        for name, kind in threads.items():
+            SCENES[kinds[kind]][0](other, name)
+    with SqliteSaver(tmp_path / "new.db") as saver:
+        assert saver.import_from(old.url).threads == {"imported": len(threads)}
+        with old.open() as other:
+            for name, kind in threads.items():
+                assert moments_of(saver, name) == moments_of(other, name)
+                assert SCENES[kinds[kind]][1](saver, name) == SCENES[kinds[kind]][1](other, name)
+        assert [finding for finding in saver.check() if finding.kind != "harmless"] == []
 
 
 def test_questions_wait_and_are_answered_through_the_inbox(old_file: OldStore) -> None:

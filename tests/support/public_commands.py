@@ -100,6 +100,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     old = str(directory / "langgraph.db")
     with LangGraphSaver.from_conn_string(old) as other:
         talk(other, "old", 1)
+    moved = f"sqlite:///{directory / 'moved.db'}"
     return {
         "threads": ("threads", *store),
         "tenants": ("tenants", *store),
@@ -116,8 +117,8 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "provenance": ("provenance", "chat", *store),
         "archive": ("archive", "summarized", *store),
         "archive search": ("archive", "summarized", "--search", "question", *store),
-        "import, only shown": ("import", old, "--dry-run", "--url", f"sqlite:///{directory / 'moved.db'}"),
-        "import": ("import", old, "--url", f"sqlite:///{directory / 'moved.db'}"),
+        "import, only shown": ("import", old, "--dry-run", "--url", moved),
+        "import": ("import", old, "--url", moved),
         "export": ("export", "--output", str(directory / "export.jsonl"), *store),
         "export to langgraph": (
             "export",
@@ -126,7 +127,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
             "--thread",
             "old",
             "--url",
-            f"sqlite:///{directory / 'moved.db'}",
+            moved,
         ),
         "schema": ("schema", *store),
         "tools": ("tools", *store),
