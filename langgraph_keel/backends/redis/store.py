@@ -143,8 +143,8 @@ def _read_members(
 ) -> StorePlan[Request, Replies, list[bytes]]:
     """Read members of all buckets, or of those threads that can be found by some marks, last activity first.
 
-    From after one on; perhaps more than asked for. Each bucket is asked for about its share, as names are spread evenly;
-    those that may have more of the page are asked again, which of 50 threads happens in one list of a hundred.
+    From after one on; perhaps more than asked for. Each bucket is asked for about its share, as names are spread
+    evenly; those that may have more of the page are asked again, which of 50 threads happens in one list of a hundred.
     """
     part = limit if limit == ALL else min(limit, SHARE + limit // 64)
     asked, found = dict.fromkeys(BUCKETS, after), list[bytes]()
