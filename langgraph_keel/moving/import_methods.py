@@ -100,10 +100,16 @@ class ImportMethods(EngineSaver):
     def _arriving(self) -> Session:
         from langgraph_keel.moving.langgraph import arriving
 
-        session = self.engine.session
+        session = self._whole_session()
         if self._mover is not None and not session.tenant:
             return replace(self._mover.session, codec=session.codec)
         return arriving(session)
+
+    def _whole_session(self) -> Session:
+        session = self.engine.session
+        if session.codec.shows:
+            raise InvalidInput("saver.raw has placeholders, which are not to be moved: use the saver itself")
+        return session
 
     def export_to(
         self,
@@ -150,7 +156,7 @@ class ImportMethods(EngineSaver):
 
         names = None if threads is None else _names_of(threads)
         with open_target(target, call) as put:
-            return export_threads(self.engine.session, put, names, on_progress or (lambda done, total: None))
+            return export_threads(self._whole_session(), put, names, on_progress or (lambda done, total: None))
 
 
 def _names_of(threads: Iterable[str]) -> list[str]:

@@ -102,6 +102,7 @@ def _staged(session: Session, reader: Reader, thread_id: str, index: Index) -> I
     """Put a thread under another name, which is deleted in the end, and compare it; yield that name."""
     name = f"{STAGED}{this_holder()}-{session.new_token()}"
     try:
+        run(_note_time(session, name), session.driver)
         _compare(session, name, thread_id, _put_all(session, reader, thread_id, index, name))
         yield name
     finally:
@@ -182,6 +183,7 @@ def _digest(id: str, parent: str | None, checkpoint: Any, metadata: Any, writes:
 
 def _take_name(session: Session, staged: str, thread_id: str, index: Index) -> bool:
     """Copy a thread that was compared to its own name, and write down what belongs to it."""
+    run(_note_time(session, thread_id), session.driver)
     outcome = run(session.store.copy_thread(staged, thread_id), session.driver)
     if isinstance(outcome, Occupied):
         return False
@@ -189,12 +191,15 @@ def _take_name(session: Session, staged: str, thread_id: str, index: Index) -> b
     return True
 
 
+def _note_time(session: Session, thread_id: str) -> Plan[None]:
+    """Note when a thread was moved in: by the times of its checkpoints alone, a `ttl` would delete it at once."""
+    yield from Cells(session, COPY_TIMES, thread_id).swap(AT, None, session.now)
+
+
 def finish(session: Session, thread_id: str, index: Index) -> None:
-    """Write down what a thread asks that was moved in, when that was, and that it was. Again does no harm."""
+    """Write down what a thread asks that was moved in, and that it was. Again does no harm."""
     session.memo.forget_thread(thread_id)
     run(_record_questions(session, thread_id), session.driver)
-    # By the times of its checkpoints alone, a `ttl` would delete it at once.
-    run(Cells(session, COPY_TIMES, thread_id).swap(AT, None, session.now), session.driver)
     run(note(session, thread_id, MovedThread(is_whole=True, fingerprint=index.fingerprint)), session.driver)
 
 

@@ -466,6 +466,9 @@ def test_sources_that_are_none(tmp_path: Path, old_file: OldStore) -> None:
             saver.import_from(tmp_path / "keel.db")
         with pytest.raises(InvalidInput, match="saver of Keel's"):
             saver.import_from(saver)
+        for move in (saver.raw.import_from, saver.raw.export_to):
+            with pytest.raises(InvalidInput, match="placeholders"):
+                move(tmp_path / "old.db")
         with pytest.raises(InvalidInput, match=r"not mysql://"):
             saver.import_from("mysql://user:secret@host/db")
         write_scenes(old_file, "chat")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -27,9 +28,12 @@ from langgraph_keel import (
     MemorySaver,
     NotFound,
     RefusedType,
+    Retention,
     SqliteSaver,
+    StoredState,
     StoreUnavailable,
     open_saver,
+    upgrade,
 )
 from langgraph_keel.moving.touch import Mover, MovingStore
 
@@ -178,6 +182,43 @@ def test_encrypted(old_file: OldStore, tmp_path: Path) -> None:
     assert b"question 0" not in (tmp_path / "new.db").read_bytes()
 
 
+def test_in_the_same_database(request: pytest.FixtureRequest, postgres_url: str) -> None:
+    """Where most people have them: one database, one search path, other tables."""
+    old = OldStore("postgres", postgres_url)
+    write_scenes(old)
+    with open_saver(postgres_url, moving_from=postgres_url) as saver, old.open() as other:
+        for name, (_, go_on) in SCENES.items():
+            assert go_on(saver, name) == go_on(other, name)
+
+
+def test_a_state_of_an_older_version_of_the_application_is_upgraded(old_file: OldStore) -> None:
+    @upgrade(1, 2)
+    def rename(state: StoredState) -> None:
+        state.rename("messages", "said")
+
+    write_scenes(old_file, "chat")
+    with MemorySaver(moving_from=old_file.url, upgrades=[rename]) as saver:
+        found = saver.get_tuple(config_of("chat"))
+        assert found
+        assert len(found.checkpoint["channel_values"]["said"]) == 6
+
+
+def test_an_old_thread_has_a_new_life(old_file: OldStore) -> None:
+    """By the times of its checkpoints, a `ttl` would delete it at once."""
+    write_scenes(old_file, "chat")
+    with sqlite3.connect(old_file.path) as connection:
+        for id, body in connection.execute("SELECT checkpoint_id, checkpoint FROM checkpoints").fetchall():
+            old = body.replace(b"\xa2ts\xd9\x202026", b"\xa2ts\xd9\x202006")
+            assert old != body
+            connection.execute("UPDATE checkpoints SET checkpoint = ? WHERE checkpoint_id = ?", (old, id))
+    connection.close()
+    with MemorySaver(moving_from=old_file.url) as saver:
+        assert saver.get_tuple(config_of("chat"))
+        saver.set_retention(Retention(ttl=3600))
+        saver.sweep()
+        assert saver.get_tuple(config_of("chat"))
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
@@ -196,11 +237,7 @@ def test_a_source_that_cannot_be_read_is_no_empty_thread(tmp_path: Path) -> None
 
 
 def test_a_thread_that_cannot_be_read_is_named(old_file: OldStore) -> None:
-    class Made:
-        pass
-
     write_scenes(old_file, "chat")
-    import sqlite3
 
     with sqlite3.connect(old_file.path) as connection:
         connection.execute("UPDATE checkpoints SET type = 'pickle'")
