@@ -151,7 +151,8 @@ def export_threads(session: Session, call: Call, threads: Sequence[str] | None, 
     # As it was stored: by the version of the application that has put it.
     session = replace(session, hooks=Hooks(), memo=Memo(0, 0), state_version=sys.maxsize)
     report = ExportReport()
-    for done, thread_id in enumerate(_list_threads(session) if threads is None else threads, 1):
+    names = [*_list_threads(session)] if threads is None else threads
+    for done, thread_id in enumerate(names, 1):
         try:
             outcome = _export_thread(session, call, thread_id, report)
         except KeelError as error:
@@ -161,7 +162,7 @@ def export_threads(session: Session, call: Call, threads: Sequence[str] | None, 
         except (TypeError, ValueError, NotImplementedError) as error:  # LangGraph's serializer, of what it cannot store
             outcome = _fail(report, thread_id, error)
         report.threads[outcome] += 1
-        on_progress(done, None if threads is None else len(threads))
+        on_progress(done, len(names))
     return report
 
 

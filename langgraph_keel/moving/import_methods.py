@@ -126,7 +126,7 @@ class ImportMethods(EngineSaver):
             target: `sqlite:///new.db`, the path of such a file, `postgresql://...`, or a saver object of LangGraph's
                 interface.
             threads: Their ids; `None` is all.
-            on_progress: Called with how many threads are done, and of how many (`None` if nobody knows).
+            on_progress: Called with how many threads are done, and of how many.
 
         Returns:
             What was done; why a thread could not be written stands in it.

@@ -35,7 +35,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.session import Hooks, Memo, Session, run
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists, ValueRefused
 from langgraph_keel.moving.notes import MovedThread, find_note, note
 from langgraph_keel.moving.sources import Index, Reader, Spot, StoredCheckpoint, StoredWrite
 from langgraph_keel.moving.values import Allows
@@ -47,10 +47,6 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 STAGED = "keel-moving-"
 """How the name begins under which a thread stands while it is moved."""
 _ENTRIES = 500
-
-
-Outcome: TypeAlias = Literal["imported", "present", "updated", "deleted"]
-Progress: TypeAlias = Callable[[int, int | None], object]
 
 
 class _OwnerTerms(Hook):
@@ -123,8 +119,9 @@ def _put_all(session: Session, reader: Reader, thread_id: str, index: Index, nam
             run(put(session, config, checkpoint, metadata, [*versions]), session.driver)
             if stored.spot not in digests:
                 run(_put_writes(session, Address(name, ns, id), stored.writes), session.driver)
-        except KeelError as error:
-            raise renamed(error, name, thread_id) from error
+        except ValueRefused as error:
+            where = error.where.replace(name, thread_id)
+            raise type(error)(error.type_name, error.reason, error.path, where) from error
         digests[stored.spot] = digest_of(stored, parent)
     if digests.keys() != index.parents.keys():
         raise CorruptStore(f"thread {thread_id!r} has changed in the source while it was read: import it again")
@@ -214,14 +211,6 @@ def _record_questions(session: Session, thread_id: str) -> Plan[None]:
         if channel == INTERRUPT and task_id in waiting:
             for interrupt in interrupts_in(value):
                 yield from record_interrupt(session, address, interrupt, task_id, owner_in(found.metadata))
-
-
-def renamed(error: KeelError, name: str, thread_id: str) -> KeelError:
-    """Return an error that names a thread by its own name."""
-    where = getattr(error, "where", "")
-    if where:
-        return type(error)(error.type_name, error.reason, error.path, where.replace(name, thread_id))  # type: ignore[attr-defined,call-arg]
-    return error
 
 
 # -- all threads -------------------------------------------------------------------------------------------------------

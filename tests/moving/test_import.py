@@ -36,6 +36,7 @@ from langgraph_keel import (
     SqliteSaver,
     StoreUnavailable,
 )
+from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.moving import langgraph as moving
 
 
@@ -217,7 +218,7 @@ def _die(*_: object) -> None:
 def test_what_a_dead_process_left_behind_is_swept_up(old_file: OldStore, monkeypatch: pytest.MonkeyPatch) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver() as saver:
-        name = f"{moving.STAGED}{moving.this_holder()}-123"
+        name = f"{moving.STAGED}{this_holder()}-123"
         old_graphs.talk(saver, name, 1)
         saver.import_from(old_file.url)
         assert name in {info.thread_id for info in saver.threads()}
@@ -307,7 +308,7 @@ def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
 
     with old.open() as other:
         sends = [Send("work", {"number": number}) for number in range(3)]
-        first = {"v": 3, "id": "1ef4f797-8335-6428-8001-000000000001", "ts": "2024-05-04T06:32:42+00:00"}
+        first: Any = {"v": 3, "id": "1ef4f797-8335-6428-8001-000000000001", "ts": "2024-05-04T06:32:42+00:00"}
         empty: Any = {
             "channel_values": {},
             "channel_versions": {"log": "1.1"},
@@ -318,7 +319,8 @@ def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
         config = other.put(config_of("old", checkpoint_ns=""), {**first, **empty}, meta, {})
         other.put_writes(config, [("__pregel_tasks", send) for send in sends], "task-b", "path-1")
         second: Any = {**first, **empty, "id": "1ef4f797-8335-6428-8001-000000000002"}
-        other.put(config, second, {**meta, "step": 1}, {})
+        meta["step"] = 1
+        other.put(config, second, meta, {})
     assert saver.import_from(old.url).threads == {"imported": 1}
     found = saver.get_tuple(config_of("old"))
     assert found is not None
@@ -355,7 +357,8 @@ def test_the_greatest_id_is_the_latest_though_its_children_have_smaller_ones(old
                 "channel_versions": {"n": step + 1},
             }
             meta: Any = {"source": "loop", "step": step, "parents": {}}
-            config = other.put(config, {**begun, "versions_seen": {}}, meta, {"n": step + 1})
+            begun["versions_seen"] = {}
+            config = other.put(config, begun, meta, {"n": step + 1})
             other.put_writes(config, [("n", step)], f"task-{step}", "")
         assert saver.import_from(old.url).failed == {}
         assert moments_of(saver, "clock") == moments_of(other, "clock")
@@ -516,10 +519,8 @@ def test_moving_changes_nothing_in_the_values_of_a_graph_with_types(old: OldStor
     """What is equal to LangGraph, and is not to Keel: JSON's numbers, keys that are no text, sets."""
     values: dict[str, Any] = {"n": 1, "f": 1.0, "keys": {1: "one", "2": "two"}, "set": {1, 2}, "none": None, "b": b"x"}
 
-    def put(state: dict[str, Any]) -> dict[str, Any]:
-        return values
-
-    builder = StateGraph(dict).add_node("put", put)
+    whole: Any = dict
+    builder = StateGraph(whole).add_node("put", lambda state: values)
     with old.open() as other, MemorySaver() as saver:
         builder.add_edge(START, "put").compile(checkpointer=other).invoke({}, config_of("typed"))
         assert saver.import_from(old.url).failed == {}

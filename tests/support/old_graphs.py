@@ -49,11 +49,13 @@ class Asked(TypedDict, total=False):
 
 
 def asking(saver: Saver) -> Any:
-    def ask(name: str) -> Callable[[Asked], Asked]:
-        return lambda state: {"log": [f"{name}: {interrupt({'question': name})}"]}
+    def ask(name: str) -> Asked:
+        return {"log": [f"{name}: {interrupt({'question': name})}"]}
 
-    builder = StateGraph(Asked).add_node("first", ask("first")).add_node("second", ask("second"))
-    builder.add_node("quick", lambda state: {"log": ["quick"]}).add_node("end", lambda state: {"log": ["end"]})
+    builder = StateGraph(Asked).add_node("first", lambda state: ask("first"))
+    builder.add_node("second", lambda state: ask("second")).add_node(
+        "quick", lambda state: {"log": ["quick"]}
+    ).add_node("end", lambda state: {"log": ["end"]})
     for node in ("first", "second", "quick"):
         builder.add_edge(START, node).add_edge(node, "end")
     return builder.compile(checkpointer=saver)
@@ -160,7 +162,7 @@ def heal(saver: Saver, thread_id: str) -> Any:
 
 
 def sending(saver: Saver) -> Any:
-    def work(state: dict[str, Any]) -> Asked:
+    def work(state: Any) -> Asked:
         return {"log": [f"{state['number']}: {interrupt(state['number'])}" if state["number"] == 2 else "done"]}
 
     builder = StateGraph(Asked).add_node("work", work)
