@@ -316,7 +316,8 @@ def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
             "pending_sends": [],
         }
         meta: Any = {"source": "loop", "step": 0, "parents": {}}
-        config = other.put(config_of("old", checkpoint_ns=""), {**first, **empty}, meta, {})
+        begun: Any = {**first, **empty}
+        config = other.put(config_of("old", checkpoint_ns=""), begun, meta, {})
         other.put_writes(config, [("__pregel_tasks", send) for send in sends], "task-b", "path-1")
         second: Any = {**first, **empty, "id": "1ef4f797-8335-6428-8001-000000000002"}
         meta["step"] = 1
