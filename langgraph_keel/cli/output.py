@@ -173,16 +173,21 @@ def bar(what: str, *, quiet: bool = False, speed: bool = False) -> Iterator[Tell
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        TaskProgressColumn,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f}/s" if task.speed else "", "dim")
+
     errors = console(stderr=True, quiet=quiet)
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     if speed:
-        columns += [TaskProgressColumn(text_format="", show_speed=True), TextColumn("rest"), TimeRemainingColumn()]
+        columns += [Speed(), TextColumn("[dim]rest"), TimeRemainingColumn()]
     shown = Progress(*columns, console=errors, transient=True)
     task, begun = shown.add_task(what, total=None), monotonic()
 
