@@ -146,6 +146,7 @@ def _compare(session: Session, name: str, thread_id: str, digests: Mapping[Spot,
     Raises:
         CorruptStore: It does not.
     """
+    session.memo.forget_thread(name)  # what is compared is what the store has
     for spot, digest in digests.items():
         found = read_at(session, name, spot)
         if found is None or digest_of_tuple(found) != digest:
@@ -269,7 +270,7 @@ def import_threads(
     total = reader.count_threads() if threads is None else len(threads)
     for done, thread_id in enumerate(reader.list_threads() if threads is None else threads, 1):
         try:
-            outcome: str = _import_thread(session, reader, thread_id, report)
+            outcome: str = _import_thread(session, reader, thread_id, report, is_named=threads is not None)
         except KeelError as error:
             if isinstance(error, StoreError) and error.code not in ("corrupt_store", "seal_broken"):
                 raise
@@ -283,46 +284,47 @@ def import_threads(
     return report
 
 
-def _import_thread(session: Session, reader: Reader, thread_id: str, report: ImportReport) -> Outcome:
+def _import_thread(
+    session: Session, reader: Reader, thread_id: str, report: ImportReport, *, is_named: bool
+) -> Outcome:
+    """Move a thread in, or see that it is here; one that was deleted here, only if it is asked for by its name."""
     thread_id_of(thread_id)
     noted, is_late = run(find_note(session, thread_id), session.driver), False
     with reader.moment():
         index = reader.read_index(thread_id)
         if not index.parents:
             raise InvalidInput(f"the source has no thread {thread_id!r}")
-        is_known = noted is not None and noted.is_whole
-        if is_known and noted and noted.fingerprint in (index.fingerprint, ""):
-            return "present" if run(session.store.scan(Query(thread_id, limit=1)), session.driver) else "deleted"
         here, last = run(_read_spots(session, thread_id), session.driver)
-        there = set(index.parents)
-        if not here and is_known:
+        there, known = set(index.parents), noted if noted and noted.is_whole else None
+        if known and not here and not is_named:
             return "deleted"
-        if here > there or (here == there and not is_known):
+        if known and here and known.fingerprint == index.fingerprint:
+            return "present"
+        if here > there or (here == there and not known):
             _compare_all(session, reader, thread_id, index)
             if not report.is_dry:
                 finish(session, thread_id, index)
             return "present"
-        if here - there or (here and noted is None):
-            raise ThreadExists(
-                _CONFLICT.format(thread_id, f"{len(here - there):,} checkpoints that the source has not")
-            )
+        if here - there or (here and not noted):
+            differs = f"{len(here ^ there):,} checkpoints are in one of them only"
+            raise ThreadExists(_CONFLICT.format(thread_id, differs))
         report.checkpoints += len(index.parents)
         if report.is_dry:
             for _ in reader.read_checkpoints(thread_id, index.in_order()):
                 pass
         elif here:
-            _replace(session, reader, thread_id, index, last)
+            _replace(session, reader, thread_id, index, last, noted)
         elif not move_thread(session, reader, thread_id, index):
             is_late = True
     if is_late:  # somebody was quicker, as with `moving_from`
         report.checkpoints -= len(index.parents)
-        return _import_thread(session, reader, thread_id, report)
+        return _import_thread(session, reader, thread_id, report, is_named=is_named)
     return "updated" if here else "imported"
 
 
 _CONFLICT = (
-    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: delete it here "
-    "(`keel delete`) and import it again to have the source's, or leave it"
+    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: leave it, or delete "
+    "it here (`keel delete`) and import it by its id (`--thread`) to have the source's"
 )
 
 
@@ -350,10 +352,12 @@ def _compare_all(session: Session, reader: Reader, thread_id: str, index: Index)
         if found is None or digest_of_tuple(found._replace(pending_writes=None)) != digest_of(
             replace(stored, writes=()), index.parents[stored.spot]
         ):
-            raise ThreadExists(_CONFLICT.format(thread_id, f"another checkpoint {stored.spot[1]}"))
+            raise ThreadExists(_CONFLICT.format(thread_id, f"checkpoint {stored.spot[1]} is another one"))
 
 
-def _replace(session: Session, reader: Reader, thread_id: str, index: Index, last: Stamp | None) -> None:
+def _replace(
+    session: Session, reader: Reader, thread_id: str, index: Index, last: Stamp | None, noted: MovedThread | None
+) -> None:
     """Move a thread in again that was moved before, has not gone on here, and has in the source."""
     with _staged(session, reader, thread_id, index) as staged:
         # Cut off from here on, it is a thread that was not moved yet.
@@ -361,6 +365,8 @@ def _replace(session: Session, reader: Reader, thread_id: str, index: Index, las
         session.memo.forget_thread(thread_id)
         is_gone = run(session.store.delete_thread(thread_id, last), session.driver)
         if not is_gone or not _take_name(session, staged, thread_id, index):
+            if noted is not None:
+                run(note(session, thread_id, noted), session.driver)
             raise ThreadExists(f"thread {thread_id!r} went on here while it was read: both stay as they are")
 
 

@@ -131,6 +131,8 @@ def test_whose_a_thread_is_comes_along(old_file: OldStore) -> None:
         assert saver.erase("ada").threads == ("chat",)
         assert saver.import_from(old_file.url).threads == {"present": 1, "deleted": 1}
         assert [info.thread_id for info in saver.threads()] == ["asks"]
+        assert saver.import_from(old_file.url, ["chat"]).threads == {"imported": 1}  # somebody wants it back
+        assert saver.import_from(old_file.url).threads == {"present": 2}
 
 
 def test_encrypted_and_for_a_tenant(old_file: OldStore, tmp_path: Path) -> None:
