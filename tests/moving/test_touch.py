@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from langgraph_keel import (
     open_saver,
     upgrade,
 )
+from langgraph_keel.engine.store import Store
 from langgraph_keel.moving.touch import Mover, MovingStore
 
 Opener = Callable[..., KeelSaver]
@@ -220,6 +222,12 @@ def test_an_old_thread_has_a_new_life(old_file: OldStore) -> None:
         assert saver.get_tuple(config_of("chat"))
 
 
+def test_no_verb_of_a_store_goes_by() -> None:
+    """One that has a default would be carried out here, and not by the backend."""
+    verbs = {name for name in vars(Store) if not name.startswith("_")}
+    assert verbs - vars(MovingStore).keys() == set()
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +326,39 @@ def test_processes_that_touch_at_once_move_each_thread_once(old_file: OldStore, 
     with place.open() as saver:
         assert {info.thread_id for info in saver.threads()} == {*names}
         assert saver.import_from(old_file.url).threads == {"present": len(names)}
+    place.check()
+
+
+KILLED = """
+import os, signal, sys
+from langgraph_keel import open_saver
+from langgraph_keel.moving import langgraph as moving
+url, old, options, after = eval(sys.argv[1])
+read_at, calls = moving.read_at, []
+def die(*given):
+    calls.append(given)
+    if len(calls) > after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return read_at(*given)
+moving.read_at = die
+with open_saver(url, **options) as saver:
+    saver.import_from(old)
+"""
+
+
+def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore, place: Place) -> None:
+    write_scenes(old_file)
+    for after in sized((20,), (3, 45), (3, 10, 20, 30, 45, 60)):
+        given = repr((place.url, old_file.url, dict(place.options), after))
+        assert subprocess.run([sys.executable, "-c", KILLED, given], check=False).returncode == -signal.SIGKILL
+    with place.open() as saver:
+        report = saver.import_from(old_file.url)
+        assert report.failed == {}
+        assert report.threads.total() == len(SCENES)
+        assert {info.thread_id for info in saver.threads()} == {*SCENES}  # and nothing that the dead have left
+        with old_file.open() as other:
+            for name, (_, go_on) in SCENES.items():
+                assert go_on(saver, name) == go_on(other, name)
     place.check()
 
 
