@@ -29,6 +29,7 @@ from . import (
     roots,
     start,
     threads,
+    tiered,
     travel,
     turns,
 )
@@ -60,6 +61,7 @@ MEASURES = {
     "diff": diff.measure,
     "travel": travel.measure,
     "start": start.measure,
+    "hits": tiered.measure,
 }
 
 

@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.memory import InMemorySaver
 
-from . import files, postgres, redis, sealed, sqlite
+from . import files, postgres, redis, sealed, sqlite, tiered
 from .backend import AsyncOpened, Backend, Opened, Pair
 
 
@@ -77,5 +77,6 @@ PAIRS: dict[str, Pair] = {
     "postgres": postgres.PAIR,
     "redis": redis.PAIR,
     "sealed": sealed.PAIR,
+    "tiered": tiered.PAIR,
 }
 BACKENDS = {backend.name: backend for pair in PAIRS.values() for backend in (pair.ours, pair.theirs) if backend}
