@@ -48,9 +48,10 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
             `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
-            `files:relative` or `files:/absolute` (a directory), `memory:`, or `tiered:HOT,COLD` of two URLs; or a URL of a backend that another
-            package adds (`langgraph_keel.backends.registry`). A path without a scheme is that of a directory that is
-            there, or of a SQLite database: a file that is there, or a name that ends in `.db` or `.sqlite`.
+            `files:relative` or `files:/absolute` (a directory), `memory:`, or `tiered:HOT,COLD` of two of these; or a
+            URL of a backend that another package adds (`langgraph_keel.backends.registry`). A path without a scheme is
+            that of a directory that is there, or of a SQLite database: a file that is there, or a name that ends in
+            `.db` or `.sqlite`.
         read_only: Never write, and do not create what is missing.
         **options: As for the saver that the URL names (one of another package may take more than are typed here).
 

@@ -304,6 +304,30 @@ def dies(store: type[TieredStore], directory: Path) -> bool:
     return True
 
 
+def breaks(store: type[TieredStore], directory: Path) -> bool:
+    """Whether nothing stays in the hot store when a read breaks off after a thread was deleted in the middle of it."""
+    for meanwhile, trip, lost_reply in product(range(4), range(1, 4), (False, True)):
+        pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+        put(pair.open(), "t", SECRET, "1")
+        deletes = Meanwhile(meanwhile, partial(pair.open().delete_thread, "t"))
+        with suppress(Injected):
+            latest(with_tap(with_tap(pair.open(), Fault(trip, lost_reply=lost_reply)), deletes))
+        if latest_behind(pair) is None and holds(pair):
+            return False
+    return True
+
+
+class LeavesWhatBreaks(TieredStore):
+    """Leaves a chain that it could not look at any more."""
+
+    def _begin(self, address: Any, found: Any, *, replaces: bool) -> Any:
+        begun = super()._begin(address, found, replaces=replaces)
+        reply = None
+        with suppress(StopIteration):
+            while True:
+                reply = yield begun.send(reply)
+
+
 def stale(store: type[TieredStore], directory: Path) -> bool:
     """Whether what was put by a process that knows no chain, or written by a task, is read."""
     pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
@@ -419,7 +443,7 @@ class AddsToAnyChain(TieredStore):
             yield from super()._extend(begun, new, stored)
 
 
-RIGHT = [restored, damaged, bits, remnants, races, dies, stale, rivals]
+RIGHT = [restored, damaged, bits, remnants, races, dies, breaks, stale, rivals]
 WRONG: list[tuple[type[TieredStore], Callable[[type[TieredStore], Path], bool]]] = [
     (BelievesTheHot, stale),
     (BelievesStamps, restored),
@@ -427,6 +451,7 @@ WRONG: list[tuple[type[TieredStore], Callable[[type[TieredStore], Path], bool]]]
     (ForgetsBefore, races),
     (ForgetsAfterwards, dies),
     (NeverLooksAgain, races),
+    (LeavesWhatBreaks, breaks),
     (AddsToAnyChain, races),
 ]
 

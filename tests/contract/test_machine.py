@@ -10,6 +10,7 @@ from stores import MemoryUnderTest, SqliteUnderTest
 from stores_files import FilesUnderTest
 from stores_postgres import PostgresUnderTest
 from stores_redis import RedisUnderTest, redis_store
+from stores_tiered import TieredUnderTest
 from tiers import sized
 
 from langgraph_keel.testing import SaverMachine
@@ -44,6 +45,11 @@ class FilesMachine(SaverMachine):
         self._directory.cleanup()
 
 
+class TieredMachine(SaverMachine):
+    def make_backend(self) -> TieredUnderTest:
+        return TieredUnderTest(MemoryUnderTest(), MemoryUnderTest())
+
+
 class PostgresMachine(SaverMachine):
     """On one store for all histories, emptied before each."""
 
@@ -70,6 +76,11 @@ SETTINGS = settings(deadline=None, stateful_step_count=40, suppress_health_check
 @pytest.mark.slow
 def test_memory_keeps_what_the_oracle_keeps() -> None:
     run_state_machine_as_test(MemoryMachine, settings=settings(SETTINGS, max_examples=sized(8, 30, 240)))
+
+
+@pytest.mark.slow
+def test_two_tiers_keep_what_the_oracle_keeps() -> None:
+    run_state_machine_as_test(TieredMachine, settings=settings(SETTINGS, max_examples=sized(4, 12, 100)))
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ it out again. The first is for who dies in between; the second for who has read 
 begins one looks afterwards whether the cold store still has the entry, and takes the chain out if not. Of the two, one
 sees the other: either the chain was begun before the second removal, which takes it out, or the look at the cold store
 comes after what was removed there. Who adds a link names the end of the chain, which is refused if that is gone. Only a
-process that dies between the two leaves a chain behind; nobody is shown it, and who comes upon it takes it out.
+process that dies between the two, or that the hot store does not answer any more, leaves a chain behind; nobody is
+shown it, and who comes upon it takes it out.
 
 Stamps of entries are those of the cold store. All of a thread stands in the hot store under its own id, in that of a
 tenant of this module's: among the threads of another saver it would be one of them.
@@ -23,6 +24,7 @@ tenant of this module's: among the threads of another saver it would be one of t
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -163,11 +165,16 @@ class TieredStore(Store[Any, Any]):
             return
         link = link_of(found.entry, found.rows)
         new = begin_chain(address, link)
-        outcome = yield from self._try(self.hot.write_entry(new))
-        if not isinstance(outcome, Stored):
-            return
         end = found.entry.stamp
-        now: Found | Unchanged | None = yield from self.cold.read_known(address, end)
+        now: Found | Unchanged | None
+        try:
+            outcome = yield from self._try(self.hot.write_entry(new))
+            if not isinstance(outcome, Stored):
+                return
+            now = yield from self.cold.read_known(address, end)
+        except (Exception, CancelledError):
+            yield from self._try(self.hot.delete_thread(thread_id))  # nobody would look
+            raise
         if isinstance(now, Unchanged):
             self._remember(address, chain_of(new, outcome, end, room_after(link)))
         else:
