@@ -143,6 +143,15 @@ def test_a_chain_that_shows_little_of_what_it_has_is_begun_anew(
     assert max(weights) < 12_000
 
 
+def test_what_is_too_heavy_is_not_copied(pair: TieredUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "HEAVY", 2000)
+    follow(pair.open(), {"text": "".join(map(str, range(2000)))}, "heavy")
+    follow(pair.open(), {"text": "light"}, "light")
+    for thread in ("heavy", "light"):
+        assert latest(pair.open(), thread) == latest(pair.open(), thread) == latest(pair.cold.open(), thread)
+    assert 0 < sum(map(len, pair.copies())) < 2000
+
+
 # -- a hot store that is wrong -----------------------------------------------------------------------------------------
 
 

@@ -34,6 +34,9 @@ ID = "latest"
 LIGHT = 1 << 15
 """Bytes of links that are added to any chain, however short its first one is."""
 
+HEAVY = 1 << 26
+"""Bytes of a first link above which an entry is not copied: the hot store sends a link in one piece."""
+
 
 @record
 class Chain:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -34,7 +33,6 @@ class Absence:
 
     def __init__(self) -> None:
         self._until: float | None = None
-        self._lock = Lock()
 
     def check(self, request: Hot) -> None:
         """See that the store is to be asked.
@@ -47,18 +45,15 @@ class Absence:
 
     def begin(self, error: StoreError) -> None:
         """Leave the store alone for a while."""
-        with self._lock:
-            is_new, self._until = self._until is None, monotonic() + PAUSE
+        is_new, self._until = self._until is None, monotonic() + PAUSE
         if is_new:
             _log.warning("the hot store fails, and the cold one answers alone until it is back: %s", error)
 
     def end(self) -> None:
         """Know that the store has answered."""
         if self._until is not None:
-            with self._lock:
-                was_away, self._until = self._until is not None, None
-            if was_away:
-                _log.warning("the hot store answers again")
+            self._until = None
+            _log.warning("the hot store answers again")
 
 
 class TieredDriver:

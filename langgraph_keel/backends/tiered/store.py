@@ -33,6 +33,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from langgraph_keel.backends.tiered.chains import (
+    HEAVY,
     ID,
     Chain,
     begin_chain,
@@ -164,6 +165,8 @@ class TieredStore(Store[Any, Any]):
         if found is None:
             return
         link = link_of(found.entry, found.rows)
+        if len(link) > HEAVY:
+            return
         new = begin_chain(address, link)
         end = found.entry.stamp
         now: Found | Unchanged | None
