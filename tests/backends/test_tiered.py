@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import shutil
 import threading
@@ -16,12 +17,13 @@ from typing import Any
 
 import pytest
 import servers
-from checkpoints import METADATA, checkpoint_of, config_for, put, twin, value_of
+from checkpoints import METADATA, aput, checkpoint_of, config_for, put, twin, value_of
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from servers import VOLATILE, RedisServer
+from servers import VOLATILE, PostgresServer, RedisServer
 from stores import MemoryUnderTest, SqliteUnderTest
+from stores_postgres import postgres_store
 from stores_redis import client_of, redis_store
 from stores_tiered import TieredUnderTest
 from tiers import sized
@@ -33,8 +35,10 @@ from langgraph_keel import (
     Keyring,
     LocalKey,
     MemorySaver,
+    PostgresSaver,
     RedisSaver,
     SqliteSaver,
+    StoreClosed,
     StoreUnavailable,
     TieredSaver,
     open_saver,
@@ -726,3 +730,24 @@ def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
             TieredSaver(hot=hot, cold=cold)
     with pytest.raises(InvalidInput, match="on_conflict"):
         TieredSaver(hot=MemorySaver(), cold=MemorySaver(), on_conflit="fork")  # type: ignore[call-arg]
+
+
+async def test_it_is_closed_by_a_loop(redis_server: RedisServer, postgres_server: PostgresServer) -> None:
+    with redis_store(redis_server.url) as hot, postgres_store(postgres_server.url) as cold:
+        async with TieredSaver(
+            hot=RedisSaver(redis_server.url, prefix=hot.prefix, durability="any"),
+            cold=PostgresSaver(postgres_server.url, schema=cold.schema),
+        ) as saver:
+            await aput(saver, "t")
+            for _ in range(2):
+                assert (found := await twin(saver, 0, 0).aget_tuple(config_for("t")))
+                assert found.checkpoint["channel_values"] == {"v": 1}
+            await asyncio.gather(*(aput(saver, f"thread {number}") for number in range(20)))
+            assert len([info async for info in saver.athreads()]) == 21
+            await saver.adelete_thread("t")
+            async with saver.for_tenant("acme") as view:
+                await aput(view, "t")
+            assert await view.aget_tuple(config_for("t"))  # a view is closed with its saver
+        with pytest.raises(StoreClosed):
+            await saver.aget_tuple(config_for("t"))
+        gc.collect()

@@ -131,8 +131,10 @@ class TieredSaver(KeelSaver):
     async def aclose(self) -> None:
         """As `close`, asynchronously."""
         await super().aclose()
-        await self._hot.aclose()
-        await self._cold.aclose()
+        if self.tenant is None:
+            # What they have in the running loop. By now, both are closed.
+            await self._hot.aclose()
+            await self._cold.aclose()
 
 
 _NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
