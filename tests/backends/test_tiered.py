@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import servers
 from checkpoints import METADATA, aput, checkpoint_of, config_for, put, twin, value_of
+from old_graphs import SCENES
+from old_stores import old_store
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -659,6 +661,20 @@ def test_a_tenant_who_leaves_leaves_no_copies(pair: TieredUnderTest) -> None:
     assert latest(pair.open().for_tenant("other")) == exact({"list": [f"{SECRET} of other"]})
 
 
+def test_threads_move_in_from_elsewhere(tmp_path: Path) -> None:
+    with old_store("sqlite", tmp_path) as old:
+        with old.open() as saver:
+            SCENES["chat"][0](saver, "chat")
+        hot, cold = MemorySaver(), SqliteSaver(tmp_path / "cold.db")
+        with TieredSaver(hot=hot, cold=cold, moving_from=old.url) as saver:
+            found = SCENES["chat"][1](saver, "chat")
+            assert [info.thread_id for info in saver.threads()] == ["chat"]
+        with old.open() as other:
+            assert SCENES["chat"][1](other, "chat") == found
+        with pytest.raises(InvalidInput, match="moving_from= to TieredSaver"):
+            TieredSaver(hot=MemorySaver(), cold=SqliteSaver(tmp_path / "cold.db", moving_from=old.url))
+
+
 # -- open it ---------------------------------------------------------------------------------------------------------
 
 
@@ -670,7 +686,7 @@ def test_it_is_opened_by_url(redis_server: RedisServer, tmp_path: Path) -> None:
         assert value_of(twin(saver, 0, 0), "by url") == 1
         assert saver.info().threads == 1
         assert (saver.info().backend, saver.info().durability) == ("tiered", open_saver_facts(tmp_path))
-        assert list(saver.check()) == []
+        assert list(saver.check()) == saver.migrations() == []
         assert "RedisSaver" in repr(saver)
         assert "SqliteSaver" in repr(saver)
         saver.delete_thread("by url")

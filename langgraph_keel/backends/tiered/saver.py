@@ -13,6 +13,7 @@ from langgraph_keel.backends.tiered.store import TieredStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, StoreError
 from langgraph_keel.keys.store import SealedStore
+from langgraph_keel.moving.touch import MovingStore
 from langgraph_keel.options import SaverOptions, check_options
 from langgraph_keel.saver import KeelSaver
 
@@ -76,6 +77,12 @@ class TieredSaver(KeelSaver):
             await self._hot._asetup()
         except StoreError as error:
             _log.warning(_NOT_SET_UP, error)
+
+    def _migrations(self) -> list[str]:
+        return self._cold._migrations()
+
+    async def _amigrations(self) -> list[str]:
+        return await self._cold._amigrations()
 
     @property
     def ddl(self) -> str:
@@ -153,6 +160,8 @@ def _check_tier(name: str, saver: object) -> None:
         )
     if isinstance(saver.engine.session.store, SealedStore):
         raise InvalidInput(f"{name} has keys of its own: give encryption= to TieredSaver, which seals what both hold")
+    if isinstance(saver.engine.session.store, MovingStore):
+        raise InvalidInput(f"{name} moves threads in by itself: give moving_from= to TieredSaver")
     if getattr(saver.engine.driver, "read_only", False):
         raise InvalidInput(f"{name} is read-only: to look only, open the cold store alone")
 
