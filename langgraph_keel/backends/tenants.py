@@ -158,6 +158,10 @@ class TenantStore(Store[Any, Any]):
         outcome: CopyOutcome = yield from self._shared.copy_thread(self._inside(source), self._inside(target), upto)
         return outcome
 
+    def make_room(self) -> Plan[bool]:
+        """See `Store.make_room`."""
+        return self._shared.make_room()
+
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
         """See `Store.list_writes`."""
         after = after and replace(after, address=self._at(after.address))

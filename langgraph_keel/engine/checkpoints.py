@@ -87,6 +87,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     record,
 )
+from langgraph_keel.engine.removal import in_room
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import KnownEntry, Session, tell
@@ -620,8 +621,12 @@ def put_writes(
 def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
     """Delete everything of a thread; with `last`, only if nothing was put since that entry. Return whether it went."""
     session.memo.forget_thread(thread_id)
-    yield from tell(session.hooks.before_delete, session, thread_id)
-    return (yield from session.store.delete_thread(thread_id, last))
+
+    def delete() -> Plan[bool]:
+        yield from tell(session.hooks.before_delete, session, thread_id)
+        return (yield from session.store.delete_thread(thread_id, last))
+
+    return (yield from in_room(session, delete))
 
 
 def copy_thread(session: Session, source: str, target: str) -> Plan[None]:

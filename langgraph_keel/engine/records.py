@@ -91,7 +91,7 @@ class NewEntry:
         checked: Whether `parent` must be the head of the namespace.
         on_conflict: What to do if it is not: refuse, or store it beside the trunk.
         run_id: The run that `delete_for_runs` would know it by.
-        updated_at: ISO time of the checkpoint, kept as the thread's last activity.
+        updated_at: ISO time of the checkpoint, kept as the thread's last activity if none before it is later.
         known: Per channel with items, what the process knows of it: `rows` are those that `refs` name and are there
             already. For a store that proves what it holds; never stored.
         terms: Of the root namespace: what the thread can be found by from now on (see `entries.marks_of`). Empty if
@@ -297,7 +297,7 @@ class ThreadInfo:
     Attributes:
         thread_id: Its id.
         checkpoints: How many checkpoints it holds, over all namespaces.
-        updated_at: ISO time of the checkpoint put last.
+        updated_at: ISO time of the checkpoint put last; where its host's clock was behind, of one before it.
         latest: Id of the latest checkpoint of the root graph, or `None` if it has none.
         step: That checkpoint's step, if its metadata says.
         models: The names of the models that wrote the thread, asked for and served.

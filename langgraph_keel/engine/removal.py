@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from langgraph_keel.engine.encoding.bodies import resolve
 from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
@@ -31,7 +31,9 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.thread import touches
+from langgraph_keel.errors import StoreFull
 
+T = TypeVar("T")
 Choose: TypeAlias = Callable[[Sequence[NodeAndHeader]], set[Stamp]]
 
 BATCH = 1024
@@ -69,6 +71,16 @@ class Survey:
     def seen(self) -> Sequence[NodeAndHeader]:
         """Those that a reader sees."""
         return [moment for moment in self.all if not moment[0].is_ghost]
+
+
+def in_room(session: Session, plan: Callable[[], Plan[T]]) -> Plan[T]:
+    """Carry out a plan that removes something, and again if the disk was full and the store could make room."""
+    try:
+        return (yield from plan())
+    except StoreFull:
+        if not (yield from session.store.make_room()):
+            raise
+    return (yield from plan())
 
 
 def survey(session: Session, thread_id: str) -> Plan[Survey]:
@@ -148,6 +160,10 @@ def carry_out(
     One trip if no entry is to go: then only the rows do that a removal which was cut off has left.
     """
     leaving = Leaving(read.thread_id, read.seen, kept, removal.gone, run_ids)
+    return (yield from in_room(session, lambda: _carry_out(session, read, removal, leaving)))
+
+
+def _carry_out(session: Session, read: Survey, removal: Removal, leaving: Leaving) -> Plan[int]:
     is_changed = bool(removal.gone or removal.ghosts)
     if is_changed:
         yield from tell(session.hooks.before_remove, session, leaving)

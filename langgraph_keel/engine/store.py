@@ -60,6 +60,8 @@ class Store(ABC, Generic[Q, R]):
            repack out: it only saves space.
         5. Store the entry with the next sequence number of its thread. One with the same id in the same namespace is
            replaced, keeps its writes and its children, and becomes the newest.
+        6. Its time is `new.updated_at`, or that of the entry put last to the thread if that is greater, as text: a host
+           whose clock is behind moves no thread back.
         """
 
     @abstractmethod
@@ -248,6 +250,14 @@ class Store(ABC, Generic[Q, R]):
         Any number of trips, and it may look at all keys for each page: nothing keeps an index of what should not be.
         `after` is the last name of the page before; fewer than `limit` mean that there are no more.
         """
+
+    def make_room(self) -> StorePlan[Q, R, bool]:
+        """Make room on a full disk, so that something can be removed; return whether there was any to be made.
+
+        For stores that need room to remove something. Only a removal asks for it that was refused (`StoreFull`).
+        """
+        yield from ()
+        return False
 
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Q, R, Sequence[Writes]]:
         """Read a page of all writes of a thread, also of checkpoints that are not there, in an order that stays.

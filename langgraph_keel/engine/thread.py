@@ -199,6 +199,16 @@ def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
     return follows or head is None
 
 
+def put_time(thread: Thread, new: NewEntry) -> str:
+    """Return when a thread is put to: when the entry was made, but never before what was put last.
+
+    The clocks of hosts differ: by the entry's time alone, one that is behind would move the thread back in lists, and
+    let it look older to a sweep than it is.
+    """
+    last = next(reversed(thread.records.values()), None)
+    return max(new.updated_at, last.updated_at) if last else new.updated_at
+
+
 def entry_of(new: NewEntry, stamp: Stamp, first: Mapping[str, int]) -> Entry:
     """Return the entry that is stored, its runs of new items numbered on from `first`."""
     refs = {**new.refs}

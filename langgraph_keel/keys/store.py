@@ -317,6 +317,10 @@ class SealedStore(Store[Any, Any]):
         names: Sequence[str] = yield from self.inner.list_strays(after, limit)
         return names
 
+    def make_room(self) -> Plan[bool]:
+        """See `Store.make_room`."""
+        return self.inner.make_room()
+
     # -- tenants -----------------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> SealedStore:

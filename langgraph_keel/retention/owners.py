@@ -35,10 +35,11 @@ def _unpack_text(parts: Sequence[Any]) -> str:
 
 
 COPY_TIMES = CellTable("made", "the note beside it of when it was made", _pack_text, _unpack_text)
-"""When a thread was made as a copy or a fork, as ISO text, under the key `AT`."""
+"""When a thread was made as a copy or a fork, as ISO text, under the key `AT`. Under `SEEN`, when a sweep first saw
+what was put last to it, where that has a time which is still to come; the token names that entry."""
 OWNERS = CellTable("owners", "a note beside it of an owner", _pack_text, _unpack_text)
 """The owners that only removed checkpoints named, each under the hash of its id."""
-AT = "at"
+AT, SEEN = "at", "seen"
 
 _pack = KeelSerializer().pack
 _USER = _pack(USER)

@@ -11,12 +11,12 @@ from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.lineage import instant, made_at
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
-from langgraph_keel.engine.records import Query, ThreadInfo
+from langgraph_keel.engine.records import Entry, Query, ThreadInfo
 from langgraph_keel.engine.removal import finish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
-from langgraph_keel.retention.owners import read_copy_time
+from langgraph_keel.retention.owners import COPY_TIMES, SEEN, read_copy_time
 from langgraph_keel.retention.policy import Retention, check_rules, in_seconds, pack_policies, unpack_policies
 from langgraph_keel.retention.prune import Pruning, SweepReport, ThreadPruned, prune
 
@@ -93,19 +93,20 @@ class Sweep:
         self._policies = policies
         self._task = task
         self._limit = checked_limit(limit)
-        self._after = self._beginning()
+        self._beginning = self._find_beginning()
+        self._after: tuple[str, str] | None = None
         self._page: list[ThreadInfo] = []
         self._is_last = not policies
         self.looked = 0
         self._done: list[ThreadPruned] = []
         self._failed: dict[str, str] = {}
 
-    def _beginning(self) -> tuple[str, str] | None:
+    def _find_beginning(self) -> tuple[str, str] | None:
         """Return where threads begin that have been idle for so long that a policy may have something to do."""
         waits = [_shortest_wait(policy) for policy in self._policies]
         if not waits or min(waits) == 0:
             return None
-        return datetime.fromtimestamp(self._task.now / 1000 - min(waits), UTC).isoformat(), ""
+        return _iso(self._task.now - 1000 * min(waits)), ""
 
     def report(self, reminders: Sequence[object] = ()) -> SweepReport:
         """Return what was done."""
@@ -122,7 +123,7 @@ class Sweep:
         """Look after the next thread; return whether there was one. A thread that cannot be read is passed over."""
         if self._limit is not None and len(self._done) >= self._limit:
             return False
-        if not self._page and not self._is_last:
+        while not self._page and not self._is_last:
             yield from self._read()
         if not self._page:
             return False
@@ -137,19 +138,33 @@ class Sweep:
         return True
 
     def _read(self) -> Plan[None]:
+        """Read a page: first of threads whose times are still to come, then of those that were idle long enough."""
         found = yield from self._session.store.read_threads(self._after, PAGE)
-        self._page = [info for info, _ in found]
         self._is_last = len(found) < PAGE
-        if found:
-            self._after = self._page[-1].updated_at, self._page[-1].thread_id
+        first = self._beginning
+        for info, _ in found:
+            self._after = info.updated_at, info.thread_id
+            if first is None or self._after < first or not self._tells_time(info.updated_at):
+                self._page.append(info)
+        if first and self._after and self._after > first and self._tells_time(self._after[0]):
+            self._after = first
+
+    def _tells_time(self, at: str) -> bool:
+        """Return whether a time is one, and not still to come: who wrote it had a clock that is ahead of this one."""
+        then = instant(at)
+        return then is not None and then <= self._task.now
 
     def _look_after(self, info: ThreadInfo) -> Plan[ThreadPruned | None]:
         policy = policy_for(info.thread_id, self._policies)
         if policy is None:
             return None
-        if _is_past(info.updated_at, policy.ttl, self._task.now):
+        at = instant(info.updated_at)
+        if not self._tells_time(info.updated_at) and (policy.ttl is not None or policy.idle is not None):
+            latest = yield from self._session.store.scan(Query(info.thread_id, limit=1))
+            at = (yield from self._read_put_time(latest[0])) if latest else None
+        if _is_over(at, policy.ttl, self._task.now):
             return (yield from self._delete(info.thread_id, policy))
-        is_due = policy.idle is None or _is_past(info.updated_at, policy.idle, self._task.now)
+        is_due = policy.idle is None or _is_over(at, policy.idle, self._task.now)
         if policy.keeps_all or not is_due:
             return None
         if info.checkpoints <= (policy.last or 1):
@@ -157,6 +172,23 @@ class Sweep:
         if policy.idle is not None and (yield from self._is_new(info.thread_id, policy.idle)):
             return None
         return (yield from prune(self._session, info.thread_id, self._pruning(policy)))
+
+    def _read_put_time(self, latest: Entry) -> Plan[float]:
+        """Return when the entry of a thread was put that was put last, in milliseconds since 1970.
+
+        That is what it says, unless that tells no time (see `_tells_time`). Then it is when a sweep first saw it, which
+        is noted: two trips. So a host whose clock is a year ahead has no thread live for a year, nor deleted at once.
+        """
+        at = made_at(unpack_header(latest.header, self._session.codec, latest.address))
+        if at is not None and at <= self._task.now:
+            return at
+        cells = Cells(self._session, COPY_TIMES, latest.address.thread_id)
+        held, token = (yield from cells.find(SEEN)), str(latest.stamp)
+        if held is not None and held.token == token and self._tells_time(held.record):
+            return instant(held.record) or self._task.now
+        if not self._task.is_dry:
+            yield from cells.swap(SEEN, held.token if held else None, _iso(self._task.now), token=token)
+        return self._task.now
 
     def _finish(self, info: ThreadInfo) -> Plan[ThreadPruned | None]:
         """Remove what a prune has left that was cut off: all its entries went, so nothing else tells. Two trips."""
@@ -170,8 +202,7 @@ class Sweep:
         latest = yield from self._session.store.scan(Query(thread_id, limit=1))
         if not latest:
             return None
-        at = made_at(unpack_header(latest[0].header, self._session.codec, latest[0].address))
-        if at is None or not _is_over(at, policy.ttl, self._task.now):
+        if not _is_over((yield from self._read_put_time(latest[0])), policy.ttl, self._task.now):
             return None
         if (yield from self._is_new(thread_id, policy.ttl)):
             return None
@@ -201,11 +232,10 @@ def policy_for(thread_id: str, policies: Sequence[Retention]) -> Retention | Non
     return next((each for each in policies if each.fits(thread_id)), None)
 
 
-def _is_past(updated_at: str, wait: _Wait, now: float) -> bool:
-    at = instant(updated_at)
-    return at is not None and _is_over(at, wait, now)
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at / 1000, UTC).isoformat()
 
 
-def _is_over(at: float, wait: _Wait, now: float) -> bool:
+def _is_over(at: float | None, wait: _Wait, now: float) -> bool:
     # Without a wait, nothing is ever over.
-    return wait is not None and at < now - 1000 * in_seconds(wait)
+    return at is not None and wait is not None and at < now - 1000 * in_seconds(wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from html import escape
 from typing import Any
@@ -12,6 +13,7 @@ from langgraph_keel.display.text import count_of
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Listed
+from langgraph_keel.engine.removal import in_room
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.session import tell as tell_hooks
@@ -113,7 +115,7 @@ def delete_tenant(
     if dry_run:
         return TenantReceipt(tenant, session.now, threads, checkpoints, was_there, dry_run=True)
     deleted = 0
-    while gone := (yield from theirs.store.delete_all(AT_ONCE)):
+    while gone := (yield from in_room(theirs, partial(theirs.store.delete_all, AT_ONCE))):
         deleted += gone
         tell(deleted, max(deleted, threads))
     left = tenant in (yield from read_tenants(session.store))

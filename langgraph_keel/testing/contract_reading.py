@@ -9,7 +9,7 @@ Bad and odd input: each is a named error, or works as if there were nothing odd 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -274,13 +274,36 @@ class ReadingContract(RigFixtures):
         warm.author("old").put({}, ts="2026-01-01T10:00:00+00:00")
         warm.author("new").follow([{}, {}])
         author = warm.author("back")
-        author.put({}, ts="2026-01-03T00:00:00+00:00", metadata={"step": 4})
+        author.put({}, ts="2025-12-30T00:00:00+00:00", metadata={"step": 4})
         last = author.put({}, ts="2025-12-31T00:00:00+00:00", metadata={"step": 5})
         listed = list(warm.face.saver.threads())
         assert [info.thread_id for info in listed] == ["old", "new", "back"]
         assert [info.checkpoints for info in listed] == [1, 2, 2]
         assert (listed[-1].latest, listed[-1].step) == (id_of(last), 5)
         assert [info.thread_id for info in warm.face.saver.threads(limit=1)] == ["old"]
+
+    def test_a_host_whose_clock_is_behind_moves_no_thread_back(self, rig: Rig) -> None:
+        """The times of a thread never go back: not by a put, by a subgraph's, nor by a prune of what came after."""
+        early, noon, late = (f"2026-01-02T{hour}:00:00+00:00" for hour in ("08", "12", "16"))
+        rig.author("other").put({}, ts="2026-01-02T10:00:00+00:00")
+        author, inner = rig.author("t"), rig.author("t", "inner:1")
+
+        def listed() -> Sequence[tuple[str, str]]:
+            return [(info.thread_id, info.updated_at) for info in rig.face.saver.threads()]
+
+        author.put({}, ts=noon)
+        for put in (author.put, author.put, inner.put):
+            put({}, ts=early, metadata={"run_id": "behind"})
+            assert [thread for thread, _ in listed()] == ["t", "other"]
+        assert listed()[0] == ("t", noon)
+        author.put({}, ts=late, metadata={"run_id": "late"})
+        assert listed()[0] == ("t", late)
+        assert rig.face.read(at("t")).checkpoint["ts"] == late
+        rig.face.delete_for_runs(["late"])
+        assert listed()[0] == ("t", noon)  # the one before it was put by the host that is behind
+        rig.continuing(at("t")).put({}, ts=early)
+        assert rig.face.read(at("t")).checkpoint["ts"] == early  # what a checkpoint says of itself stays
+        assert listed()[0] == ("t", noon)
 
     def test_threads_are_found_by_their_latest_checkpoint(self, rig: Rig) -> None:
         ends: dict[str, Any] = {}

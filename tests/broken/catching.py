@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 
 CAUGHT_BY: Mapping[str, str] = {
+    "ClocksMoveThreadsBack": "test_a_host_whose_clock_is_behind_moves_no_thread_back",
     "ComparesNothing": "test_two_runs_on_an_empty_thread",
     "ComparesAcrossNamespaces": "test_namespaces_do_not_conflict",
     "RefusesTheSameEntryAgain": "test_the_loser_is_kept_as_a_branch",

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import Batch, Entry, NewEntry, Outcome, ThreadInfo
+from langgraph_keel.engine.records import Batch, Entry, NewEntry, Outcome, Stored, ThreadInfo
 
 
 class MarksOfTheFirstPut(MemoryStore):
@@ -21,6 +21,16 @@ class MarksOfTheFirstPut(MemoryStore):
         stored = state.marks.get(new.address.thread_id)
         if known and stored:
             state.marks[new.address.thread_id] = stored[0], known[1]
+        return outcome
+
+
+class ClocksMoveThreadsBack(MemoryStore):
+    """A thread was put to when its newest checkpoint says that it was made."""
+
+    def _write(self, state: State, new: NewEntry) -> Outcome:
+        outcome = super()._write(state, new)
+        if isinstance(outcome, Stored):
+            state[new.address.thread_id].records[outcome.stamp].updated_at = new.updated_at
         return outcome
 
 
@@ -73,6 +83,7 @@ class MarksOutliveTheHead(MemoryStore):
 LISTING: Mapping[str, Callable[[], MemoryStore]] = {
     store.__name__: store
     for store in (
+        ClocksMoveThreadsBack,
         MarksOfTheFirstPut,
         MarksOfSubgraphs,
         WritesAreNotFound,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +17,7 @@ import psycopg
 import pytest
 import servers
 from checkpoints import aput, config_for, put, value_of
+from disks import small_disk
 from places import Place
 from servers.launch import unprivileged
 
@@ -217,27 +215,10 @@ def test_a_hot_standby_may_be_read_and_written_to_once_it_is_promoted() -> None:
 # -- full --------------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def small_disk(megabytes: int) -> Iterator[Path]:
-    """A file system of this size, writable by the server; needs root."""
-    directory = Path(tempfile.mkdtemp(prefix="keel-disk-"))
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(directory)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False) if os.geteuid() == 0 else None
-    if done is None or done.returncode != 0:
-        directory.rmdir()
-        # Not a server that is missing: no CI can be made to have it (containers may not mount), so never a failure.
-        pytest.skip("NOT TESTED: a full disk under PostgreSQL: only root with the right to mount can make a small one")
-    try:
-        if account := unprivileged():
-            shutil.chown(directory, account["user"], account["group"])
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-        directory.rmdir()
-
-
 def test_a_full_disk_is_named_and_nothing_is_half_written() -> None:
-    with small_disk(12) as disk, own_server() as server:
+    with small_disk(12, "under PostgreSQL") as disk, own_server() as server:
+        if account := unprivileged():
+            shutil.chown(disk, account["user"], account["group"])
         execute(server.url, f"CREATE TABLESPACE small LOCATION '{disk}'")
         place = Place("postgres", f"{server.url}?options={quote('-cdefault_tablespace=small', safe='')}")
         with place.open() as saver:

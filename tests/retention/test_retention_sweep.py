@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from places import Place
-from retention_threads import Written, name_of, secrets_in
+from retention_threads import START, Written, name_of, secrets_in
 from saver_parts import driver_of
 from savers import each_backend, each_face
 
@@ -157,11 +157,12 @@ def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pyte
         assert saver.engine.run(owners.read_copy_time(saver.engine.session, "again")) is None
 
 
-def test_threads_that_are_in_use_are_not_even_listed() -> None:
+def test_threads_that_are_in_use_are_not_looked_after(monkeypatch: pytest.MonkeyPatch) -> None:
     with MemorySaver() as saver:
         for n in range(30):
-            Written(saver, f"live{n}", hours=FIFTY_YEARS).follow(3)
+            Written(saver, f"live{n}", hours=1).follow(3)
         Written(saver, "old").follow(1)
+        monkeypatch.setattr(Session, "milliseconds", (START + timedelta(hours=2, seconds=30)).timestamp() * 1000)
         report = saver.sweep([Retention(threads="old", ttl=60), Retention(idle=60, last=1)])
         assert (report.looked, report.deleted) == (1, 1)
 

@@ -56,6 +56,7 @@ from langgraph_keel.engine.thread import (
     info_of,
     list_writes,
     page,
+    put_time,
     selected,
     sequence_of,
     verdict,
@@ -390,7 +391,7 @@ def _draft_entry(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
     seq = replica.seq + 1
     early = [mark for batch in thread.batches.get((ns, str(new.address.checkpoint_id)), ()) for mark in batch.terms]
     marks = [*new.terms, *early] if new.terms else []
-    draft.checkpoint(Record(entry_of(new, "", first), trunk, new.updated_at), seq, new.header, marks)
+    draft.checkpoint(Record(entry_of(new, "", first), trunk, put_time(thread, new)), seq, new.header, marks)
     return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
 
 

@@ -49,6 +49,7 @@ from langgraph_keel.engine.thread import (
     is_last,
     list_writes,
     page,
+    put_time,
     replace_plain,
     selected,
     touches,
@@ -148,7 +149,7 @@ class MemoryStore(Store[Request, Any]):
 
     def _keep(self, thread: Thread, new: NewEntry, first: Mapping[str, int], trunk: bool) -> Stored:
         stamp = next(self._stamps)
-        thread.keep(Record(entry_of(new, stamp, first), trunk, new.updated_at))
+        thread.keep(Record(entry_of(new, stamp, first), trunk, put_time(thread, new)))
         return Stored(stamp, first)
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:

@@ -64,16 +64,16 @@ WITH situation AS MATERIALIZED (
             SELECT 1 FROM {batches} b WHERE b.thread_id = %(thread)s AND b.ns = %(ns)s AND b.checkpoint_id = %(id)s
         )) THEN %(marks)s::text END
     FROM ruling WHERE answer = 'new'
-    ON CONFLICT (thread_id) DO UPDATE SET seq = excluded.seq, put_at = excluded.put_at,
+    ON CONFLICT (thread_id) DO UPDATE SET seq = excluded.seq, put_at = greatest(t.put_at, excluded.put_at),
         head = CASE WHEN excluded.marks IS NULL THEN t.head ELSE excluded.head END,
         marks = coalesce(excluded.marks, t.marks),
         late_of = CASE WHEN excluded.marks IS NULL THEN t.late_of
             WHEN position(%(id)s IN t.late_of) > 0 THEN %(id)s END,
         late = CASE WHEN excluded.marks IS NULL OR position(%(id)s IN t.late_of) > 0 THEN t.late END
         WHERE t.epoch = excluded.basis AND t.seq = excluded.seq - 1
-    RETURNING t.epoch, t.seq
+    RETURNING t.epoch, t.seq, t.put_at
 ), won AS (
-    SELECT c.epoch, c.seq, CASE WHEN r.follows OR r.head IS NULL THEN 0 ELSE 1 END AS state
+    SELECT c.epoch, c.seq, c.put_at, CASE WHEN r.follows OR r.head IS NULL THEN 0 ELSE 1 END AS state
     -- Deleted since it was read, the row is a new one: the thread that was read is no more.
     FROM claimed c JOIN ruling r ON r.epoch IS NULL OR r.epoch = c.epoch
 )
@@ -121,7 +121,7 @@ STORED = """
 ), kept AS (
     INSERT INTO {entries} (thread_id, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los,
         his, names, header)
-    SELECT %(thread)s, %(ns)s, %(id)s, won.seq, %(token)s, won.state, %(parent)s, %(run)s, %(put_at)s,
+    SELECT %(thread)s, %(ns)s, %(id)s, won.seq, %(token)s, won.state, %(parent)s, %(run)s, won.put_at,
         %(channels)s::text[], %(kinds)s, runs.owners, runs.los, runs.his, %(names)s, %(header)s
     FROM won, runs
     ON CONFLICT (thread_id, ns, id) DO UPDATE SET seq = excluded.seq, token = excluded.token, state = excluded.state,

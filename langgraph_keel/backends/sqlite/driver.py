@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import sqlite3
 import stat
@@ -63,9 +64,18 @@ try:
 except ImportError:  # Windows: SQLite's own busy handler has to do.
     fcntl = resource = None  # type: ignore[assignment]
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 ROOM = 1 << 20
 """Bytes that a disk has left when it is said to be full, and a file before it is said to be as large as it may be."""
+WAL_BYTES = 4 << 20
+"""Size of the WAL from which it is written back to the database."""
+RESERVE = 5 << 20
+"""Bytes that the lock file takes, once a log was written back: as many as a whole log needs in the database, and some
+for what a removal writes."""
+SHARED = 64 << 10
+"""Bytes of that which a process is given that cannot open the database."""
 GROUP = 128
 """Most requests in one commit, which bounds how long the first of them waits."""
 
@@ -115,6 +125,33 @@ class LockFile:
         """Let others have the lock."""
         if self._handle is not None:
             fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def keep_reserve(self) -> bool:
+        """Have the file take space that can be given up when the disk is full; return whether it does.
+
+        Not where there would be too little left for the log to go on. Who holds the lock calls this.
+        """
+        handle = self._open()
+        if handle is None or not hasattr(os, "posix_fallocate"):
+            return False
+        if os.fstat(handle).st_size < RESERVE:
+            space = os.fstatvfs(handle)
+            if space.f_bavail * space.f_frsize < RESERVE + 2 * WAL_BYTES:
+                return False
+            try:
+                os.posix_fallocate(handle, 0, RESERVE)
+            except OSError:
+                os.ftruncate(handle, 0)
+                return False
+        return True
+
+    def give_up_reserve(self, nbytes: int = RESERVE) -> bool:
+        """Give so much of the space back; return whether there was some. Who holds the lock calls this."""
+        handle = self._open()
+        size = 0 if handle is None else os.fstat(handle).st_size
+        if handle is not None and size:
+            os.ftruncate(handle, max(0, size - nbytes))
+        return bool(size)
 
     def _open(self) -> int | None:
         if self._handle is None and self._path is not None and fcntl is not None:
@@ -317,8 +354,6 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-WAL_BYTES = 4 << 20
-"""Size of the WAL from which it is written back to the database."""
 READERS = 4
 """Threads that read for running loops."""
 
@@ -345,6 +380,7 @@ class Writer:
         self._turn = Lock()
         self._ended = False
         self._wal_limit = WAL_BYTES
+        self._is_tight = False
         self._thread = Thread(target=self._serve, name="keel-writer", daemon=True)
 
     def start(self) -> None:
@@ -378,6 +414,8 @@ class Writer:
     def write_here(self, request: Work) -> Any:
         """Carry out a request in the thread that has the turn, and give it back."""
         try:
+            if request.makes_room:
+                return self._make_room()
             result = transaction(self._connection, "IMMEDIATE", partial(request.run, self._connection.execute))
             self._write_back()
             return result
@@ -408,13 +446,37 @@ class Writer:
 
     def _commit_group(self, group: list[Job]) -> None:
         with named_errors(self._path), self._lock.hold():
-            _commit(self._connection, self._path, [job for job in group if job.claim()])
+            jobs = [job for job in group if job.claim()]
+            for job in [job for job in jobs if job.work.makes_room]:
+                jobs.remove(job)
+                job.result = self._make_room()
+            _commit(self._connection, self._path, jobs)
             self._write_back()
+
+    def _make_room(self) -> bool:
+        """Give up the reserve, so that the log can be written back and begin anew; return whether there was one.
+
+        The database has to grow for what is in the log, which a full disk refuses. Until there is a reserve again, what
+        is deleted is not overwritten (`secure_delete`): a removal would write as much to the log as it removes.
+        """
+        if not self._lock.give_up_reserve():
+            return False
+        _log.warning(
+            "%s: the disk is full: space was given up that is kept for removing something. What is removed now stays "
+            "in free parts of the file until it is written anew (keel reclaim --full)",
+            self._path,
+        )
+        self._is_tight = True
+        self._connection.execute("PRAGMA secure_delete = FAST")
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return True
 
     def _write_back(self) -> None:
         """Write a long WAL back to the database, unless somebody is reading an old state of it."""
         if self._path == ":memory:":
             return
+        if self._is_tight:
+            self._keep_reserve()
         try:
             size = os.stat(f"{self._path}-wal").st_size
         except FileNotFoundError:
@@ -426,7 +488,13 @@ class Writer:
             (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             # A backup may read for long, and everybody would wait for it here: try again when the WAL has grown more.
             self._wal_limit = size + WAL_BYTES if busy else WAL_BYTES
+            self._keep_reserve()
         self._connection.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
+
+    def _keep_reserve(self) -> None:
+        if self._lock.keep_reserve() and self._is_tight:
+            self._connection.execute("PRAGMA secure_delete = ON")
+            self._is_tight = False
 
 
 def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
@@ -657,6 +725,19 @@ class SqliteDriver:
             return
         if not self.private:
             create_private(self.path)
+        try:
+            connection = self._connect()
+        except StoreFull:  # to read, too, SQLite makes a file (-shm)
+            with closing(self._lock_file()) as lock, lock.hold(self.timeout):
+                if not lock.give_up_reserve(SHARED):
+                    raise
+            connection = self._connect()
+        if self.private:
+            self._write_with(connection)
+        else:
+            self._idle.put(connection)  # many a process only reads
+
+    def _connect(self) -> sqlite3.Connection:
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:
@@ -666,10 +747,7 @@ class SqliteDriver:
             except BaseException:
                 connection.close()
                 raise
-        if self.private:
-            self._write_with(connection)
-        else:
-            self._idle.put(connection)  # many a process only reads
+            return connection
 
     def _lock_file(self) -> LockFile:
         return LockFile(None if self.private else self.path)

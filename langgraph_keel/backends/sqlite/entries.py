@@ -74,12 +74,18 @@ class Work:
         writes: Whether it writes, and waits for its turn to do so.
         unless: One statement that may have the reply, if there is nothing to write or no more to read; else `None`.
         takes_bytes: Whether it reads, and takes bytes where a text is damaged so that it is none.
+        makes_room: Whether it is not a transaction, but room is to be made on a full disk; the reply is whether there
+            was any.
     """
 
     run: Callable[[Execute], Any]
     writes: bool = False
     unless: Callable[[Execute], Any] | None = None
     takes_bytes: bool = False
+    makes_room: bool = False
+
+
+MAKE_ROOM = Work(lambda _: False, writes=True, makes_room=True)
 
 
 class Channel(NamedTuple):
@@ -209,7 +215,8 @@ def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
 def create_situation(execute: Execute, address: Address) -> Situation:
     """Create a namespace; return the situation of the first put in it."""
     place = create_place(execute, address)
-    return Situation(place, last_seq(execute, place.thread), None, None, None, False)
+    (listed,) = execute("SELECT max(put_at) FROM thread_index WHERE thread = ?", (place.thread,)).fetchone()
+    return Situation(place, last_seq(execute, place.thread), None, None, None, False, listed)
 
 
 def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
@@ -423,6 +430,7 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
     if before.same is not None:
         _replace(execute, place, before.same, seq)
     key = span(place.thread)[0] + seq
+    at = max(new.updated_at, before.listed or "")  # a host whose clock is behind moves no thread back
     execute(
         "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -435,12 +443,12 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
             mark_of(str(new.address.checkpoint_id)),
             before.parent & LAST if before.parent else new.parent,
             new.run_id,
-            new.updated_at,
+            at,
             pack_refs(new.refs, slots, first),
             new.header,
         ),
     )
-    _find_by(execute, new, before, state == 0 and not place.nested)
+    _find_by(execute, new, at, before, state == 0 and not place.nested)
     return Stored(key, first)
 
 
@@ -471,9 +479,9 @@ TENS = 18
 """The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
 
 
-def _find_by(execute: Execute, new: NewEntry, before: Situation, is_head: bool) -> None:
+def _find_by(execute: Execute, new: NewEntry, at: str, before: Situation, is_head: bool) -> None:
     """Keep what a thread can be found by, and when it was put to, if that is not so already."""
-    marks, at = " ".join(new.terms), new.updated_at
+    marks = " ".join(new.terms)
     is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
     if is_head and not (is_timed and marks == before.marks and not before.has_late):
         name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import MIGRATIONS, list_due, read_format, schema, script_of
-from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, LockFile, SqliteDriver, named_errors
-from langgraph_keel.backends.sqlite.entries import PUT_AT, TENS, Execute, Work
+from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, LockFile, SqliteDriver, name_error, named_errors
+from langgraph_keel.backends.sqlite.entries import MAKE_ROOM, PUT_AT, TENS, Execute, Work
 from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.errors import CorruptStore, StoreBusy
+from langgraph_keel.errors import CorruptStore, StoreBusy, StoreFull
 from langgraph_keel.options import SaverOptions, check_values
 from langgraph_keel.saver import KeelSaver
 
@@ -52,13 +52,22 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
         return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
     driver.send(Work(_do_nothing, writes=True))  # opens the database, or says why not
     before = _size(driver.path)
-    with _exclude_writers(driver) as connection:
-        done = _rewrite(connection, whole=full or scrub)
-        is_read = _ask(connection, "wal_checkpoint(TRUNCATE)")
+    try:
+        done, is_read = _give_back(driver, whole=full or scrub)
+    except StoreFull:
+        if not driver.send(MAKE_ROOM):
+            raise
+        done, is_read = _give_back(driver, whole=full or scrub)
     if is_read and scrub:
         raise StoreBusy(f"{driver.path}-wal could not be cut: somebody has read an old state for {driver.timeout} s")
     kept = "; its write-ahead log stays, as somebody reads an old state" if is_read else ""
     return Reclaimed(before, _size(driver.path), done + kept)
+
+
+def _give_back(driver: SqliteDriver, *, whole: bool) -> tuple[str, int]:
+    """Return what was done, and whether the write-ahead log stays, as somebody reads an old state."""
+    with _exclude_writers(driver) as connection:
+        return _rewrite(connection, driver.path, whole=whole), _ask(connection, "wal_checkpoint(TRUNCATE)")
 
 
 @contextmanager
@@ -77,10 +86,15 @@ def _do_nothing(execute: object) -> None:
     """Do nothing, in a transaction."""
 
 
-def _rewrite(connection: Any, *, whole: bool) -> str:
+def _rewrite(connection: Any, path: str, *, whole: bool) -> str:
     pages, free = _ask(connection, "page_count"), _ask(connection, "freelist_count")
     if whole or (free and free * 2 >= pages):
-        connection.execute("VACUUM")
+        try:
+            connection.execute("VACUUM")
+        except Exception as error:
+            if whole or not isinstance(name_error(path, error), StoreFull):
+                raise
+            return f"{free:,} of {pages:,} pages are free for what is written next; there is no room for a VACUUM"
         return "the file was written anew (VACUUM)"
     if _ask(connection, "auto_vacuum") == INCREMENTAL:
         # `execute` takes one step only, and each step gives back one page.

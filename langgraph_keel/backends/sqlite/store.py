@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from langgraph_keel.backends.sqlite.entries import (
     COLUMNS,
     LAST,
+    MAKE_ROOM,
     PLAIN,
     PUT_AT,
     SHOWN,
@@ -78,6 +79,11 @@ class SqliteStore(SqliteEntries):
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.list_tenants`. Looks at the names of all that tenants have."""
         return plan_of(partial(_list_tenants, after, limit))
+
+    def make_room(self) -> StorePlan[Work, Any, bool]:
+        """See `Store.make_room`: the space that the lock file takes."""
+        is_made: bool = yield MAKE_ROOM
+        return is_made
 
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""

@@ -109,6 +109,13 @@ local function settled(channel, kind, runs)
 end
 refs = refs:gsub('([^ :]+):(%d+):([^ ]+)', settled)
 
+-- A host whose clock is behind moves no thread back. In the index NUL separates, and \1 escapes both.
+if member < thread.member then
+  member = thread.member
+  at = member:match('^[^%z]*'):gsub('\1(.)', function(code) return code == '\1' and '\0' or '\1' end)
+  at = at:gsub('[%z\1-\32\127%%]', function(byte) return string.format('%%%02X', byte:byte()) end)
+end
+
 thread.seq = thread.seq + 1
 local seq = string.format('%d', thread.seq)
 local state = (follows or not head_id) and 'trunk' or 'branch'

@@ -1,0 +1,132 @@
+"""Hosts whose clocks differ by hours or by years: what lists and sweeps make of the times that they have stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from places import Place
+
+from langgraph_keel import KeelSaver, MemorySaver, Retention
+from langgraph_keel.engine.session import Session
+from langgraph_keel.retention import sweep as sweeps
+from langgraph_keel.testing.faults import Counter, with_tap
+from langgraph_keel.testing.rig import at, checkpoint_of
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+DAY, YEAR = timedelta(days=1), timedelta(days=365)
+_numbers = count()
+
+
+def put(saver: KeelSaver, thread: str, when: datetime | str, **metadata: Any) -> None:
+    """Put to a thread, by a host whose clock says this."""
+    latest = saver.get_tuple(at(thread))
+    ts = when if isinstance(when, str) else when.isoformat()
+    checkpoint = checkpoint_of(f"{next(_numbers):08}", {"n": 1}, ts=ts)
+    before = latest.config if latest else at(thread)
+    saver.put(before, checkpoint, {"source": "loop", "step": 1, "parents": {}, **metadata}, {"n": 1})
+
+
+def listed(saver: KeelSaver, **asked: Any) -> list[str]:
+    return [info.thread_id for info in saver.threads(**asked)]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
+    """Sets the clock of those who sweep."""
+    return lambda now: monkeypatch.setattr(Session, "milliseconds", int(now.timestamp() * 1000))
+
+
+def test_a_host_whose_clock_is_behind_has_no_thread_look_older(place: Place, clock: Callable[[datetime], None]) -> None:
+    with place.open() as right, place.open() as behind:
+        for thread in ("t", "other"):
+            put(right, thread, NOW)
+        put(behind, "t", NOW - 3 * DAY)
+        put(behind, "t", NOW - 3 * DAY)
+        assert listed(right) == listed(right, since=NOW) == ["t", "other"]
+        assert {info.updated_at for info in behind.threads()} == {NOW.isoformat()}
+        clock(NOW + timedelta(hours=2))
+        assert not right.sweep(Retention(ttl=DAY)).threads  # what was put just now went
+        assert not behind.sweep(Retention(last=1, idle=DAY)).threads
+        clock(NOW + 2 * DAY)
+        assert behind.sweep(Retention(ttl=DAY)).deleted == 2
+
+
+@pytest.mark.parametrize("when", [(NOW + YEAR).isoformat(), "no time"], ids=["a year ahead", "no time"])
+def test_a_host_whose_clock_is_ahead_has_no_thread_live_for_ever(
+    place: Place, clock: Callable[[datetime], None], when: str
+) -> None:
+    ttl = Retention(ttl=DAY)
+    with place.open() as right, place.open() as ahead:
+        put(ahead, "t", when)
+        put(ahead, "u", when)
+        put(right, "old", NOW - 2 * DAY)
+        clock(NOW)
+        assert right.sweep(ttl, dry_run=True).deleted == 1
+        assert [each.thread_id for each in right.sweep(ttl).threads] == ["old"]  # and none of those at once
+        clock(NOW + 0.9 * DAY)
+        put(ahead, "u", when)  # it lives on
+        assert not ahead.sweep(ttl).threads
+        clock(NOW + 1.1 * DAY)
+        assert [each.thread_id for each in asyncio.run(right.asweep(ttl)).threads] == ["t"]
+        put(right, "u", NOW + 1.2 * DAY)  # by a clock that is right: that counts
+        clock(NOW + 2.1 * DAY)
+        assert not right.sweep(ttl).threads
+        clock(NOW + 2.3 * DAY)
+        assert [each.thread_id for each in right.sweep(ttl).threads] == ["u"]
+        assert listed(right) == []
+
+
+def test_an_idle_thread_of_a_host_whose_clock_is_ahead_is_pruned(
+    place: Place, clock: Callable[[datetime], None]
+) -> None:
+    with place.open() as saver:
+        for _ in range(3):
+            put(saver, "t", NOW + YEAR)
+        idle = Retention(last=1, idle=DAY)
+        clock(NOW)
+        assert not saver.sweep(idle).threads
+        clock(NOW + 2 * DAY)
+        assert [each.removed for each in saver.sweep(idle).threads] == [2]
+
+
+def test_a_clock_that_goes_back_does_not_keep_what_it_has_noted(clock: Callable[[datetime], None]) -> None:
+    """A sweeper whose own clock was ahead has noted that it saw the thread then."""
+    with MemorySaver() as saver:
+        put(saver, "t", NOW + 10 * YEAR)
+        for now, deleted in ((NOW + YEAR, 0), (NOW, 0), (NOW + 2 * DAY, 1)):
+            clock(now)
+            assert saver.sweep(Retention(ttl=DAY)).deleted == deleted
+
+
+def test_many_threads_of_hosts_whose_clocks_differ(
+    clock: Callable[[datetime], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are in use are passed over, though a page of others comes first."""
+    monkeypatch.setattr(sweeps, "PAGE", 3)
+    clock(NOW)
+    with MemorySaver() as saver:
+        for number in range(7):
+            put(saver, f"ahead {number}", NOW + YEAR)
+            put(saver, f"in use {number}", NOW)
+            put(saver, f"old {number}", NOW - 2 * DAY)
+        counter = Counter()
+        swept = with_tap(saver, counter).sweep(Retention(ttl=DAY))
+        assert (swept.looked, swept.deleted) == (14, 7)
+        assert {thread.partition(" ")[0] for thread in listed(saver)} == {"ahead", "in"}
+        clock(NOW + 1.1 * DAY)
+        assert saver.sweep(Retention(ttl=DAY)).deleted == 14
+
+
+def test_a_list_asked_for_by_time_says_what_each_thread_says(place: Place) -> None:
+    with place.open() as saver:
+        put(saver, "t", NOW, user_id="ada")
+        put(saver, "t", NOW - DAY, user_id="ada")
+        assert listed(saver, owner="ada", until=NOW - timedelta(hours=1)) == []
+        assert listed(saver, owner="ada", since=NOW) == ["t"]
+        (info,) = saver.threads()
+        assert listed(saver, after=info.cursor) == []
