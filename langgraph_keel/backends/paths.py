@@ -45,4 +45,9 @@ def checked_path(path: object, scheme: str) -> str:
     text = os.fsdecode(path)
     if text.startswith(f"{scheme}:"):
         raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
-    return text if text == ":memory:" or asyncio._get_running_loop() else os.path.abspath(text)
+    return text if text == ":memory:" or is_in_loop() else os.path.abspath(text)
+
+
+def is_in_loop() -> bool:
+    """Return whether the calling thread runs an event loop, which must not wait for a disk."""
+    return asyncio._get_running_loop() is not None

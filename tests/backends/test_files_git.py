@@ -15,6 +15,7 @@ from files_commits import repository as repository
 from files_commits import root as root
 from repositories import LINE, Repository, append, isolate, log_of, settings_of
 
+from langgraph_keel import FileSaver
 from langgraph_keel.backends.files.git import Commits, Left
 from langgraph_keel.engine.config import Address
 from langgraph_keel.errors import InvalidInput
@@ -281,6 +282,22 @@ def test_where_there_is_no_working_tree_is_an_error(repository: Repository, tmp_
     with pytest.raises(InvalidInput, match="own directory"):
         Commits(repository.path / ".git" / "store")
     Commits(repository.path / "not" / "there" / "yet")
+
+
+async def test_a_saver_made_in_a_running_loop_says_so_at_its_first_use(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with FileSaver("elsewhere", git=True) as saver:
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match="git init"):
+                await saver.aget_tuple({"configurable": {"thread_id": "t"}})
+        with pytest.raises(InvalidInput, match="git init"):
+            await saver.asetup()
+        assert not (tmp_path / "elsewhere").exists()
+    monkeypatch.chdir(repository.path)
+    async with FileSaver("store", git=True) as saver:
+        assert await saver.aget_tuple({"configurable": {"thread_id": "t"}}) is None
 
 
 def test_without_git_is_an_error(repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

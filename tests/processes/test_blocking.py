@@ -22,7 +22,7 @@ def run(directory: Path, url: str, *options: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", *KINDS])
+@pytest.mark.parametrize("kind", ["memory", *KINDS, "files in git"])
 def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     match kind:
         case "memory":
@@ -33,6 +33,13 @@ def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytes
         case "files":
             run(tmp_path, "files:agents")
             assert (tmp_path / "agents").exists()
+        case "files in git":  # git is asked for the repository before the store is first used
+            subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+            for name in ("name", "email"):
+                subprocess.run(["git", "config", f"user.{name}", "agent"], cwd=tmp_path, check=True)
+            run(tmp_path, "files:agents", "git=yes")
+            log = subprocess.run(["git", "log", "--oneline"], cwd=tmp_path, capture_output=True, text=True, check=True)
+            assert "erased" in log.stdout or len(log.stdout.splitlines()) > 3
         case "postgres":
             run(tmp_path, request.getfixturevalue("postgres_url"))
         case "redis":

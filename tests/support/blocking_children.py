@@ -96,4 +96,5 @@ async def main(url: str, options: dict[str, Any]) -> None:
 if __name__ == "__main__":
     for name in keel.__all__:
         getattr(keel, name)  # is imported, as by a module of the program
-    asyncio.run(main(sys.argv[1], dict(each.split("=", 1) for each in sys.argv[2:])))
+    given: Any = dict(each.split("=", 1) for each in sys.argv[2:])
+    asyncio.run(main(sys.argv[1], {name: value == "yes" or value for name, value in given.items()}))

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -204,6 +204,7 @@ class FileDriver(FileRoot):
         auto_setup: Whether the first write may make the store.
         memory: About how many bytes of what was read to keep.
         migrations: What leads to the present format.
+        prepare: Called with the directory before the store is first used.
     """
 
     def __init__(
@@ -215,8 +216,10 @@ class FileDriver(FileRoot):
         auto_setup: bool,
         memory: int,
         migrations: Migrations = MIGRATIONS,
+        prepare: Callable[[Path], None] | None = None,
     ) -> None:
         self.auto_setup = auto_setup
+        self._prepare = prepare
         self._is_closed = False
         super().__init__(root, timeout, memory, read_only, Mark(root, migrations))
 
@@ -233,6 +236,8 @@ class FileDriver(FileRoot):
         if not self.root.is_absolute():
             self.root = self.mark.root = Path(os.path.abspath(self.root))
             self._find_shared()
+        if self._prepare:
+            self._prepare(self.root)
 
     # -- the root ------------------------------------------------------------------------------------------------
 

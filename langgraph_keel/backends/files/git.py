@@ -83,29 +83,39 @@ class Repository:
 
     Args:
         root: The store's directory; it need not exist yet.
+        later: Whether `find` is called later, as in a running loop, which must not wait for git.
 
     Raises:
-        InvalidInput: git is not installed, or `root` is not in a working tree.
+        InvalidInput: As `find`.
     """
 
-    def __init__(self, root: Path) -> None:
-        git = shutil.which("git")
-        if git is None:
-            raise InvalidInput("git=True needs the git executable, and there is none on the PATH")
-        self._root, self._git = root, git
+    def __init__(self, root: Path, later: bool = False) -> None:
+        self._root, self._git = root, ""
         self._lock_seconds = _LOCK_SECONDS
         self._new_settings: tuple[str, ...] | None = None
-        self._check()
+        if not later:
+            self.find(root)
 
-    def _check(self) -> None:
+    def find(self, root: Path) -> None:
+        """Find git, and the working tree that the store's directory is in; once.
+
+        Raises:
+            InvalidInput: git is not installed, or the directory is not in a working tree.
+        """
+        if self._git:
+            return
+        self._root, git = root, shutil.which("git")
+        if git is None:
+            raise InvalidInput("git=True needs the git executable, and there is none on the PATH")
         existing = next(path for path in (self._root, *self._root.absolute().parents) if path.is_dir())
-        found = _run([self._git, "rev-parse", "--is-inside-work-tree", "--git-path", _LOCK], existing)
+        found = _run([git, "rev-parse", "--is-inside-work-tree", "--git-path", _LOCK], existing)
         is_inside, _, path = os.fsdecode(found.output).partition("\n")
         if is_inside != "true":
             reason = found.errors or "it is inside a repository's own directory"
             where = f"a git repository around {str(self._root)!r} (`git init` makes one)"
             raise InvalidInput(f"git=True needs {where}: {reason}")
         self._lock_path = (existing / path.removesuffix("\n")).absolute()
+        self._git = git
 
     def commit(self, path: str, message: str) -> str:
         """Commit what is new below a path of the root and in shared cells, and nothing else that is changed or staged.
@@ -366,13 +376,15 @@ class Commits:
 
     Args:
         root: The store's directory.
+        later: As for `Repository`.
 
     Raises:
         InvalidInput: git is not installed, or `root` is not in a working tree.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._repository = Repository(root)
+    def __init__(self, root: Path, later: bool = False) -> None:
+        self._repository = Repository(root, later)
+        self.find = self._repository.find
         self._runs: dict[str, _RunState] = {}
         self._worker: Thread | None = None
         self._busy_with: _RunState | None = None

@@ -17,7 +17,7 @@ from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
 from langgraph_keel.backends.files.log import MIGRATIONS
 from langgraph_keel.backends.files.store import FileStore
-from langgraph_keel.backends.paths import checked_path
+from langgraph_keel.backends.paths import checked_path, is_in_loop
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.options import SaverOptions, check_values
@@ -114,7 +114,8 @@ class FileSaver(KeelSaver):
         **options: As for every saver: `SaverOptions`.
 
     Raises:
-        InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree.
+        InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree (of a saver
+            that is made in a running loop, its first use says so).
     """
 
     _registry = MIGRATIONS
@@ -133,6 +134,7 @@ class FileSaver(KeelSaver):
         own = {"timeout": timeout, "read_only": read_only, "auto_setup": auto_setup, "memory": memory, "git": git}
         check_values({**own, **options})
         path = Path(checked_path(root, "files"))
+        self._commits = Commits(path, later=is_in_loop()) if git else None
         self._files = FileDriver(
             path,
             timeout=timeout,
@@ -140,8 +142,8 @@ class FileSaver(KeelSaver):
             auto_setup=auto_setup,
             memory=memory,
             migrations=self._registry,
+            prepare=self._commits and self._commits.find,
         )
-        self._commits = Commits(path.absolute()) if git else None
         store = CommittingStore(self._commits) if self._commits else FileStore()
         if self._commits:
             options["extra_hooks"] = [GitHook(self._commits), *options.get("extra_hooks", ())]
