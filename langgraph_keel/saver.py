@@ -654,7 +654,7 @@ class KeelSaver(
             waiting: Only threads that wait for a person's decision. One round trip more for each open request.
             since: Only threads in which something was put since then; without a zone it is local time.
             until: Only threads in which nothing was put after that; without a zone it is local time.
-            status: Only threads of this status: `"running"`, `"waiting"`, `"failed"`, `"done"`, or `"idle"`
+            status: Only threads of this status: `"incomplete"`, `"waiting"`, `"failed"`, `"done"`, or `"idle"`
                 (`ThreadInfo.status` says what each means).
             label: Only threads in which a checkpoint has this label. One round trip more for each thread.
             node: Only threads in which this node runs next.

@@ -86,8 +86,8 @@ def threads(
 ) -> None:
     """List the threads in a store, the one last active first.
 
-    What is asked for together must all be so. A thread that is `running` may have been cut off: with --unfinished, each
-    thread is looked at, which tells, and what to do is said.
+    What is asked for together must all be so. A thread that is `incomplete` is being run, or was cut off: with
+    --unfinished, each thread is looked at, which tells, and what to do is said.
 
     Example: `keel threads --status failed --error TimeoutError --since 24h`
     """

@@ -321,7 +321,7 @@ def nodes_sent_to(values: Mapping[str, Any]) -> Iterator[str]:
         yield from (send.node for send in sent if isinstance(send, Send))
 
 
-Status: TypeAlias = Literal["running", "waiting", "failed", "done", "idle"]
+Status: TypeAlias = Literal["incomplete", "waiting", "failed", "done", "idle"]
 """What is so of a thread at its latest checkpoint: see `ThreadInfo.status`."""
 
 
@@ -332,7 +332,7 @@ def status_of(source: object, nodes: Sequence[str], asks: bool = False, errors: 
     if errors:
         return "failed"
     if nodes:
-        return "running"
+        return "incomplete"
     return "done" if source == "loop" else "idle"
 
 

@@ -82,11 +82,11 @@ class ThreadFilter:
     def marks(self) -> tuple[str, ...]:
         """Return what a store can narrow the list by.
 
-        Where a node runs next, a checkpoint was put that had one: `running`, whatever tasks have written since.
+        Where a node runs next, a checkpoint was put that had one: `incomplete`, whatever tasks have written since.
         """
         asked = {"owner": self.owner, "model": self.model, "status": self.status, "error": self.error}
         terms = [f"{name}:{value}" for name, value in asked.items() if value is not None]
-        return marks_of([*terms, *(["status:running"] if self.node is not None else [])])
+        return marks_of([*terms, *(["status:incomplete"] if self.node is not None else [])])
 
     def first_place(self) -> tuple[str, str] | None:
         """Return where a list begins that leaves out what is too new; `None` at the newest."""

@@ -312,7 +312,7 @@ class ReadingContract(RigFixtures):
             rig.author(thread).put(values, metadata={"user_id": owner})
         assert _find_threads(rig, owner="ada") == ["a", "c"]
         assert _find_threads(rig, status="done") == ["a"]
-        assert _find_threads(rig, status="running", node="act") == ["b", "c"]
+        assert _find_threads(rig, status="incomplete", node="act") == ["b", "c"]
         assert _find_threads(rig, owner="ada", node="act") == ["c"]
         assert _find_threads(rig, owner="nobody") == _find_threads(rig, node="none") == []
         rig.author("a").put(goes_on, metadata={"user_id": "bob"})

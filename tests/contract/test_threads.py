@@ -78,4 +78,4 @@ def test_versions_that_cannot_be_compared_keep_no_checkpoint_away() -> None:
         place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
         odd = {"channel_versions": {"branch:to:act": 2}, "versions_seen": {"act": {"branch:to:act": "1"}}}
         saver.put(place, {**empty_checkpoint(), "channel_values": {"branch:to:act": None}, **odd}, {}, {})  # type: ignore[typeddict-item]
-        assert [info.next for info in saver.threads(status="running", node="act")] == [("act",)]
+        assert [info.next for info in saver.threads(status="incomplete", node="act")] == [("act",)]

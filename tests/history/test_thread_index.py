@@ -219,6 +219,6 @@ def check_infos(saver: KeelSaver, infos: list[ThreadInfo]) -> None:
         asks = any(channel == INTERRUPT and task not in answered for task, channel, _ in writes)
         failed = any(channel == ERROR for _, channel, _ in writes)
         ended = "done" if found.metadata["source"] == "loop" else "idle"
-        told = "waiting" if asks else "failed" if failed else "running" if values else ended
+        told = "waiting" if asks else "failed" if failed else "incomplete" if values else ended
         assert info.status == told
         assert (info.step, info.owner) == (found.metadata["step"], found.metadata.get("user_id", ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from places import Place
+from process_children import exit_code, forked
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, ThreadInfo, count_threads
 
@@ -58,7 +60,34 @@ def test_the_life_of_a_thread(place: Place) -> None:
         before = StateGraph(MessagesState).add_node(act).add_edge(START, "act")
         graph = before.compile(checkpointer=saver, interrupt_before=["act"])
         graph.invoke({"messages": [("user", "hi")]}, config("stopped"))
-        assert [each.thread_id for each in saver.threads(status="running", node="act")] == ["stopped"]
+        assert [each.thread_id for each in saver.threads(status="incomplete", node="act")] == ["stopped"]
+
+
+def cut_off(place: Place, seen: int) -> None:
+    """Be killed in the second node, after it has looked at what the list says while it lives."""
+
+    def look(state: MessagesState) -> None:
+        os.write(seen, only(saver, "t").status.encode())
+        os._exit(9)
+
+    builder = StateGraph(MessagesState).add_node("say", lambda state: None).add_node(look).add_edge(START, "say")
+    with place.open(on_busy="wait") as saver:
+        graph: Any = builder.add_edge("say", "look").compile(checkpointer=saver)
+        graph.invoke({"messages": [("user", "hi")]}, config("t"), durability="sync")
+
+
+def test_a_list_does_not_say_that_a_run_lives_which_was_cut_off(place: Place) -> None:
+    """Nobody tells when a process is killed: the list says what is so of both, and `where` looks for who has it."""
+    seen, seeing = os.pipe()
+    child = forked(cut_off, place, seeing)
+    assert os.read(seen, 20) == b"incomplete"
+    assert exit_code(child) == 9
+    os.close(seen)
+    os.close(seeing)
+    with place.open() as saver:
+        info = only(saver, "t")
+        assert (info.status, info.next, saver.where("t").state) == ("incomplete", ("look",), "cut off")
+        assert [each.thread_id for each in saver.threads(status="incomplete")] == ["t"]
 
 
 def test_labels_and_metadata() -> None:
@@ -92,7 +121,7 @@ def test_pages_by_cursor(place: Place) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"status": "busy"}, "status must be one of running, waiting, failed, done, idle"),
+        ({"status": "busy"}, "status must be one of incomplete, waiting, failed, done, idle"),
         ({"status": ["done"]}, "status must be one of"),
         ({"owner": 5}, "owner must be a text"),
         ({"node": b"x"}, "node must be a text"),
