@@ -192,6 +192,7 @@ class MovingStore(Store[Any, Any]):
     show_threads = _pass("show_threads")
     list_strays = _pass("list_strays")
     delete_all = _pass("delete_all")
+    make_room = _pass("make_room")
     list_tenants = _pass("list_tenants")
 
     def of_tenant(self, tenant: str) -> Store[Any, Any]:

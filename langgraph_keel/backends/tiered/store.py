@@ -219,6 +219,10 @@ class TieredStore(Store[Any, Any]):
         """See `Store.replace_plain`. Two trips more: plain text goes from the hot store, too."""
         return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
 
+    def make_room(self) -> Plan[bool]:
+        """See `Store.make_room`."""
+        return self.cold.make_room()
+
     def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
         """Remove what is removed from both stores; see above for the order of this.
 
