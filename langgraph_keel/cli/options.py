@@ -124,9 +124,9 @@ def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[A
     that reads what stands there in plain text.
     """
     if path := os.environ.get("KEEL_KEYS_FILE"):
-        options["encryption"] = Keyring.from_file(path, migrate=migrate)
+        options["encryption"] = Keyring.from_file(path, migrate=migrate, hide_names=None)
     elif os.environ.get("KEEL_KEYS"):
-        options["encryption"] = Keyring.from_env(migrate=migrate)
+        options["encryption"] = Keyring.from_env(migrate=migrate, hide_names=None)
     tenant = TENANT.get()
     with open_saver(url, **options) as saver:
         yield saver if tenant is None else saver.for_tenant(tenant)

@@ -25,8 +25,9 @@ from langgraph_keel.engine.cells import Cell, Shelf, check_swapped
 from langgraph_keel.engine.encoding.bodies import open_frame, raw_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import CorruptStore, SealBroken
+from langgraph_keel.errors import CorruptStore, InvalidInput, SealBroken
 from langgraph_keel.keys.keyring import Keyring
+from langgraph_keel.keys.names import Names
 from langgraph_keel.keys.sealing import KEY_BYTES, Sealer, pack, place_of, unpack
 from langgraph_keel.keys.storekey import FIRST, StoreCell, parse_cell
 
@@ -89,12 +90,14 @@ class _StoreKeys:
         id: The name of the key of the store.
         wrappers: All keys that it has had, by their names: they open the keys of threads.
         shared: The keys of what threads share.
+        names: What hides names; `None` if they stand there as they are.
     """
 
     store_id: str
     id: bytes
     wrappers: Mapping[bytes, Sealer]
     shared: DataKeys
+    names: Names | None = None
 
     @property
     def wrapper(self) -> Sealer:
@@ -120,6 +123,7 @@ class KeyChest:
         self._keyring = keyring
         self._own: _StoreKeys | None = None
         self._looked = 0.0
+        self._no_names = Names(token_bytes(KEY_BYTES)) if keyring.hide_names else None
         self._threads: OrderedDict[str, DataKeys] = OrderedDict()
 
     @property
@@ -165,6 +169,19 @@ class KeyChest:
     def marker(self) -> Plan[Sealer]:
         """Return what hides the marks that threads are found by; it stays the same. Trips as for `shared`."""
         return (yield from self._open_store()).marker
+
+    def names(self, to_write: bool) -> Plan[Names | None]:
+        """Return what hides names; `None` if they stand there as they are. Trips as for `shared`.
+
+        Args:
+            to_write: Whether something is about to be written: a store that has no keys yet gets them. If not, the
+                names that are asked for are in it under no token.
+        """
+        if self._own is None and not to_write:
+            if (cell := (yield from self._read_cell())) is None:
+                return self._no_names
+            return self._take(parse_cell(cell)).names
+        return (yield from self._open_store()).names
 
     def find(self, thread_id: str) -> Plan[DataKeys | None]:
         """Return the keys of a thread; `None` if it has none. No trip if they are known; one if not."""
@@ -396,6 +413,13 @@ class KeyChest:
         if own is not None and own.store_id != stored.store_id:  # the store was emptied, and has begun anew
             self.forget_all()
             own = None
+        hides = self._keyring.hide_names
+        if hides is not None and hides is not bool(stored.names):
+            raise InvalidInput(
+                f"the store {'hides' if stored.names else 'does not hide'} names, and the keyring says "
+                f"hide_names={hides}: open it with Keyring(..., hide_names={not hides}). What it is it became when it "
+                "was first written to, and stays"
+            )
         if own is None or stored.id not in own.wrappers:
             self._own = own = _keys_in(stored, stored.unwrap(self._keyring))
         return own
@@ -422,6 +446,8 @@ class KeyChest:
         stored = StoreCell(token_hex(16), "", "", b"", ())
         own = _StoreKeys(stored.store_id, FIRST, {FIRST: key}, DataKeys({}))
         stored = replace(stored, shared=_parts_of([_new_key(own, None)]))
+        if self._no_names is not None:
+            stored = stored.with_names(key, self._no_names)
         return stored.wrap(key, self._keyring.current).to_cell()
 
 
@@ -429,7 +455,7 @@ def _keys_in(stored: StoreCell, key: Sealer) -> _StoreKeys:
     """Return the keys in the cell of a store, by its key."""
     wrappers = stored.open_earlier(key)
     shared = _open_keys(_parse_keys(stored.shared, None), wrappers, stored.store_id, None, _NO_CELL)
-    return _StoreKeys(stored.store_id, stored.id, wrappers, shared)
+    return _StoreKeys(stored.store_id, stored.id, wrappers, shared, stored.open_names(key))
 
 
 def _new_key(own: _StoreKeys, thread_id: str | None) -> DataKey:

@@ -90,21 +90,35 @@ class Keyring:
             it. What is written is sealed in any case.
         refresh: How many seconds a saver goes on to seal with the keys that it knows before it looks, with one round
             trip, whether `saver.renew_keys()` has made others.
+        hide_names: Whether names of channels, namespaces and tasks are hidden, too. A store is what it was when it was
+            first written to: a keyring that says something else is refused. `None` takes it as it is, and hides none
+            in a new one.
 
     Raises:
-        InvalidInput: There is none, two have one name, `migrate` is neither `True` nor `False`, or `refresh` is no
-            number of seconds.
+        InvalidInput: There is none, two have one name, `migrate` is neither `True` nor `False`, `refresh` is no number
+            of seconds, `hide_names` is something else, or comes with `migrate`: what stands there in plain text has its
+            names in the clear.
     """
 
-    __slots__ = ("_keys", "_migrate", "_refresh")
+    __slots__ = ("_hide_names", "_keys", "_migrate", "_refresh")
 
-    def __init__(self, *keys: MasterKey, migrate: bool = False, refresh: float = 60) -> None:
+    def __init__(
+        self, *keys: MasterKey, migrate: bool = False, refresh: float = 60, hide_names: bool | None = False
+    ) -> None:
         if type(migrate) is not bool:
             raise InvalidInput(f"migrate must be True or False, not a {type(migrate).__name__}")
         if type(refresh) not in (int, float) or not refresh >= 0:
             raise InvalidInput(f"refresh must be a number of seconds, 0 or more, not {refresh!r:.80}")
+        if hide_names not in (True, False, None) or type(hide_names) is int:
+            raise InvalidInput(f"hide_names must be True, False or None, not {hide_names!r:.80}")
+        if hide_names and migrate:
+            raise InvalidInput(
+                "migrate=True and hide_names=True do not go together: what stands in plain text is sealed where it is, "
+                "under its name. Put it into a new store"
+            )
         self._migrate = migrate
         self._refresh = refresh
+        self._hide_names = hide_names
         if not keys or not all(isinstance(key, MasterKey) for key in keys):
             raise InvalidInput("a Keyring takes keys, the current one first: Keyring(LocalKey(id, secret), ...)")
         self._keys: Mapping[str, MasterKey] = {check_id(key.id): key for key in keys}
@@ -120,6 +134,11 @@ class Keyring:
     def refresh(self) -> float:
         """How many seconds a saver seals with the keys that it knows before it looks for others."""
         return self._refresh
+
+    @property
+    def hide_names(self) -> bool | None:
+        """Whether names are hidden; `None` if the store says."""
+        return self._hide_names
 
     @property
     def current(self) -> MasterKey:
@@ -145,29 +164,45 @@ class Keyring:
         return self._keys[id]
 
     @classmethod
-    def from_env(cls, name: str = "KEEL_KEYS", *, migrate: bool = False, refresh: float = 60) -> Keyring:
+    def from_env(
+        cls,
+        name: str = "KEEL_KEYS",
+        *,
+        migrate: bool = False,
+        refresh: float = 60,
+        hide_names: bool | None = False,
+    ) -> Keyring:
         """Return the keyring in a variable of the environment: `id:secret`, separated by commas or white space.
 
         Args:
             name: The variable's name.
             migrate: As for `Keyring`.
             refresh: As for `Keyring`.
+            hide_names: As for `Keyring`.
 
         Raises:
             InvalidInput: It is not set, or does not hold keys. The error does not show what it holds.
         """
         if not (text := os.environ.get(name, "").strip()):
             raise InvalidInput(f"the environment has no {name}: set it to what `keel keys new` prints")
-        return cls(*parse_keys(text, f"the variable {name}"), migrate=migrate, refresh=refresh)
+        return cls(*parse_keys(text, f"the variable {name}"), migrate=migrate, refresh=refresh, hide_names=hide_names)
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], *, migrate: bool = False, refresh: float = 60) -> Keyring:
+    def from_file(
+        cls,
+        path: str | PathLike[str],
+        *,
+        migrate: bool = False,
+        refresh: float = 60,
+        hide_names: bool | None = False,
+    ) -> Keyring:
         """Return the keyring in a file, as `from_env`; lines that begin with `#` are comments.
 
         Args:
             path: The file.
             migrate: As for `Keyring`.
             refresh: As for `Keyring`.
+            hide_names: As for `Keyring`.
 
         Raises:
             InvalidInput: It cannot be read, does not hold keys, or others than its owner may read or change it.
@@ -180,7 +215,8 @@ class Keyring:
             why = error.strerror if isinstance(error, OSError) else "it holds no text"
             raise InvalidInput(f"the key file {os.fspath(path)!r} cannot be read: {why}") from None
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-        return cls(*parse_keys(text, f"the key file {os.fspath(path)!r}"), migrate=migrate, refresh=refresh)
+        keys = parse_keys(text, f"the key file {os.fspath(path)!r}")
+        return cls(*keys, migrate=migrate, refresh=refresh, hide_names=hide_names)
 
     def __repr__(self) -> str:
         """Show the names of the keys, and nothing of the secrets."""

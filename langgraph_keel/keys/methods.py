@@ -168,8 +168,8 @@ class KeyMethods(EngineSaver):
         So who had the master key of before and a copy of the store reads in a later copy what was sealed with the keys
         that his has: records of before the renewal. He reads nothing that is sealed from `Keyring.refresh` seconds
         after it has ended on (60 by default; those of the keyrings of all programs that have the store open). But
-        names stand in the clear as before, and the hashes by which threads and calls of tools are found keep their
-        keys, so that he can try whether a thread is Ada's. If he can write to the store, he can still forge records of
+        names stand in the clear as before, or their key stays the same if they are hidden, and the hashes by which
+        threads and calls of tools are found keep theirs, so that he can try whether a thread is Ada's. If he can write to the store, he can still forge records of
         before. While keyrings have the master key of before, he could put back what it wraps: take it away then.
 
         Three round trips for the store and for each tenant, two for each thread, and two for 200 in their list; in

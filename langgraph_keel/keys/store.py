@@ -2,8 +2,8 @@
 
 It stands between the engine and any backend, so neither knows of it. Everything the engine gives it in the clear is
 sealed on its way in, and what comes out was sealed at that very place, or a named error is raised. What stands in the
-clear: ids of threads, checkpoints, runs and tasks, names of namespaces and channels, which items a version shows, keys
-and tokens of cells, times of last activity, and sizes, padded. Of what threads can be found by, such as their owners,
+clear: ids of threads, checkpoints, runs and tasks, names of namespaces and channels (unless a `NamelessStore` below it
+hides them), which items a version shows, keys and tokens of cells, times of last activity, and sizes, padded. Of what threads can be found by, such as their owners,
 stands there a keyed hash: that two threads have one in common can be seen, and not which.
 
 *Order.* The number of an item is given by the store in the very request that writes it, so no row can be bound to it.
@@ -51,6 +51,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
 from langgraph_keel.keys.datakeys import DataKeys, KeyChest
 from langgraph_keel.keys.keyring import Keyring
+from langgraph_keel.keys.names import NamelessStore
 from langgraph_keel.keys.sealing import key_in, open_sealed, pack, place_of, seal_frame, unpack
 
 T = TypeVar("T")
@@ -84,9 +85,10 @@ class SealedStore(Store[Any, Any]):
     """
 
     def __init__(self, store: Store[Any, Any], keyring: Keyring) -> None:
-        self.inner = store
+        self._store = store
         self._keyring = keyring
         self.chest = KeyChest(store, keyring)
+        self.inner = store if keyring.hide_names is False else NamelessStore(store, self.chest.names)
         self._sums: OrderedDict[tuple[str, str, str], tuple[Ref, Any]] = OrderedDict()
         self._digests: OrderedDict[tuple[str, Stamp], tuple[Mapping[str, Ref], Digests | None]] = OrderedDict()
         self._latest: OrderedDict[tuple[str, str], tuple[Stamp, Address, str | None]] = OrderedDict()
@@ -325,7 +327,7 @@ class SealedStore(Store[Any, Any]):
 
     def of_tenant(self, tenant: str) -> SealedStore:
         """See `Store.of_tenant`. Each tenant has a key, which wraps those of its threads."""
-        return SealedStore(self.inner.of_tenant(tenant), self._keyring)
+        return SealedStore(self._store.of_tenant(tenant), self._keyring)
 
     def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
         """See `Store.list_tenants`."""

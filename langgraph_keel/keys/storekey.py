@@ -15,6 +15,7 @@ from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.encoding.bodies import open_frame, raw_frame
 from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
 from langgraph_keel.keys.keyring import Keyring, MasterKey
+from langgraph_keel.keys.names import Names
 from langgraph_keel.keys.sealing import KEY_BYTES, Sealer, pack, place_of, unpack
 
 FIRST = b""
@@ -38,6 +39,7 @@ class StoreCell:
         earlier: The keys of before, by their names, wrapped by the current one; the latest first.
         is_renewing: Whether the keys of threads are being wrapped anew.
         ended: What says that a migration has ended, if one has.
+        names: The key of names, wrapped by that of the store, if names are hidden. It stays the same.
     """
 
     store_id: str
@@ -49,6 +51,7 @@ class StoreCell:
     earlier: Sequence[tuple[bytes, bytes]] = ()
     is_renewing: bool = False
     ended: bytes | None = None
+    names: bytes | None = None
 
     @property
     def context(self) -> bytes:
@@ -71,7 +74,7 @@ class StoreCell:
     def to_cell(self) -> Cell:
         """Return it as it is stored."""
         renewed = [] if self.id == FIRST else [self.id, [list(each) for each in self.earlier], self.is_renewing]
-        rest = [] if self.ended is None else [self.ended]
+        rest = [self.ended, self.names] if self.names else [self.ended] if self.ended else []
         parts = [self.store_id, [self.tenant, self.master_id, self.wrapped, *renewed], list(self.shared), *rest]
         return Cell(token_hex(16), raw_frame(pack(parts)))
 
@@ -91,6 +94,22 @@ class StoreCell:
     def end(self, key: Sealer, *, is_ended: bool) -> StoreCell:
         """Return it so that it says that a migration has ended, or that none has."""
         return replace(self, ended=key.seal(_ENDED, self.end_place) if is_ended else None)
+
+    def with_names(self, key: Sealer, names: Names) -> StoreCell:
+        """Return it with a key of names."""
+        return replace(self, names=key.seal(names.secret, self._names_place))
+
+    def open_names(self, key: Sealer) -> Names | None:
+        """Return what hides names; `None` if none are hidden.
+
+        Raises:
+            SealBroken: It was changed.
+        """
+        return None if self.names is None else Names(key.open(self.names, self._names_place))
+
+    @property
+    def _names_place(self) -> bytes:
+        return place_of(self.store_id, "names")
 
     def open_earlier(self, key: Sealer) -> Mapping[bytes, Sealer]:
         """Return all keys of the store by their names, the current one first.
@@ -114,9 +133,11 @@ class StoreCell:
             master: What wraps the new one.
         """
         key, was_ended = Sealer(token_bytes(KEY_BYTES)), self.is_ended(keys[self.id])
+        names = self.open_names(keys[self.id])
         new = replace(self, id=token_bytes(_ID_BYTES), is_renewing=True)
         earlier = tuple((id, key.seal(old.secret, new._earlier_place(id))) for id, old in keys.items())
-        return replace(new, earlier=earlier).wrap(key, master).end(key, is_ended=was_ended), key
+        new = replace(new, earlier=earlier).wrap(key, master).end(key, is_ended=was_ended)
+        return (new if names is None else new.with_names(key, names)), key
 
     def _earlier_place(self, id: bytes) -> bytes:
         return place_of(self.store_id, "store key", self.id, id)
@@ -135,7 +156,8 @@ def parse_cell(cell: Cell) -> StoreCell:
     except (ValueError, TypeError) as error:
         raise CorruptStore(f"the keys of the store do not decode: {error}") from None
     kinds = [type(part) for part in (store_id, tenant, master_id, wrapped, id, is_renewing, *rest)]
-    if kinds[:6] != [str, str, str, bytes, bytes, bool] or kinds[6:] not in ([], [bytes]):
+    of_rest: list[list[type]] = [[], [bytes], [bytes, bytes], [type(None), bytes]]
+    if kinds[:6] != [str, str, str, bytes, bytes, bool] or kinds[6:] not in of_rest:
         raise CorruptStore("the keys of the store are not what they should be")
     if {type(part) for each in earlier for part in each} - {bytes} or (id == FIRST) is bool(renewed):
         raise CorruptStore("the earlier keys of the store are not what they should be")

@@ -21,17 +21,19 @@ from langgraph_keel.keys.sealing import seal_frame
 from langgraph_keel.testing import SaverContract
 
 KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
+HIDING = Keyring(LocalKey("k1", bytes(range(32))), hide_names=True)
 
 
 class Sealed:
     """A store whose savers all have a keyring. What it holds is shown with what was sealed, to look for secrets."""
 
-    def __init__(self, store: Any, made: dict[bytes, bytes]) -> None:
+    def __init__(self, store: Any, made: dict[bytes, bytes], keyring: Keyring = KEYRING) -> None:
         self._store = store
         self._made = made
+        self._keyring = keyring
 
     def open(self, **options: Any) -> KeelSaver:
-        saver: KeelSaver = self._store.open(encryption=KEYRING, **options)
+        saver: KeelSaver = self._store.open(encryption=self._keyring, **options)
         return saver
 
     def wipe(self) -> None:
@@ -93,6 +95,12 @@ for _name in (
     setattr(SealedContract, _name, None)
 
 
+class NamelessContract(SealedContract):
+    """The backend knows no name. Less what happens in the first trip but one: a saver's first one reads the keys."""
+
+    test_what_goes_meanwhile_is_not_rewound_to = None
+
+
 class TestSealedMemory(SealedContract):
     @pytest.fixture
     def backend(self, made: dict[bytes, bytes]) -> Any:
@@ -104,6 +112,20 @@ class TestSealedSqlite(SealedContract):
     def backend(self, tmp_path: Path, made: dict[bytes, bytes]) -> Iterator[Any]:
         store = SqliteUnderTest(str(tmp_path / "keel.db"))
         yield Sealed(store, made)
+        store.close()
+
+
+class TestNamelessMemory(NamelessContract):
+    @pytest.fixture
+    def backend(self, made: dict[bytes, bytes]) -> Any:
+        return Sealed(MemoryUnderTest(), made, HIDING)
+
+
+class TestNamelessSqlite(NamelessContract):
+    @pytest.fixture
+    def backend(self, tmp_path: Path, made: dict[bytes, bytes]) -> Iterator[Any]:
+        store = SqliteUnderTest(str(tmp_path / "keel.db"))
+        yield Sealed(store, made, HIDING)
         store.close()
 
 
@@ -140,3 +162,25 @@ class TestSealedPostgres(SealedContract):
     def backend(self, postgres: PostgresUnderTest, made: dict[bytes, bytes]) -> Any:
         postgres.wipe()
         return Sealed(postgres, made)
+
+
+class TestNamelessFiles(NamelessContract):
+    @pytest.fixture
+    def backend(self, tmp_path: Path, made: dict[bytes, bytes]) -> Iterator[Any]:
+        store = FilesUnderTest(tmp_path / "files")
+        yield Sealed(store, made, HIDING)
+        store.close()
+
+
+class TestNamelessRedis(NamelessContract):
+    @pytest.fixture
+    def backend(self, redis: RedisUnderTest, made: dict[bytes, bytes]) -> Any:
+        redis.wipe()
+        return Sealed(redis, made, HIDING)
+
+
+class TestNamelessPostgres(NamelessContract):
+    @pytest.fixture
+    def backend(self, postgres: PostgresUnderTest, made: dict[bytes, bytes]) -> Any:
+        postgres.wipe()
+        return Sealed(postgres, made, HIDING)

@@ -184,8 +184,8 @@ def opens(key: Sealer, part: Sequence[Any]) -> bool:
 def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) -> None:
     puts, both = sized(3, 6, 40), [Keyring(NEW, OLD), Keyring(NEW, OLD, refresh=0), Keyring(OLD, NEW)]
     with store.open(encryption=Keyring(OLD)) as saver:
-        for each in views(saver):
-            put(each, "before", 1)
+        for view in views(saver):
+            put(view, "before", 1)
     is_renewed = Event()
 
     def write(number: int) -> None:

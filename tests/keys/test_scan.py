@@ -34,6 +34,7 @@ from langgraph_keel import (
 from langgraph_keel.testing.rig import at, checkpoint_of
 
 KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
+HIDING = Keyring(LocalKey("k1", bytes(range(32))), hide_names=True)
 WORDS = re.compile(rb"[A-Za-z][A-Za-z ]{6,60}")
 NAME = re.compile(rb"[a-z]+")
 """May stand there: names of channels, nodes and cells, one word in small letters."""
@@ -100,21 +101,36 @@ def files_in(directory: Path) -> bytes:
     return b"\n".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())
 
 
-def tell(saver: KeelSaver, mark: str) -> None:
-    """Store a mark in each kind of record, as what no compression makes unreadable: it is random."""
+def tell(saver: KeelSaver, mark: str, *, names: bool = False) -> None:
+    """Store a mark in each kind of record, as what no compression makes unreadable: it is random.
+
+    And, if that is asked for, in each kind of name that is hidden; then nothing is erased.
+    """
     config: Any = at("t")
     for number in range(1, 4):
         messages = [HumanMessage(f"{mark} asks"), AIMessage(f"{mark} answers", response_metadata={"of": mark})]
-        values = {"messages": messages * number, "inline": mark, "large": mark * 2000 + str(number)}
-        metadata: Any = {"source": "loop", "step": number, "parents": {}, "user_id": mark, "more": [mark]}
+        values: Any = {"messages": messages * number, "inline": mark, "large": mark * 2000 + str(number)}
+        if names:
+            values |= {f"{mark} channel": mark, f"branch:to:{mark}": messages * number, mark: {mark: mark * 2000}}
+        owner = "nobody" if names and number == 3 else mark  # a prune then notes the owner of before
+        metadata: Any = {"source": "loop", "step": number, "parents": {}, "user_id": owner, "more": [mark]}
         checkpoint: Any = checkpoint_of(f"{number:08}", values)
         config = saver.put(config, checkpoint, metadata, {})
         saver.put_writes(config, [("messages", messages[0]), ("inline", mark)], "task")
+        if names:
+            saver.put_writes(config, [(mark, mark)], f"task {mark}", f"~__pregel_pull, {mark}")
+            inside: Any = at("t", f"{mark}:1|{mark}:2")
+            inside = saver.put(inside, checkpoint_of(f"{number:08}", values), {**metadata, "step": number}, {})
+            saver.put_writes(inside, [(mark, mark)], f"task {mark}", f"~__pregel_pull, {mark}")
     saver.label(at("t"), mark)
     saver.set_retention(Retention(last=2, threads=f"{mark}*"))
     saver.prune(["t"])
     saver.copy_thread("t", "u")
-    saver.erase(mark, reclaim=False)
+    if names:
+        assert {mark, f"branch:to:{mark}"} < saver.get_tuple(at("u")).checkpoint["channel_values"].keys()  # type: ignore[union-attr]
+        assert saver.get_tuple(at("u", f"{mark}:1|{mark}:2")) is not None
+    else:
+        saver.erase(mark, reclaim=False)
 
 
 def scan_for(marks: list[str], parts: Iterator[bytes]) -> set[str]:
@@ -126,7 +142,7 @@ def scan_for(marks: list[str], parts: Iterator[bytes]) -> set[str]:
 
 
 def test_nor_do_the_tables_and_the_log_of_postgres(postgres_server: PostgresServer) -> None:
-    sealed, plain = f"sealed{token_hex(16)}", f"plain{token_hex(16)}"
+    sealed, hidden, plain = (f"{word}{token_hex(16)}" for word in ("sealed", "hidden", "plain"))
     schema = f"scan_{token_hex(4)}"
     with psycopg.connect(postgres_server.url, autocommit=True) as behind:
         data = Path(behind.execute("SHOW data_directory").fetchone()[0])  # type: ignore[index]
@@ -134,24 +150,26 @@ def test_nor_do_the_tables_and_the_log_of_postgres(postgres_server: PostgresServ
             pytest.skip("the server's files are elsewhere: KEEL_TEST_SERVERS=wheel launches one whose log can be read")
         with PostgresSaver(postgres_server.url, schema=schema, encryption=KEYRING) as saver:
             tell(saver, sealed)
+        with PostgresSaver(postgres_server.url, schema=f"{schema}_hidden", encryption=HIDING) as saver:
+            tell(saver, hidden, names=True)
         with PostgresSaver(postgres_server.url, schema=f"{schema}_plain") as saver:
-            tell(saver, plain)
+            tell(saver, plain, names=True)
         behind.execute("CHECKPOINT")
         relations = behind.execute(
             "SELECT pg_relation_filepath(c.oid) FROM pg_class c WHERE c.relnamespace = ANY (%s::regnamespace[]) OR "
             "c.relname LIKE 'pg_toast%%' OR c.oid = 'pg_statistic'::regclass",
-            ([schema, f"{schema}_plain"],),
+            ([schema, f"{schema}_hidden", f"{schema}_plain"],),
         ).fetchall()
         log = [path for path in (data / "pg_wal").iterdir() if path.is_file()]
         tables = [part for (name,) in relations if name for part in data.glob(f"{name}*")]
-        assert scan_for([sealed, plain], (path.read_bytes() for path in log)) == {plain}
-        assert scan_for([sealed, plain], (path.read_bytes() for path in tables)) == {plain}
-        for name in (schema, f"{schema}_plain"):
+        assert scan_for([sealed, hidden, plain], (path.read_bytes() for path in log)) == {plain}
+        assert scan_for([sealed, hidden, plain], (path.read_bytes() for path in tables)) == {plain}
+        for name in (schema, f"{schema}_hidden", f"{schema}_plain"):
             behind.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
 
 def test_nor_do_the_keys_values_and_the_file_of_redis(redis_server: RedisServer, redis_prefix: str) -> None:
-    sealed, plain = f"sealed{token_hex(16)}", f"plain{token_hex(16)}"
+    sealed, hidden, plain = (f"{word}{token_hex(16)}" for word in ("sealed", "hidden", "plain"))
     with Redis.from_url(redis_server.url) as client:
         settings = client.config_get("dir") | client.config_get("append*")
         directory = Path(settings["dir"], settings.get("appenddirname", ""))
@@ -159,11 +177,13 @@ def test_nor_do_the_keys_values_and_the_file_of_redis(redis_server: RedisServer,
             pytest.skip("the server keeps no file that can be read: KEEL_TEST_SERVERS=wheel launches one that does")
         with RedisSaver(redis_server.url, prefix=redis_prefix, encryption=KEYRING) as saver:
             tell(saver, sealed)
+        with RedisSaver(redis_server.url, prefix=f"{redis_prefix}:hidden", encryption=HIDING) as saver:
+            tell(saver, hidden, names=True)
         with RedisSaver(redis_server.url, prefix=f"{redis_prefix}:plain") as saver:
-            tell(saver, plain)
+            tell(saver, plain, names=True)
         keys = list(client.scan_iter(match=f"{redis_prefix}*", count=1000))
         values = (client.dump(key) or b"" for key in keys)
-        assert scan_for([sealed, plain], iter(keys)) == set()
-        assert scan_for([sealed], values) == set()
+        assert scan_for([sealed, hidden], iter(keys)) == set()
+        assert scan_for([sealed, hidden], values) == set()
         files = [path for path in directory.glob("appendonly*") if path.is_file()]
-        assert scan_for([sealed, plain], (path.read_bytes() for path in files)) == {plain}
+        assert scan_for([sealed, hidden, plain], (path.read_bytes() for path in files)) == {plain}

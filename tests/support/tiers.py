@@ -4,9 +4,10 @@ quick   `pytest` alone. Not: tests that are marked slow; and where parameters mu
         contract is run on memory by each face with each temperature, on a file of SQLite by the blocking face, warm,
         and the async face, cold, and on the other stores by one of these, turn about; not on those that differ from
         another one by their client only (a cluster of Redis, SQLite in memory). With a keyring it is run in memory; in
-        tier ci on SQLite and PostgreSQL, too; for a tenant, in tier ci on SQLite; on two stores in memory, by one face,
-        and in tier ci a third of it on Redis before SQLite. Any other test that is given a backend is run with all
-        combinations on the first one, and once on each other one.
+        tier ci on SQLite and PostgreSQL, too; with hidden names, a third of it in tier ci, in memory and on SQLite; for
+        a tenant, in tier ci on SQLite; on two stores in memory, by one face, and in tier ci a third of it on Redis
+        before SQLite. Any other test that is given a backend is run with all combinations on the first one, and once on
+        each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
         SQLite by each face with each temperature, on the others by both faces; a third of it on those that differ by
         their client only. On each backend each parameter has each of its values once.
@@ -54,6 +55,8 @@ SEALED = ("TestSealedMemory", "TestSealedSqlite", "TestSealedPostgres")
 """With a keyring; the other backends are for a full run."""
 TIERED = ("TestTieredMemory", "TestTieredRedisBeforeSqlite")
 """Two stores as one; of the second, a third in `.ci/run`, and the third pair is for a full run."""
+NAMELESS = ("TestNamelessMemory", "TestNamelessSqlite")
+"""With hidden names, which is a layer beneath the keys: a third of the contract; the rest is for a full run."""
 OF_TENANT = "TestSqliteOfTenant"
 """A tenant where all share tables; the other backends are for a full run."""
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
@@ -117,7 +120,9 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return turn if store == TIERED[0] else (), turn if store == TIERED[0] or (store in TIERED and third) else ()
     if store.endswith("OfTenant"):
         return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if store == OF_TENANT else ()
-    if store in OTHER_CLIENTS:
+    if store.startswith("TestNameless") and store not in NAMELESS:
+        return (), ()
+    if store in OTHER_CLIENTS or store in NAMELESS:
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         return (), turn if third else ()
     if store == "TestSqliteFile":
