@@ -169,8 +169,9 @@ class KeyMethods(EngineSaver):
         that his has: records of before the renewal. He reads nothing that is sealed from `Keyring.refresh` seconds
         after it has ended on (60 by default; those of the keyrings of all programs that have the store open). But
         names stand in the clear as before, or their key stays the same if they are hidden, and the hashes by which
-        threads and calls of tools are found keep theirs, so that he can try whether a thread is Ada's. If he can write to the store, he can still forge records of
-        before. While keyrings have the master key of before, he could put back what it wraps: take it away then.
+        threads and calls of tools are found keep theirs, so that he can try whether a thread is Ada's. If he can write
+        to the store, he can still forge records of before. While keyrings have the master key of before, he could put
+        back what it wraps: take it away then.
 
         Three round trips for the store and for each tenant, two for each thread, and two for 200 in their list; in
         memory are the names of all threads. It may be cut off anywhere, and several may do it at once: whoever does it

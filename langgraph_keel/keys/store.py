@@ -3,8 +3,9 @@
 It stands between the engine and any backend, so neither knows of it. Everything the engine gives it in the clear is
 sealed on its way in, and what comes out was sealed at that very place, or a named error is raised. What stands in the
 clear: ids of threads, checkpoints, runs and tasks, names of namespaces and channels (unless a `NamelessStore` below it
-hides them), which items a version shows, keys and tokens of cells, times of last activity, and sizes, padded. Of what threads can be found by, such as their owners,
-stands there a keyed hash: that two threads have one in common can be seen, and not which.
+hides them), which items a version shows, keys and tokens of cells, times of last activity, and sizes, padded. Of what
+threads can be found by, such as their owners, stands there a keyed hash: that two threads have one in common can be
+seen, and not which.
 
 *Order.* The number of an item is given by the store in the very request that writes it, so no row can be bound to it.
 Instead the sealed header of each entry holds a digest of each of its channels: of the items that it shows, in their

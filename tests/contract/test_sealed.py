@@ -98,7 +98,7 @@ for _name in (
 class NamelessContract(SealedContract):
     """The backend knows no name. Less what happens in the first trip but one: a saver's first one reads the keys."""
 
-    test_what_goes_meanwhile_is_not_rewound_to = None
+    test_what_goes_meanwhile_is_not_rewound_to: Any = None
 
 
 class TestSealedMemory(SealedContract):

@@ -120,7 +120,7 @@ def tell(saver: KeelSaver, mark: str, *, names: bool = False) -> None:
         if names:
             saver.put_writes(config, [(mark, mark)], f"task {mark}", f"~__pregel_pull, {mark}")
             inside: Any = at("t", f"{mark}:1|{mark}:2")
-            inside = saver.put(inside, checkpoint_of(f"{number:08}", values), {**metadata, "step": number}, {})
+            inside = saver.put(inside, checkpoint, metadata, {})
             saver.put_writes(inside, [(mark, mark)], f"task {mark}", f"~__pregel_pull, {mark}")
     saver.label(at("t"), mark)
     saver.set_retention(Retention(last=2, threads=f"{mark}*"))
