@@ -238,7 +238,7 @@ class NamelessStore(Store[Any, Any]):
         hide, show = yield from self._veils()
         found: Found | Unchanged | None = yield from self._store.read_known(hide.address(address), known)
         if isinstance(found, Unchanged):
-            return Unchanged(found.parent, [*map(show.batch, found.batches)])
+            return replace(found, batches=[*map(show.batch, found.batches)])
         return found and show.found(found)
 
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:

@@ -161,7 +161,7 @@ class SealedStore(Store[Any, Any]):
             raise SealBroken(f"{latest}: {_OTHER}")
         if isinstance(found, Unchanged) and found.batches:
             seals = yield from self.opener(address.thread_id, [batch.body for batch in found.batches])
-            return Unchanged(found.parent, [seals.open_batch(batch, latest) for batch in found.batches])
+            return replace(found, batches=[seals.open_batch(batch, latest) for batch in found.batches])
         if isinstance(found, Found):
             return (yield from self._open_found(found))
         return found
