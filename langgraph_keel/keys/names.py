@@ -332,6 +332,10 @@ class NamelessStore(Store[Any, Any]):
         names: Sequence[str] = yield from self._store.list_strays(after, limit)
         return names
 
+    def make_room(self) -> Plan[bool]:
+        """See `Store.make_room`."""
+        return self._store.make_room()
+
     def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
         """See `Store.list_tenants`."""
         names: Sequence[str] = yield from self._store.list_tenants(after, limit)

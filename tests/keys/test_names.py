@@ -29,8 +29,9 @@ from langgraph_keel import (
     SqliteSaver,
     open_saver,
 )
+from langgraph_keel.engine.store import Store
 from langgraph_keel.keys.keyring import new_key
-from langgraph_keel.keys.names import Names
+from langgraph_keel.keys.names import NamelessStore, Names
 from langgraph_keel.testing.faults import Counter, with_tap
 from langgraph_keel.testing.rig import at, checkpoint_of
 
@@ -163,6 +164,12 @@ def test_hashes_in_keys_are_permuted() -> None:
     assert names.hide_key(joined).startswith(names.hide_key(f"{whole[:32]}-"))
     assert names.open_key(names.hide_key(joined)) == joined
     assert names.hide_key("at") == "at"
+
+
+def test_no_verb_of_a_store_is_left_out() -> None:
+    """What the base class does in its place would ask nothing of the backend."""
+    verbs = {name for name in vars(Store) if not name.startswith("_")}
+    assert verbs - vars(NamelessStore).keys() == {"of_tenant"}  # that of what stands beneath it is asked
 
 
 # -- a store hides names, or it does not -------------------------------------------------------------------------------
