@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Annotated, Any, TypedDict
@@ -178,9 +179,16 @@ def thread_of(number: int) -> RunnableConfig:
 
 def write_1(saver: KeelSaver, number: int) -> None:
     """Have version 1 write a thread, and leave it as its kind says."""
-    given = {"kind": KINDS[number % len(KINDS)], "name": "Ada Lovelace", "log": ["in"], "notes": [0]}
-    with suppress(ConnectionError):
-        build_1(saver).invoke(given, thread_of(number))
+    write_all_1(saver, [number])
+
+
+def write_all_1(saver: KeelSaver, numbers: Iterable[int]) -> None:
+    """Have version 1 write threads, and leave each as its kind says."""
+    graph = build_1(saver)
+    for number in numbers:
+        given = {"kind": KINDS[number % len(KINDS)], "name": "Ada Lovelace", "log": ["in"], "notes": [0]}
+        with suppress(ConnectionError):
+            graph.invoke(given, thread_of(number))
 
 
 SEEN: dict[str, tuple[list[str], tuple[str, ...], list[Any]]] = {

@@ -8,21 +8,26 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
 import pytest
 import upgrade_apps as apps
+from checkpoints import put
 from places import Place, file_place
 from tiers import sized
 
-from langgraph_keel import CheckpointConflict, NewerState, UpgradeFailed, upgrade
+from langgraph_keel import CheckpointConflict, MemorySaver, NewerState, UpgradeFailed, upgrade
 from langgraph_keel.cli import app
-from langgraph_keel.upgrades.bulk import upgrade_threads
+from langgraph_keel.upgrades.bulk import MARK, upgrade_threads
 
 THREADS = sized(14, 14, 5_000)
+KILLS = sized(2, 2, 12)
 
 
 def run(*words: str) -> int:
@@ -100,38 +105,95 @@ def test_what_cannot_be_upgraded_is_named(
 
 
 KILLED = """
-import sys, upgrade_apps as apps
+import json, sys, upgrade_apps as apps
 from langgraph_keel import open_saver
 from langgraph_keel.upgrades.bulk import upgrade_threads
-with open_saver(sys.argv[1], upgrades=apps.UPGRADES) as saver:
+with open_saver(sys.argv[1], upgrades=apps.UPGRADES, **json.loads(sys.argv[2])) as saver:
     ids = (info.thread_id for info in saver.threads())
-    upgrade_threads(saver, ids, on_progress=lambda done, total: print(done, flush=True))
+    report = upgrade_threads(saver, ids, on_progress=lambda done, total: print(done, flush=True))
+    print(json.dumps(report.counts), flush=True)
 """
 
 
+def upgrade_and_kill(place: Place, after: int) -> dict[str, int] | None:
+    """Upgrade in a process of its own, and kill it when so many threads are done; return its counts if it ends."""
+    words = [sys.executable, "-c", KILLED, place.url, json.dumps(dict(place.options))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+            if int(line) == after:
+                os.kill(child.pid, signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    return None
+
+
 @pytest.mark.slow
-def test_what_was_killed_half_way_is_resumed(tmp_path: Path) -> None:
-    place = file_place(tmp_path)
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("place", ["sqlite", "files", "postgres", "redis"], indirect=True)
+def test_what_is_killed_again_and_again_is_resumed(place: Place) -> None:
+    """Each process dies at another thread, in the midst of what it does there; the last one comes to the end."""
     with place.open() as saver:
-        for number in range(THREADS):
-            apps.write_1(saver, number)
-    child = subprocess.Popen([sys.executable, "-c", KILLED, place.url], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    for line in child.stdout:
-        if int(line) >= THREADS // 2:
-            os.kill(child.pid, signal.SIGKILL)
-            break
-    child.wait()
-    child.stdout.close()
+        apps.write_all_1(saver, range(THREADS))
+    chance = Random(THREADS)
+    for _ in range(KILLS):
+        assert upgrade_and_kill(place, chance.randrange(1, THREADS)) is None
+    counts = upgrade_and_kill(place, THREADS + 1)
+    done = -(-THREADS // len(apps.KINDS))
+    assert counts is not None
+    assert counts.keys() <= {"upgraded", "present", "waits"}
+    assert counts["present"] > 0
+    assert (counts.get("upgraded", 0) + counts["present"], counts["waits"]) == (done, THREADS - done)
     with place.open(upgrades=apps.UPGRADES) as saver:
-        counts = upgrade_threads(saver, ids_of(saver)).counts
-        done = -(-THREADS // len(apps.KINDS))
-        assert counts["upgraded"] + counts["present"] == done
-        assert counts["waits"] == THREADS - done
-        assert counts["present"] > 0
         graph = apps.build_2(saver)
         for number in range(THREADS):
             apps.check_seen(graph, number)
+            apps.check_end(apps.go_on(graph, number), number)
+        for number in range(0, THREADS, len(apps.KINDS)):  # carried over once, not at each beginning
+            carried = [each for each in saver.list(apps.thread_of(number)) if MARK in each.metadata]
+            assert len(carried) == 1
+
+
+def test_what_is_cut_off_in_memory_is_resumed() -> None:
+    saver, number = MemorySaver(upgrades=apps.UPGRADES), 2 * len(apps.KINDS)
+    former = saver.with_engine(
+        replace(saver.engine, session=replace(saver.engine.session, hooks=MemorySaver().engine.session.hooks))
+    )
+    apps.write_all_1(former, range(number))
+    for after in range(1, number + 1):
+        with pytest.raises(KeyboardInterrupt):
+            upgrade_threads(saver, ids_of(saver), on_progress=interrupt_after(after))
+    assert upgrade_threads(saver, ids_of(saver)).counts == {"present": 2, "waits": number - 2}
+    graph = apps.build_2(saver)
+    for each in range(number):
+        apps.check_seen(graph, each)
+        apps.check_end(apps.go_on(graph, each), each)
+
+
+def interrupt_after(after: int) -> Callable[[int, int | None], None]:
+    def tell(done: int, total: int | None) -> None:
+        if done == after:
+            raise KeyboardInterrupt
+
+    return tell
+
+
+def test_many_threads_take_no_more_memory_than_few(tmp_path: Path) -> None:
+    """What is kept of a thread is its outcome; the peak is that of Python's own objects, whatever their number."""
+    peaks = []
+    for number in (100, 400):
+        place = file_place(tmp_path / str(number))
+        Path(tmp_path / str(number)).mkdir()
+        with place.open() as saver:
+            for each in range(number):
+                put(saver, f"t{each}", "x" * 5_000)
+        with place.open(upgrades=[upgrade(1, 2, lambda state: None)]) as saver:
+            tracemalloc.start()
+            assert upgrade_threads(saver, ids_of(saver)).counts == {"upgraded": number}
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 200 * 5_000, peaks
 
 
 @pytest.mark.slow
