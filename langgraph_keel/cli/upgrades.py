@@ -97,6 +97,10 @@ def upgrade(
 
     check_store(url)
     with _open(graph, url, upgrades, read_only=dry_run) as (saver, _), bar("threads", quiet=json) as tell:
+        if saver.engine.session.hooks.find(UpgradeHook) is None:
+            module = graph.partition(":")[0]
+            where = f"neither the graph's saver nor the module {module} has any"
+            raise InvalidInput(f"there is nothing to upgrade with: {where}; name them with --upgrades MODULE")
         threads = (info.thread_id for info in saver.threads())
         report = upgrade_threads(saver, threads, dry_run=dry_run, on_progress=tell)
     if json:
@@ -184,7 +188,8 @@ def _load(name: str, form: str) -> tuple[ModuleType, Any]:
 
 def _find_upgrades(module: ModuleType, engine: Any, named: str | None) -> Any:
     if named is not None and ":" in named:
-        return _load(named, "MODULE:LIST")[1]
+        found = _load(named, "MODULE:LIST")[1]
+        return [found] if isinstance(found, Upgrade) else found
     if named is not None:
         return _load(f"{named}:__name__", "MODULE")[0]
     hook = engine.session.hooks.find(UpgradeHook) if engine is not None else None

@@ -35,6 +35,7 @@ from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpack_calls
+from langgraph_keel.upgrades.bulk import UPGRADED
 
 T = TypeVar("T")
 
@@ -229,7 +230,7 @@ def _sides(read: _Read, parent: _Read | None) -> Sides:
 
 
 def _nodes(read: _Read, parent: _Read | None) -> tuple[str, ...]:
-    if parent is None or read.header.metadata.get("source") != "loop":
+    if parent is None or read.header.metadata.get("source") != "loop" or UPGRADED in read.header.metadata:
         return ()
     return steps.nodes_run(read.header.checkpoint, parent.header.checkpoint, parent.triggers)
 

@@ -24,7 +24,7 @@ from langgraph_keel.errors import CheckpointConflict, InvalidInput, KeelError, S
 from langgraph_keel.upgrades.hook import UpgradeHook
 
 Outcome: TypeAlias = Literal["upgraded", "present", "waits", "busy", "failed"]
-MARK = "keel_upgraded"
+UPGRADED = "keel_upgraded"
 """In the metadata of a checkpoint that carries a thread over: the versions from which and to which."""
 _PAGE = 100
 
@@ -105,7 +105,7 @@ def upgrade_thread(session: Session, thread_id: str, version: int, dry_run: bool
             return "waits"
         if not dry_run:
             checkpoint: Any = {**read.checkpoint, "id": session.new_id(read.metadata.get("step", 0))}
-            marks: Any = {**read.metadata, MARK: [state_of(header.about), version]}
+            marks: Any = {**read.metadata, UPGRADED: [state_of(header.about), version]}
             yield from put(session, read.config, checkpoint, marks)
         done = "upgraded"
     return done

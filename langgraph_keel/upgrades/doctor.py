@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
 
 from langgraph.checkpoint.base import CheckpointTuple
 
@@ -24,6 +24,7 @@ from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, NS_END, PREGE
 from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.engine.session import EngineSaver, Session
 from langgraph_keel.errors import CorruptStore, KeelError, NewerState, UpgradeFailed, ValueRefused
 from langgraph_keel.upgrades.chain import graph_of
@@ -101,6 +102,9 @@ class Doctor:
         self._saver = saver
         self._graph = copy(graph)
         self._graph.checkpointer = saver
+        session = saver.engine.session.with_placeholders()
+        self._shown = saver.with_engine(replace(saver.engine, session=session))
+        self._shown.serde = session.codec.serde
         self._graphs: dict[str, Any] = {"": graph, **dict(graph.get_subgraphs(recurse=True))}
         self._annotations = {path: annotations_of(each) for path, each in self._graphs.items()}
         self._required = {path: required_channels(each) for path, each in self._graphs.items()}
@@ -115,12 +119,11 @@ class Doctor:
         """Open a thread; return what breaks in it. Two trips, and some for each graph in it and for a step."""
         self.diagnosis.threads += 1
         places = self._saver.engine.run(_find_namespaces(self._saver.engine.session, thread_id))
-        root = self._read(thread_id, "")
-        found = [] if root is None else [*self._look(root, "")] if isinstance(root, CheckpointTuple) else [root]
+        root = self._read(self._saver, thread_id, "")
+        found = [*self._look_at(root, thread_id, "")]
         for place in places:
-            inner = self._read(thread_id, place) if _is_live(place, root) else None
-            if inner is not None:
-                found += self._look(inner, graph_of(place)) if isinstance(inner, CheckpointTuple) else [inner]
+            if _is_live(place, root):
+                found += self._look_at(self._read(self._saver, thread_id, place), thread_id, place)
         self.diagnosis.breaks += found
         return found
 
@@ -137,10 +140,22 @@ class Doctor:
         self._first.clear()
         return self.diagnosis
 
-    def _read(self, thread_id: str, checkpoint_ns: str) -> CheckpointTuple | Break | None:
+    def _look_at(self, read: CheckpointTuple | Break | None, thread_id: str, checkpoint_ns: str) -> Iterator[Break]:
+        if isinstance(read, CheckpointTuple):
+            yield from self._look(read, graph_of(checkpoint_ns))
+        elif read is not None:
+            yield read
+            # What else breaks is seen without the value that cannot be read.
+            shown = self._read(self._shown, thread_id, checkpoint_ns) if read.kind == "unread" else None
+            graph = self._graphs.get(graph_of(checkpoint_ns))
+            if isinstance(shown, CheckpointTuple) and graph is not None:
+                yield from self._look_at_nodes(shown, graph, is_root=False)
+                yield from self._look_at_channels(shown, graph, graph_of(checkpoint_ns))
+
+    def _read(self, saver: Any, thread_id: str, checkpoint_ns: str) -> CheckpointTuple | Break | None:
         config: Any = {"configurable": {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns}}
         try:
-            return self._saver.get_tuple(config)
+            return cast("CheckpointTuple | None", saver.get_tuple(config))
         except KeelError as error:
             return _refused(thread_id, checkpoint_ns, error)
 
@@ -181,7 +196,7 @@ class Doctor:
         for name in [name for name in dict.fromkeys([*values, *written]) if _is_plain(name)]:
             if name not in graph.channels:
                 yield _break(found, "channel", name, "a channel of the graph", "none of this name", _UNKNOWN)
-            elif name in annotations and name in values:
+            elif name in annotations and name in values and not any(find_unread(values[name])):
                 for place, expected, there in self._fit.misfits(annotations[name], values[name], name):
                     yield _break(found, "type", place, expected, there, _TYPE)
         if found.metadata.get("step", -1) >= 0:
@@ -261,16 +276,20 @@ def _break(found: CheckpointTuple, kind: str, path: str, expected: str, there: s
 
 
 def _refused(thread_id: str, checkpoint_ns: str, error: KeelError) -> Break:
-    kind, path, there = "unread", "", ""
+    kind, path, there, what_to_do = "unread", "", "", ""
     if isinstance(error, ValueRefused):
+        what_to_do = _UNREAD
         path, there = f"{error.where.partition('channel ')[2]}{error.path}", error.type_name
     elif isinstance(error, UpgradeFailed | NewerState):
         kind = "refused"
     elif isinstance(error, CorruptStore) and "serde=" in str(error):
         kind = "serializer"
-    return Break(thread_id, checkpoint_ns, "", kind, path, "a state that is read", there or error.code, str(error))
+    return Break(
+        thread_id, checkpoint_ns, "", kind, path, "a state that is read", there or error.code, f"{error}{what_to_do}"
+    )
 
 
+_UNREAD = ": say in an upgrade what becomes of it (classes=), or give the class its name, fields and members back"
 _NO_NODE = (
     "LangGraph would leave it out, and end there: say in an upgrade where to go "
     "(state.rename_node, or state.remove_node(..., go_to=...))"

@@ -24,7 +24,7 @@ from tiers import sized
 
 from langgraph_keel import CheckpointConflict, MemorySaver, NewerState, UpgradeFailed, upgrade
 from langgraph_keel.cli import app
-from langgraph_keel.upgrades.bulk import MARK, upgrade_threads
+from langgraph_keel.upgrades.bulk import UPGRADED, upgrade_threads
 
 THREADS = sized(14, 14, 5_000)
 KILLS = sized(2, 2, 12)
@@ -85,6 +85,24 @@ def test_the_command_says_what_it_has_done(tmp_path: Path, graph: str, capsys: p
     counts = {"upgraded": 1, "present": 0, "waits": 6, "busy": 0, "failed": 0}
     assert json.loads(capsys.readouterr().out) == {"counts": counts, "failed": {}, "done": True}
     assert len(set(heads(place)) - set(before)) == 1
+    with place.open() as saver:  # no node ran
+        assert saver.timeline("t0")[-1].nodes == ()
+        assert "upgraded 1 → 2" in str(saver.timeline("t0"))
+
+
+def test_upgrades_are_named_or_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, module = file_place(tmp_path), ModuleType("keel_test_app")
+    with place.open() as saver:
+        apps.write_1(saver, 0)
+    vars(module).update(graph=apps.build_2(None))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert run("upgrade", "keel_test_app:graph", "--url", place.url) == 2
+    assert "neither the graph's saver nor the module keel_test_app has any" in capsys.readouterr().err
+    for named in ("upgrade_apps", "upgrade_apps:UPGRADES", "upgrade_apps:to_2"):
+        assert run("upgrade", "keel_test_app:graph", "--url", place.url, "--upgrades", named, "--dry-run") == 0
+        assert "1 thread would be upgraded." in capsys.readouterr().out
 
 
 def test_what_cannot_be_upgraded_is_named(
@@ -151,7 +169,7 @@ def test_what_is_killed_again_and_again_is_resumed(place: Place) -> None:
             apps.check_seen(graph, number)
             apps.check_end(apps.go_on(graph, number), number)
         for number in range(0, THREADS, len(apps.KINDS)):  # carried over once, not at each beginning
-            carried = [each for each in saver.list(apps.thread_of(number)) if MARK in each.metadata]
+            carried = [each for each in saver.list(apps.thread_of(number)) if UPGRADED in each.metadata]
             assert len(carried) == 1
 
 

@@ -6,19 +6,32 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import make_dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
 import doctor_children
 import pytest
 import upgrade_apps as apps
-from places import file_place
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from places import Place, file_place
 from tiers import sized
 
 from langgraph_keel.cli import app
 
 THREADS = 12
+
+
+class Former(TypedDict, total=False):
+    order: Any
+    cents: int
+
+
+class Later(TypedDict, total=False):
+    order: Any
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +107,30 @@ def test_the_upgrade_makes_the_doctor_agree(
     assert run("doctor", graph, "--url", url, "--json", "--sample", "1", "--junit", str(report)) == 0
     assert json.loads(capsys.readouterr().out) == {"threads": 7, "breaks": []}
     assert ET.fromstring(report.read_text("utf-8")).get("failures") == "0"
+
+
+def write_former(place: Place) -> None:
+    order, module = make_dataclass("Order", [("item", str)]), ModuleType("keel_test_app")
+    order.__module__, sys.modules[module.__name__] = module.__name__, module
+    vars(module).update(Order=order)
+    with place.open() as saver:
+        graph = StateGraph(Former).add_node("ask", lambda _: interrupt("?")).add_edge(START, "ask")
+        graph.compile(checkpointer=saver).invoke({"order": order("shirt"), "cents": 1}, apps.thread_of(0))
+
+
+def test_a_value_that_cannot_be_read_hides_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = file_place(tmp_path)
+    child = get_context("fork").Process(target=write_former, args=(place,))  # the class is in no process but that
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    graph = StateGraph(Later).add_node("confirm", lambda _: interrupt("?")).add_edge(START, "confirm")
+    name = module_of(monkeypatch, graph=graph)
+    assert run("doctor", name, "--url", place.url, "--json") == 1
+    found = {(each["kind"], each["path"]) for each in json.loads(capsys.readouterr().out)["breaks"]}
+    assert found == {("unread", "'order'"), ("channel", "cents"), ("node", "ask")}
 
 
 @pytest.mark.parametrize(

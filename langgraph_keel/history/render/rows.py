@@ -22,6 +22,7 @@ from langgraph_keel.display.text import count_of, format_size, one_line, plain, 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.history.records import MomentRecord
+from langgraph_keel.upgrades.bulk import UPGRADED
 
 MOST_LANES = 8
 """Branches that are drawn side by side; a wider tree is hard to read and takes the width of the page."""
@@ -407,11 +408,18 @@ def _timeline_row(row: TreeRow, before: MomentRecord | None, names: _Names, *, i
         id=one_line(names.ids[moment.id], _NAME),
         time=_format_time(moment, is_one_day=is_one_day),
         where=path_of(moment.namespace),
-        nodes=join_names(moment.nodes) or one_line(moment.source, _NAME),
+        nodes=_upgrade_of(moment) or join_names(moment.nodes) or one_line(moment.source, _NAME),
         notes=tuple(_notes(row, before, names)),
         model=join_names(moment.models),
         size=format_size(moment.bytes),
     )
+
+
+def _upgrade_of(moment: MomentRecord) -> str:
+    """Return what `keel upgrade` has done in a moment in which no node ran."""
+    versions = moment.metadata.get(UPGRADED)
+    is_pair = isinstance(versions, list | tuple) and len(versions) == 2
+    return one_line(f"upgraded {versions[0]} → {versions[1]}", _NAME) if is_pair else ""
 
 
 def _notes(row: TreeRow, before: MomentRecord | None, names: _Names) -> Iterator[Note]:
