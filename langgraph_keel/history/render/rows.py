@@ -417,9 +417,10 @@ def _timeline_row(row: TreeRow, before: MomentRecord | None, names: _Names, *, i
 
 def _upgrade_of(moment: MomentRecord) -> str:
     """Return what `keel upgrade` has done in a moment in which no node ran."""
-    versions = moment.metadata.get(UPGRADED)
-    is_pair = isinstance(versions, list | tuple) and len(versions) == 2
-    return one_line(f"upgraded {versions[0]} → {versions[1]}", _NAME) if is_pair else ""
+    match moment.metadata.get(UPGRADED):
+        case [start, end]:
+            return one_line(f"upgraded {start} → {end}", _NAME)
+    return ""
 
 
 def _notes(row: TreeRow, before: MomentRecord | None, names: _Names) -> Iterator[Note]:
