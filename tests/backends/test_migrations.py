@@ -87,7 +87,7 @@ def die_at(nth: int, kind: str) -> None:
 
     patch = pytest.MonkeyPatch()  # never undone: the process ends with it
     if kind == "sqlite":
-        connect = sqlite.connect
+        connect = sqlite.connect  # type: ignore[attr-defined]
 
         def traced(*args: Any) -> Any:
             connection = connect(*args)
