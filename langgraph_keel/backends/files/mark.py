@@ -51,14 +51,6 @@ class Mark:
         find_due(self.migrations, found, str(self.root))
         return begun_from
 
-    def check(self) -> None:
-        """See that no newer Keel has begun to carry the store over.
-
-        Raises:
-            NewerFormat: One has.
-        """
-        self.read()
-
     def write(self, found: int | None = None, begun_from: int | None = None) -> None:
         """Say, durably, which format the store has; by itself the present one.
 

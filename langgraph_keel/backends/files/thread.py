@@ -344,7 +344,7 @@ class ThreadFiles:
     def _refuse_newer(self, is_made: bool) -> None:
         """Take a thread back that was made while a newer Keel carried the store over, and may have passed over it."""
         try:
-            self.mark.check()
+            self.mark.read()
         except NewerFormat:
             if is_made:
                 self._remove(self.directory)

@@ -62,6 +62,7 @@ from langgraph_keel.engine.session import arun, run
 from langgraph_keel.errors import (
     InvalidInput,
     KeelError,
+    NewerFormat,
     NotAKeelStore,
     NotFound,
     NotSetUp,
@@ -160,6 +161,20 @@ def list_due(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[tupl
     if formats is None:
         raise NotFound(f"{where}: there are no tables of Keel")
     return find_due(tables.migrations, min(formats), where)
+
+
+def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
+    """After an error that a newer format would give, look whether the tables have one.
+
+    Raises:
+        NewerFormat: A newer Keel has carried them on since they were opened.
+    """
+    try:
+        yield from _read_formats(tables, where)
+    except NewerFormat:
+        raise
+    except KeelError:
+        return  # the first error says it
 
 
 _IF_ALL_ARE_THERE = """
@@ -334,7 +349,7 @@ class PostgresDriver:
             return self.retry(lambda connection: _run(connection, request))
         except StoreError as error:
             if _sqlstate(error) in RENAMED:
-                run(self._list_due(), _ScriptDriver(self))
+                run(refuse_newer(self.tables, self.where), _ScriptDriver(self))
             raise
 
     async def asend(self, request: Request) -> list[Rows]:
@@ -350,7 +365,7 @@ class PostgresDriver:
             return await self._asend_alone(request)
         except StoreError as error:
             if _sqlstate(error) in RENAMED:
-                await arun(self._list_due(), _AsyncScriptDriver(self))
+                await arun(refuse_newer(self.tables, self.where), _AsyncScriptDriver(self))
             raise
 
     async def _asend_alone(self, request: Request) -> list[Rows]:
