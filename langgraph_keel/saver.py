@@ -107,11 +107,11 @@ class KeelSaver(
     TenantMethods,
     HistoryMethods,
     KeyMethods,
+    ImportMethods,
     RetentionMethods,
     ProvenanceMethods,
     ToolMethods,
     ArchiveMethods,
-    ImportMethods,
 ):
     """A LangGraph checkpointer over one store.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import to_thread
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.retention.methods import RetentionMethods
 
 if TYPE_CHECKING:
     from langgraph_keel.moving.export import ExportReport
@@ -21,12 +23,19 @@ if TYPE_CHECKING:
     from langgraph_keel.moving.notes import SourceLike
     from langgraph_keel.moving.sources import Call
     from langgraph_keel.moving.touch import Mover
+    from langgraph_keel.retention.erase import Order
+    from langgraph_keel.retention.receipt import Receipt
 
 
-class ImportMethods(EngineSaver):
-    """The methods for threads of LangGraph's own savers."""
+class ImportMethods(RetentionMethods):
+    """The methods for threads of LangGraph's own savers; those of retention are told of the store they come from."""
 
     _mover: Mover | None = None
+
+    def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
+        """Erase; the receipt says that the store has all of it still from which threads move in (`moving_from`)."""
+        old = () if self._mover is None else (_OLD_STORE.format(self._mover.source.place),)
+        return super()._erase(order, tell, (*elsewhere, *old))
 
     def import_from(
         self,
@@ -157,6 +166,12 @@ class ImportMethods(EngineSaver):
         names = None if threads is None else _names_of(threads)
         with open_target(target, call) as put:
             return export_threads(self._whole_session(), put, names, on_progress or (lambda done, total: None))
+
+
+_OLD_STORE = (
+    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
+    "moved in yet was not looked at."
+)
 
 
 def _names_of(threads: Iterable[str]) -> list[str]:

@@ -11,12 +11,14 @@ a loop runs.
 
 from __future__ import annotations
 
+import os
 from asyncio import to_thread
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Query
@@ -26,6 +28,18 @@ from langgraph_keel.moving.notes import MovedThread, find_note, note
 
 if TYPE_CHECKING:
     from langgraph_keel.moving.sources import Source
+
+_movers: WeakSet[Mover] = WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held a lock.
+    for mover in list(_movers):
+        mover.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 _KNOWN = 100_000
 """Threads that a process remembers to have looked at."""
@@ -44,6 +58,11 @@ class Mover:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.forget()
+        _movers.add(self)
+
+    def forget(self) -> None:
+        """Begin anew, in a process that was forked."""
         self._known: OrderedDict[str, None] = OrderedDict()
         self._locks = [Lock() for _ in range(_LOCKS)]
 

@@ -162,6 +162,17 @@ def test_what_is_deleted_does_not_come_back(old_file: OldStore, opener: Opener) 
         assert saver.import_from(old_file.url).threads == {"deleted": 2}
 
 
+def test_an_erasure_says_what_it_does_not_reach(old_file: OldStore) -> None:
+    write_scenes(old_file, "chat")
+    with MemorySaver(moving_from=old_file.url) as saver:
+        saver.get_tuple(config_of("chat"))
+        receipt = saver.erase("ada")
+        assert receipt.threads == ("chat",)
+        assert [each for each in receipt.exempt if old_file.path in each]
+    with MemorySaver() as saver:
+        assert not [each for each in saver.erase("ada").exempt if "saver from before" in each]
+
+
 def test_in_another_process_neither(old_file: OldStore, tmp_path: Path) -> None:
     write_scenes(old_file, "chat", "asks")
     with SqliteSaver(tmp_path / "new.db", moving_from=old_file.url) as saver:
