@@ -19,6 +19,8 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import (
     AccessDenied,
     AlreadyDecided,
+    BlobLost,
+    BlobsMissing,
     CheckpointConflict,
     CorruptStore,
     DriftDetected,
@@ -186,6 +188,8 @@ __all__ = [
     "AsyncSqliteSaver",
     "AuditEvent",
     "AuditVerdict",
+    "BlobLost",
+    "BlobsMissing",
     "CacheStats",
     "Change",
     "CheckpointConflict",

@@ -26,7 +26,9 @@
         ├── UnsafeStore                    the server is set up to throw data away
         ├── NewerFormat                    written by a newer Keel: upgrade
         ├── CorruptStore                   stored bytes do not add up
-        │   └── SealBroken                 ... though they were sealed: somebody has changed, moved or replaced them
+        │   ├── SealBroken                 ... though they were sealed: somebody has changed, moved or replaced them
+        │   └── BlobLost                   ... that an object outside of the store held, which is gone or was changed
+        ├── BlobsMissing                   values are kept in objects, and this saver was not told where (`blobs=`)
         ├── KeyMissing                     the store is encrypted, and this saver has not the key
         ├── StoreBusy (TimeoutError)       locked by somebody else for too long: try again
         ├── StoreFull (OSError)            no space left
@@ -459,6 +461,18 @@ class SealBroken(CorruptStore):
     """A sealed record was changed, cut off, moved or replaced, or stands there in plain text."""
 
     code = "seal_broken"
+
+
+class BlobLost(CorruptStore):
+    """An object outside of the store that held a value is gone, or is not what was put there; all else reads."""
+
+    code = "blob_lost"
+
+
+class BlobsMissing(StoreError):
+    """A value is kept in an object outside of the store, and the saver was opened without `blobs=`."""
+
+    code = "blobs_missing"
 
 
 class KeyMissing(StoreError):

@@ -99,6 +99,14 @@ class OptionsBesidesTtl(TypedDict, total=False):
     """The keys with which all that is stored is sealed (`Keyring`, extra `crypto`); `None`, the default, seals
     nothing."""
 
+    blobs: Any
+    """Where values over `blob_limit` are kept, in an object each: the URL of a bucket (`"s3://bucket/prefix"`, `gs://`,
+    `az://`; extra `blobs`), of a directory (`"file:/var/agent-blobs"`), or a store of the package obstore. `None`, the
+    default, keeps all in the store."""
+
+    blob_limit: int
+    """Bytes of a stored row of values, or of what a task has written, above which it is kept so; 65,536 by default."""
+
     tenants: Tenants
     """Whether this saver has threads itself, beside those of tenants ("allowed", the default), or refuses every call
     but `for_tenant` ("required")."""

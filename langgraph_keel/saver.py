@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Ite
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -32,6 +33,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.hook import ApprovalHook
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
+from langgraph_keel.blobs.objects import AsyncObjectDriver, ObjectDriver
+from langgraph_keel.blobs.opening import check_blobs, open_objects
+from langgraph_keel.blobs.store import LIMIT, BlobStore
 from langgraph_keel.display.text import plain
 from langgraph_keel.engine.checkpoints import (
     begin_run,
@@ -164,6 +168,10 @@ class KeelSaver(
         moving_from: Where threads of one of LangGraph's own savers are (`import_from`): each moves in at its first
             touch, and the old store is only read. Leave it out again when all have moved.
         encryption: The keys (`Keyring`) with which all that is stored is sealed; `None` seals nothing.
+        blobs: Where values over `blob_limit` are kept, in an object each: the URL of a bucket (`s3://bucket/prefix`,
+            `gs://`, `az://`), of a directory (`file:/var/agent-blobs`), or a store of the package obstore; `None` keeps
+            all in the store.
+        blob_limit: Bytes of a stored row of values, or of what a task has written, above which it is kept so.
         tenants: Whether this saver has threads itself, beside those of tenants ("allowed"), or refuses every call but
             `for_tenant` ("required").
     """
@@ -194,6 +202,8 @@ class KeelSaver(
         upgrades: Upgrades = (),
         moving_from: SourceLike | None = None,
         encryption: Keyring | None = None,
+        blobs: Any = None,
+        blob_limit: int = LIMIT,
         tenants: Tenants = "allowed",
         **others: Never,
     ) -> None:
@@ -211,11 +221,17 @@ class KeelSaver(
                 "tenants": tenants,
             }
         )
+        check_blobs(blobs, blob_limit)
         if owner is not None and not callable(owner):
             raise InvalidInput(f"owner must be a function of a run's config, not {owner!r:.100}")
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         chain = Chain(upgrades)
+        self._objects = None if blobs is None else open_objects(blobs)
+        if self._objects is not None:
+            self._outside = self._objects.exempt
+            store = BlobStore(store, self._objects, blob_limit, memo_bytes)
+            driver, async_driver = ObjectDriver(driver, self._objects), AsyncObjectDriver(async_driver, self._objects)
         super().__init__(serde=with_moved_classes(serde or KeelSerializer(types=types), chain.moved))
         inner, is_read_only = store, getattr(driver, "read_only", False)
         if moving_from is not None:
@@ -233,8 +249,8 @@ class KeelSaver(
             hooks += [UpgradeHook(chain)] if chain.steps else []
             return Session(
                 store,
-                Codec(self.serde),
-                Memo(memo_entries, memo_bytes),
+                Codec(self.serde, inf if blobs is None else blob_limit),
+                Memo(memo_entries, memo_bytes, drops=blobs is not None),
                 Hooks(hooks),
                 clock=partial(datetime.now, UTC),
                 new_token=partial(token_hex, 16),
@@ -372,6 +388,8 @@ class KeelSaver(
                 closer.close()
         if self.tenant is None:
             self._close()
+            if self._objects is not None:
+                self._objects.close()
 
     async def aclose(self) -> None:
         """As `close`, asynchronously."""

@@ -19,6 +19,7 @@ from langgraph_keel.cli.commands import TENANT
 from langgraph_keel.cli.output import console, without_password
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.serde.serializer import find_unread
+from langgraph_keel.engine.serde.unread import LOST
 from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
 from langgraph_keel.opening import import_classes
 from langgraph_keel.retention.policy import LONGEST
@@ -121,8 +122,10 @@ def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[A
     """Open a store, or what the tenant that `keel --tenant` names has in it.
 
     With the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one; with `migrate`, one
-    that reads what stands there in plain text.
+    that reads what stands there in plain text; and with the objects in the place that `KEEL_BLOBS` names.
     """
+    if blobs := os.environ.get("KEEL_BLOBS"):
+        options["blobs"] = blobs
     if path := os.environ.get("KEEL_KEYS_FILE"):
         options["encryption"] = Keyring.from_file(path, migrate=migrate, hide_names=None)
     elif os.environ.get("KEEL_KEYS"):
@@ -219,7 +222,7 @@ def tell_names(what: str, names: Iterable[str], imports: list[str] | None, why: 
 def _advice(names: Iterable[str], imports: Collection[str]) -> str:
     """Return how the modules of classes are named, where that helps, and it has not been done yet."""
     modules = dict.fromkeys(_module_of(name) for name in names if "<locals>" not in name)
-    known = {*imports, *sys.stdlib_module_names, "__main__"}
+    known = {*imports, *sys.stdlib_module_names, "__main__", LOST[0]}  # no module brings back what is lost
     wanted = [f"--import {module}" for module in modules if module not in known]
     return f" If you trust it: {' '.join(wanted)}" if wanted else ""
 

@@ -290,7 +290,8 @@ def _recall(
         written anew: then also the values that it leaves to the new checkpoint.
     """
     try:
-        found = yield from get_tuple(session, config_of(parent, "named"))
+        reading = Reading(config_of(parent, "named"), parent)
+        found = yield from _read(session, reading, runs=session.memo.drops)
     except (ValueRefused, CorruptStore):
         return None, {}
     base = session.memo.get(_key(parent))
@@ -336,7 +337,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     if is_hidden(address):
         return (yield from read_hidden(session, address))
     base = session.memo.get(key)
-    if base is not None and address.checkpoint_id not in (None, base.checkpoint_id):
+    if base is not None and (address.checkpoint_id not in (None, base.checkpoint_id) or not base.is_whole):
         base = None
     found: Found | Unchanged | None
     if base is None:

@@ -49,6 +49,7 @@ from langgraph_keel.engine.encoding.values import Known, is_inline
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Batch, Entry, Node, record
 from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.engine.session import KnownEntry
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, NewerState, ValueRefused
@@ -379,6 +380,8 @@ def _mark_of(term: str) -> str:
 
 # -- pending writes ----------------------------------------------------------------------------------------------------
 
+LOST = "__keel_lost__"
+"""The channel of what stands for writes whose object is lost, where somebody only looks."""
 BESIDE, _BESIDE_AT = "__keel_calls__", -100
 """The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
 _NO_RESULT = {INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE}
@@ -428,11 +431,14 @@ def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[s
     """
     try:
         heads, *values = codec.decode(batch.body)
+        if codec.shows and is_lost(heads):
+            return [(LOST, 0, heads)]
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {batch.task_id}") from error
     except (CorruptStore, TypeError, ValueError) as error:
-        raise CorruptStore(f"{where}: writes of task {batch.task_id} do not decode: {error}") from error
+        kind = type(error) if isinstance(error, CorruptStore) else CorruptStore
+        raise kind(f"{where}: writes of task {batch.task_id} do not decode: {error}") from error
 
 
 def pending_writes(batches: Sequence[Batch], codec: Codec, where: Address) -> list[PendingWrite]:

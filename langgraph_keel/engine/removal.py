@@ -21,15 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from langgraph_keel.engine.encoding.bodies import resolve
+from langgraph_keel.engine.encoding.bodies import resolve, stored_size
 from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
 from langgraph_keel.engine.hooks import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp
+from langgraph_keel.engine.records import Entry, Found, Graph, Node, Row, Run, Stamp
 from langgraph_keel.engine.session import Session, tell
+from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import touches
 from langgraph_keel.errors import StoreFull
 
@@ -195,10 +196,14 @@ def _remove_rows(session: Session, thread_id: str, graph: Graph) -> Plan[int]:
 
 
 def finish(session: Session, thread_id: str) -> Plan[int]:
-    """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there."""
+    """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there.
+
+    What is kept outside of the rows is swept by both.
+    """
     graph = yield from session.store.read_graph(thread_id)
     live = live_runs(graph)
     if all(live.get(log) == [(0, end)] for log, end in graph.ends.items() if end):
+        yield from session.store.sweep_outside(thread_id)
         return 0
     return (yield from _remove_rows(session, thread_id, graph))
 
@@ -207,22 +212,45 @@ PAGE = 16
 """Checkpoints whose values are read at once."""
 
 
+RowPlace: TypeAlias = tuple[str, str, int, int]
+"""A row: its namespace, its channel, its first item, and how many items it has."""
+
+
 def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int, int]]:
     """Return how many rows would go, and how many bytes: of headers, writes and rows, as they are stored.
 
     A trip for each 16 entries that would go. What an earlier removal that was cut off has left is not among it.
     """
-    live = live_runs(Graph([left for node in read.graph.nodes if (left := _node_without(node, removal))], {}, None))
-    gone = [node for node in reversed(read.graph.nodes) if node.stamp in removal.gone or node.stamp in removal.ghosts]
-    size = sum(len(node.header) for node in gone if node.stamp in removal.gone)
-    rows: dict[tuple[str, str, int], int] = {}
+    rows, writes = yield from view_removed(session.store, read.graph, removal, stored_size)
+    headers = sum(len(node.header) for node in read.graph.nodes if node.stamp in removal.gone)
+    return len(rows), headers + sum(writes) + sum(rows.values())
+
+
+def view_removed(
+    store: Store[Any, Any], graph: Graph, removal: Removal, view: Callable[[bytes], T]
+) -> Plan[tuple[dict[RowPlace, T], list[T]]]:
+    """Look at the rows and writes that would go. A trip for each 16 entries that would.
+
+    Args:
+        store: Where they are.
+        graph: Its entries.
+        removal: Which of them would go.
+        view: Returns what is to be known of a body, as it is stored.
+
+    Returns:
+        That of each row, and of the writes.
+    """
+    live = live_runs(Graph([left for node in graph.nodes if (left := _node_without(node, removal))], {}, None))
+    gone = [node for node in reversed(graph.nodes) if node.stamp in removal.gone or node.stamp in removal.ghosts]
+    rows: dict[RowPlace, T] = {}
+    writes: list[T] = []
     entries = list(_list_unread(gone, live))
     for start in range(0, len(entries), PAGE):
-        found = yield from session.store.read_values(entries[start : start + PAGE])
+        found = yield from store.read_stored(entries[start : start + PAGE])
         for each in found:
-            size += sum(len(batch.body) for batch in each.batches) if each.entry.stamp in removal.gone else 0
-            rows.update(_find_dead_rows(each, live))
-    return len(rows), size + sum(rows.values())
+            writes += [view(batch.body) for batch in each.batches] if each.entry.stamp in removal.gone else []
+            rows.update((place, view(row.body)) for place, row in _find_dead_rows(each, live))
+    return rows, writes
 
 
 def _node_without(node: Node, removal: Removal) -> Node | None:
@@ -252,15 +280,13 @@ def _is_within(run: Run, runs: Sequence[Run]) -> bool:
     return any(lo <= run[0] and run[1] <= hi for lo, hi in runs)
 
 
-def _find_dead_rows(
-    found: Found, live: Mapping[tuple[str, str], Sequence[Run]]
-) -> Iterator[tuple[tuple[str, str, int], int]]:
+def _find_dead_rows(found: Found, live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[tuple[RowPlace, Row]]:
     namespace = found.entry.address.checkpoint_ns
     for channel, rows in found.rows.items():
         shown = live.get((namespace, channel), ())
         for row in rows:
             if not touches(row, shown):
-                yield (namespace, channel, row.lo), len(row.body)
+                yield (namespace, channel, row.lo, row.count), row
 
 
 _FoundMemories: TypeAlias = Mapping[Stamp, Mapping[str, str | None]]

@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, open_frame
-from langgraph_keel.engine.encoding.values import Gathered, Known
+from langgraph_keel.engine.encoding.values import Gathered, Known, without_large_rows
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
@@ -74,12 +74,14 @@ class KnownEntry:
         versions: The versions of its channels.
         gathered: The items of its channels in one piece, once it was read again; not of texts, and not if it is large.
         weight: Bytes this takes in memory, about.
+        is_whole: Whether it has the bodies of all rows, so that it can be read from it.
     """
 
-    __slots__ = ("channels", "entry", "gathered", "versions", "weight")
+    __slots__ = ("channels", "entry", "gathered", "is_whole", "versions", "weight")
 
     def __init__(self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any]) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
+        self.is_whole = True
         self.gathered: Gathered | None = None
         self.weight = (
             1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in channels.values()])
@@ -95,6 +97,22 @@ class KnownEntry:
         """The id of the entry."""
         return self.entry.address.checkpoint_id
 
+    def within(self, most: int) -> KnownEntry | None:
+        """Return itself, without the bodies of large rows if it would take more bytes than that.
+
+        What is left is enough for the next put; who reads gets the rows from the store. `None` if it is not even that,
+        for nobody has looked at one of the values yet.
+        """
+        found = self
+        if self.weight > most:
+            light = {name: without_large_rows(known) for name, known in self.channels.items()}
+            kept = {name: known for name, known in light.items() if known is not None}
+            if len(kept) < len(light):
+                return None
+            found = KnownEntry(self.entry, kept, self.versions)
+        found.is_whole = all(row.body for known in found.channels.values() for row in known.rows)
+        return found
+
     def refresh(self, now: Unchanged) -> Found:
         """Return the entry as the store would, with what may have changed beside it."""
         entry = self.entry
@@ -104,10 +122,18 @@ class KnownEntry:
 
 
 class Memo:
-    """The last known entry of each (thread, namespace)."""
+    """The last known entry of each (thread, namespace).
 
-    def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
+    Args:
+        entries: Most of them.
+        nbytes: Most bytes that they take, about.
+        drops: Whether one that takes more by itself is known without its large rows, and not forgotten: these are kept
+            outside of the store, and what is put once must not be put again with each checkpoint.
+    """
+
+    def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES, *, drops: bool = False) -> None:
         self._entries = entries
+        self.drops = drops
         self._room = self._most = nbytes
         self._bases: OrderedDict[tuple[str, str], tuple[KnownEntry, int]] = OrderedDict()
         self._contents: OrderedDict[bytes, bytes] = OrderedDict()
@@ -117,7 +143,7 @@ class Memo:
 
     def empty(self) -> Memo:
         """Return one of the same size that knows nothing."""
-        return Memo(self._entries, self._most)
+        return Memo(self._entries, self._most, drops=self.drops)
 
     def get(self, key: tuple[str, str]) -> KnownEntry | None:
         """Return what is known of a (thread, namespace)."""
@@ -129,8 +155,12 @@ class Memo:
 
     def set(self, key: tuple[str, str], base: KnownEntry) -> None:
         """Remember `base`, forgetting others if there is no room."""
+        kept = base.within(self._most) if self.drops else base
         with self.lock:
-            self._set(key, base)
+            if kept is None:
+                self._remove(key)
+            else:
+                self._set(key, kept)
 
     def _set(self, key: tuple[str, str], base: KnownEntry) -> None:
         self._remove(key)
@@ -420,7 +450,7 @@ class Engine:
 
     def with_serde(self, serde: SerializerProtocol) -> Engine:
         """Return an engine on the same store whose plans encode values so."""
-        codec, memo = Codec(serde), self.session.memo
+        codec, memo = Codec(serde, self.session.codec.alone), self.session.memo
         if not (codec.is_own and self.session.codec.is_own):
             memo = memo.empty()  # what one serializer was given, another need not give back
         return replace(self, session=replace(self.session, codec=codec, memo=memo))

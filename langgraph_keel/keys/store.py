@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import array_header, content_of, resolve, row_index, split_array
+from langgraph_keel.engine.encoding.bodies import ABSENT, array_header, content_of, resolve, row_index, split_array
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
     NEW,
@@ -48,7 +48,7 @@ from langgraph_keel.engine.records import (
     Stored,
     Unchanged,
 )
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
 from langgraph_keel.keys.datakeys import DataKeys, KeyChest
 from langgraph_keel.keys.keyring import Keyring
@@ -77,7 +77,7 @@ Digests: TypeAlias = dict[str, tuple[int, bytes]]
 """
 
 
-class SealedStore(Store[Any, Any]):
+class SealedStore(OuterStore):
     """Seals what another store keeps.
 
     Args:
@@ -86,10 +86,9 @@ class SealedStore(Store[Any, Any]):
     """
 
     def __init__(self, store: Store[Any, Any], keyring: Keyring) -> None:
-        self._store = store
-        self._keyring = keyring
+        self._store, self._keyring = store, keyring
         self.chest = KeyChest(store, keyring)
-        self.inner = store if keyring.hide_names is False else NamelessStore(store, self.chest.names)
+        super().__init__(store if keyring.hide_names is False else NamelessStore(store, self.chest.names))
         self._sums: OrderedDict[tuple[str, str, str], tuple[Ref, Any]] = OrderedDict()
         self._digests: OrderedDict[tuple[str, Stamp], tuple[Mapping[str, Ref], Digests | None]] = OrderedDict()
         self._latest: OrderedDict[tuple[str, str], tuple[Stamp, Address, str | None]] = OrderedDict()
@@ -105,7 +104,8 @@ class SealedStore(Store[Any, Any]):
         """See `Store.write_entry`. Up to four trips more for the first one of a thread."""
         address = new.address
         sums = {name: found for name, ref in new.refs.items() if ref.runs and (found := self._sum(new, name))}
-        again = {} if len(sums) == sum(bool(ref.runs) for ref in new.refs.values()) else (yield from self._again(new))
+        missing = [name for name, ref in new.refs.items() if ref.runs and name not in sums]
+        again = (yield from self._again(new, missing)) if missing else {}
         digests = {
             name: again[name] if ref.runs and name not in sums else (int(ref.kind), digest_of(sums.get(name)))
             for name, ref in new.refs.items()
@@ -224,17 +224,6 @@ class SealedStore(Store[Any, Any]):
 
     # -- threads -----------------------------------------------------------------------------------------------
 
-    def remove_entries(
-        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[None]:
-        """See `Store.remove_entries`."""
-        yield from self.inner.remove_entries(thread_id, gone, ghosts)
-
-    def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
-        """See `Store.remove_rows`."""
-        removed: int = yield from self.inner.remove_rows(thread_id, live, graph)
-        return removed
-
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
         """See `Store.delete_thread`. Its keys go with it."""
         try:
@@ -276,11 +265,6 @@ class SealedStore(Store[Any, Any]):
         _, parent, run_id, digests = seals.open_parts(stored[0].header, entry.address)
         return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
 
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Sequence[str]]:
-        """See `Store.find_runs`."""
-        names: Sequence[str] = yield from self.inner.find_runs(run_ids)
-        return names
-
     def read_threads(
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> Plan[Sequence[Listed]]:
@@ -315,25 +299,11 @@ class SealedStore(Store[Any, Any]):
             opened.append((info, head))
         return opened
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_strays`."""
-        names: Sequence[str] = yield from self.inner.list_strays(after, limit)
-        return names
-
-    def make_room(self) -> Plan[bool]:
-        """See `Store.make_room`."""
-        return self.inner.make_room()
-
     # -- tenants -----------------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> SealedStore:
         """See `Store.of_tenant`. Each tenant has a key, which wraps those of its threads."""
         return SealedStore(self._store.of_tenant(tenant), self._keyring)
-
-    def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_tenants`."""
-        names: Sequence[str] = yield from self.inner.list_tenants(after, limit)
-        return names
 
     # -- cells -------------------------------------------------------------------------------------------------
 
@@ -370,11 +340,6 @@ class SealedStore(Store[Any, Any]):
             return cells
         seals = yield from self.opener(shelf.thread_id, [cell.header for _, cell in cells])
         return [(key, seals.open_cell(cell, shelf, key, has_body=False)) for key, cell in cells]
-
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
-        """See `Store.remove_cells`."""
-        removed: int = yield from self.inner.remove_cells(shelf, tokens)
-        return removed
 
     # -- keys and digests --------------------------------------------------------------------------------------
 
@@ -453,8 +418,7 @@ class SealedStore(Store[Any, Any]):
             is_open: Whether its header was opened before.
         """
         entry, address = found.entry, found.entry.address
-        bodies = [row.body for rows in found.rows.values() for row in rows]
-        bodies += [batch.body for batch in found.batches] + ([] if is_open else [entry.header])
+        bodies = [*_bodies_of([found])][is_open:]
         seals = yield from self.opener(address.thread_id, bodies, accepts_plain)
         rows = {name: seals.open_rows(each, address, name) for name, each in found.rows.items()}
         batches = [seals.open_batch(batch, address) for batch in found.batches]
@@ -469,7 +433,13 @@ class SealedStore(Store[Any, Any]):
                 _keep(self._latest, _namespace(address), (entry.stamp, address, parent))
         for name, ref in entry.refs.items():
             # Of a part of a value, as a timeline reads what is new, each row is proved, and nothing of their order.
-            if ref.runs and (only is None or name in only) and refs.get(name) == ref:
+            # Nor where an object that holds some is not to be had: who only looks is shown the others.
+            if (
+                ref.runs
+                and (only is None or name in only)
+                and refs.get(name) == ref
+                and not _lacks_some(rows.get(name))
+            ):
                 found_sum = sum_items(ref, rows.get(name, ()))
                 if digests is not None and (name not in digests or digest_of(found_sum) != digests[name][1]):
                     raise SealBroken(f"{address}, channel {name!r}: its items are not those that were put there")
@@ -485,8 +455,11 @@ class SealedStore(Store[Any, Any]):
             yield from self.scan(Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id))
         return self._digests.get(key, ({}, {}))
 
-    def _again(self, new: NewEntry) -> Plan[Digests]:
-        """Return the digests of the entry that is put again, as a rewind does. One trip."""
+    def _again(self, new: NewEntry, missing: Sequence[str]) -> Plan[Digests]:
+        """Return the digests of channels that are put again as `base` has them, as a rewind does. One trip.
+
+        One more if some are changed, and this process does not remember their rows.
+        """
         thread_id = new.address.thread_id
         graph: Graph = yield from self.inner.read_graph(thread_id)
         node = next((node for node in graph.nodes if node.stamp == new.base), None)
@@ -494,11 +467,15 @@ class SealedStore(Store[Any, Any]):
             return dict.fromkeys(new.refs, (0, b""))  # it is gone, which the put will say
         seals = yield from self.opener(thread_id, [node.header])
         digests = seals.open_header(node.header, node.address)[1]
-        if digests is not None:
+        changed = {name: new.refs[name] for name in missing if new.refs[name] != node.refs.get(name)}
+        if digests is not None and not changed:
             return digests
         entry = Entry(node.address, node.parent, node.stamp, node.header, node.refs, node.run_id)
         read = yield from self.read_values([entry])
-        return digests_of(entry.refs, read[0].rows) if read else dict.fromkeys(new.refs, (0, b""))
+        if not read:
+            return dict.fromkeys(new.refs, (0, b""))
+        rows = {name: [*of, *new.appends.get(name, ())] for name, of in read[0].rows.items()}
+        return digests_of({**entry.refs, **changed}, rows) if digests is None else digests | digests_of(changed, rows)
 
     def _learn(self, entry: Entry, digests: Digests | None) -> None:
         """Remember the digests of an entry: its values may be read next."""
@@ -517,7 +494,8 @@ class SealedStore(Store[Any, Any]):
             return found
         if channel not in new.known:
             return sum_items(ref, fresh) if fresh else None
-        return sum_items(ref, [*new.known[channel].rows, *fresh])
+        rows = new.known[channel].rows
+        return sum_items(ref, [*rows, *fresh]) if all(row.body for row in rows) else None
 
     def _remember(self, address: Address, channel: str, ref: Ref, found: Any) -> None:
         _keep(self._sums, (*_namespace(address), channel), (ref, found))
@@ -531,11 +509,15 @@ def _goes_on(before: Ref, ref: Ref) -> bool:
 
 
 def _bodies_of(found: Sequence[Found]) -> Iterator[bytes]:
-    """Yield all that is sealed of some entries."""
+    """Yield all that is sealed of some entries, the header of each first; without what is elsewhere, if anywhere."""
     for each in found:
         yield each.entry.header
-        yield from (row.body for rows in each.rows.values() for row in rows)
-        yield from (batch.body for batch in each.batches)
+        yield from (row.body for rows in each.rows.values() for row in rows if not row.body.startswith(ABSENT))
+        yield from (batch.body for batch in each.batches if not batch.body.startswith(ABSENT))
+
+
+def _lacks_some(rows: Sequence[Row] | None) -> bool:
+    return any(row.body.startswith(ABSENT) for row in rows or ())
 
 
 class _PlainFound(SealBroken):
@@ -619,6 +601,8 @@ class Seals:
 
     def _open(self, body: bytes, where: str, *place: Any) -> bytes:
         name = key_in(body)
+        if body.startswith(ABSENT):
+            return body
         if name is None:
             self._check_plain(where)
             return body

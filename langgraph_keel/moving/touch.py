@@ -206,6 +206,8 @@ class MovingStore(Store[Any, Any]):
 
     # What names no thread, or was given what was read of one.
     read_values = _pass("read_values")
+    read_stored = _pass("read_stored")
+    sweep_outside = _pass("sweep_outside")
     find_runs = _pass("find_runs")
     read_threads = _pass("read_threads")
     show_threads = _pass("show_threads")

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import SEALED, row_index
+from langgraph_keel.engine.encoding.bodies import ABSENT, SEALED, refuse_absent, row_index
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, ThreadInfo
+from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
 from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, StoreError, ValueRefused
@@ -216,7 +216,7 @@ class _Values:
         for channel, ref in entry.refs.items():
             if ref.kind is not Kind.INLINE:
                 self._check_channel(address, channel, ref, found.rows.get(channel, ()))
-        self._attempt(address, "its tasks' writes", lambda: unpack_batches(found.batches, self._codec, address))
+        self._attempt(address, "its tasks' writes", lambda: self._read_writes(found))
         if address in self._heads and len(self.findings) == known:
             self._attempt(address, "its state", lambda: Unpacker(self._codec).values(entry.refs, found.rows, address))
 
@@ -226,8 +226,17 @@ class _Values:
             if key not in self._rows:
                 self._rows.add(key)
                 run, what = (row.lo, row.lo + row.count), f"channel {channel!r}, items from {row.lo:,}"
-                self._attempt(address, what, lambda row=row, run=run: Unpacker(self._codec).items([run], [row]))
+                self._attempt(address, what, lambda row=row, run=run: self._read(row, run))
         self._attempt(address, f"channel {channel!r}", lambda: _check_covered(ref, rows))
+
+    def _read_writes(self, found: Found) -> None:
+        for batch in found.batches:
+            _check_there(batch.body)
+        unpack_batches(found.batches, self._codec, found.entry.address)
+
+    def _read(self, row: Row, run: Run) -> None:
+        _check_there(row.body)
+        Unpacker(self._codec).items([run], [row])
 
     def _attempt(self, address: Address, what: str, read: Any) -> None:
         try:
@@ -237,6 +246,17 @@ class _Values:
         except _DAMAGE as error:
             place = f"checkpoint {address.checkpoint_id}, {what}"
             self.findings.append(_lost(address.thread_id, place, error))
+
+
+def _check_there(body: bytes) -> None:
+    """See that a body which is kept in an object was there, also for who would be shown a placeholder.
+
+    Raises:
+        BlobLost: It was not.
+        BlobsMissing: Nobody has looked for it.
+    """
+    if body.startswith(ABSENT):
+        raise refuse_absent(body)
 
 
 def _check_covered(ref: Ref, rows: Sequence[Row]) -> None:

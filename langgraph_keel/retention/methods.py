@@ -279,6 +279,9 @@ def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator
 class RetentionMethods(CheckMethods):
     """The methods that erase."""
 
+    _outside: Sequence[str] = ()
+    """What stays of deleted objects outside of the store, if it has some: a sentence each."""
+
     def erase(
         self,
         user_id: str | int | UUID,
@@ -326,7 +329,8 @@ class RetentionMethods(CheckMethods):
 
         order = check_order(user_id, dry_run, shared, node_cache, reclaim)
         before = self._weight() if reclaim and not dry_run else None
-        receipt = self.engine.run(self._erase(order, on_progress or _ignore_progress, self._elsewhere()))
+        elsewhere = self._list_elsewhere()
+        receipt = self.engine.run(self._erase(order, on_progress or _ignore_progress, elsewhere))
         return (
             receipt if dry_run or not reclaim else _add_reclaimed(receipt, self._scrub(full=reclaim == "full"), before)
         )
@@ -346,7 +350,7 @@ class RetentionMethods(CheckMethods):
 
         order = check_order(user_id, dry_run, shared, node_cache, reclaim)
         before = await to_thread(self._weight) if reclaim and not dry_run else None
-        elsewhere = await to_thread(self._elsewhere)
+        elsewhere = await to_thread(self._list_elsewhere)
         receipt = await self.engine.arun(self._erase(order, on_progress or _ignore_progress, elsewhere))
         if dry_run or not reclaim:
             return receipt
@@ -385,7 +389,7 @@ class RetentionMethods(CheckMethods):
         """
         theirs = self._tenant_to_delete(name, dry_run, reclaim)
         before = self._weight() if reclaim and not dry_run else None
-        receipt = self._engine.run(self._delete_tenant(theirs, dry_run, self._elsewhere(), on_progress))
+        receipt = self._engine.run(self._delete_tenant(theirs, dry_run, self._list_elsewhere(), on_progress))
         if dry_run or not reclaim:
             return receipt
         return _add_reclaimed(receipt, self._scrub(full=reclaim == "full"), before)
@@ -401,7 +405,7 @@ class RetentionMethods(CheckMethods):
         """As `delete_tenant`, asynchronously."""
         theirs = self._tenant_to_delete(name, dry_run, reclaim)
         before = await to_thread(self._weight) if reclaim and not dry_run else None
-        elsewhere = await to_thread(self._elsewhere)
+        elsewhere = await to_thread(self._list_elsewhere)
         receipt = await self._engine.arun(self._delete_tenant(theirs, dry_run, elsewhere, on_progress))
         if dry_run or not reclaim:
             return receipt
@@ -491,6 +495,9 @@ class RetentionMethods(CheckMethods):
     def _elsewhere(self) -> Sequence[str]:
         """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
         return ()
+
+    def _list_elsewhere(self) -> Sequence[str]:
+        return [*self._elsewhere(), *self._outside]
 
     def _describe_backups(self) -> Plan[Sequence[str]]:
         """Return what backups of a store hold that has keys: a sentence each. `KeyMethods` says it."""

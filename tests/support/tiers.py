@@ -6,8 +6,8 @@ quick   `pytest` alone. Not: tests that are marked slow; and where parameters mu
         another one by their client only (a cluster of Redis, SQLite in memory). With a keyring it is run in memory; in
         tier ci on SQLite and PostgreSQL, too; with hidden names, a third of it in tier ci, in memory and on SQLite; for
         a tenant, in tier ci on SQLite; on two stores in memory, by one face, and in tier ci a third of it on Redis
-        before SQLite. Any other test that is given a backend is run with all combinations on the first one, and once on
-        each other one.
+        before SQLite; with objects, in tier ci in memory. Any other test that is given a backend is run with all
+        combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
         SQLite by each face with each temperature, on the others by both faces; a third of it on those that differ by
         their client only. On each backend each parameter has each of its values once.
@@ -57,8 +57,11 @@ TIERED = ("TestTieredMemory", "TestTieredRedisBeforeSqlite")
 """Two stores as one; of the second, a third in `.ci/run`, and the third pair is for a full run."""
 NAMELESS = ("TestNamelessMemory", "TestNamelessSqlite")
 """With hidden names, which is a layer beneath the keys: a third of the contract; the rest is for a full run."""
+WITH_BLOBS = "TestBlobsMemory"
+"""With objects; what they hold, each backend is tested with by itself (tests/blobs)."""
 OF_TENANT = "TestSqliteOfTenant"
 """A tenant where all share tables; the other backends are for a full run."""
+CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 
@@ -91,9 +94,7 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
         groups[item.nodeid.partition("[")[0]].append(item)
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
-        is_contract = any(
-            f"contract/test_{each}.py::" in name for each in ("contract", "sealed", "of_tenants", "of_tiers")
-        )
+        is_contract = any(f"contract/{each}.py::" in name for each in CONTRACTS)
         quick, ci = _of_contract(name, group) if is_contract else _of_backends(name, group)
         tiers.update((item, "ci") for item in ci)
         tiers.update((item, "quick") for item in quick)
@@ -118,8 +119,9 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     if store.startswith("TestTiered"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         return turn if store == TIERED[0] else (), turn if store == TIERED[0] or (store in TIERED and third) else ()
-    if store.endswith("OfTenant"):
-        return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if store == OF_TENANT else ()
+    if store.endswith("OfTenant") or store.startswith("TestBlobs"):
+        is_taken = store in (OF_TENANT, WITH_BLOBS)
+        return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if is_taken else ()
     if store.startswith("TestNameless") and store not in NAMELESS:
         return (), ()
     if store in OTHER_CLIENTS or store in NAMELESS:

@@ -20,7 +20,7 @@ import orjson
 from langgraph_keel.backends.files.values import check_record, is_sealed, items_to_json, pack_item, pack_items
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import SEALED, array_header, is_full, open_frame, raw_frame
+from langgraph_keel.engine.encoding.bodies import OPAQUE, array_header, is_full, open_frame, raw_frame
 from langgraph_keel.engine.records import Batch, Entry, Kind, Ref, Row, Run
 from langgraph_keel.engine.thread import Log, Record, Thread
 from langgraph_keel.errors import CorruptStore
@@ -106,10 +106,10 @@ class Draft:
         return {"$blob": name}
 
     def items(self, ns: str, channel: str, first: int, rows: Sequence[Row]) -> None:
-        """Append items to a log, a line each; those of a row that is sealed, in one line."""
+        """Append items to a log, a line each; those of a row that is sealed or kept elsewhere, in one line."""
         number = first
         for row in rows:
-            if row.body.startswith(SEALED):
+            if row.body.startswith(OPAQUE):
                 count = row.count if row.count > 1 else None
                 self.add("item", ns, ch=channel, n=number, c=count, v=self.value(body_to_json(row.body)))
                 number += row.count
@@ -150,8 +150,8 @@ class Draft:
 
 
 def body_to_json(body: bytes) -> Any:
-    """Return a body as it stands in a line: what it holds, as JSON; or that it is sealed, and the bytes."""
-    if body.startswith(SEALED):
+    """Return a body as it stands in a line: what it holds, as JSON; or that it is no JSON, and the bytes."""
+    if body.startswith(OPAQUE):
         return {"$sealed": b2a_base64(body, newline=False).decode()}
     return items_to_json(open_frame(body))
 

@@ -471,7 +471,7 @@ def _is_blob(value: Any) -> bool:
 
 
 def is_sealed(value: Any) -> bool:
-    """Return whether a value of a line stands for a record that only a keyring opens."""
+    """Return whether a value of a line is a record as it is: only a keyring opens it, or it is kept elsewhere."""
     return type(value) is dict and len(value) == 1 and _is_text(value.get("$sealed"))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from langgraph_keel.backends.registry import find_opener, refuse_url
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
 from langgraph_keel.backends.tiered.store import TieredStore
+from langgraph_keel.blobs.store import BlobStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, StoreError
 from langgraph_keel.keys.store import SealedStore
@@ -162,6 +163,8 @@ def _check_tier(name: str, saver: object) -> None:
         raise InvalidInput(f"{name} has keys of its own: give encryption= to TieredSaver, which seals what both hold")
     if isinstance(saver.engine.session.store, MovingStore):
         raise InvalidInput(f"{name} moves threads in by itself: give moving_from= to TieredSaver")
+    if isinstance(saver.engine.session.store, BlobStore):
+        raise InvalidInput(f"{name} has objects of its own: give blobs= to TieredSaver, and both have the references")
     if getattr(saver.engine.driver, "read_only", False):
         raise InvalidInput(f"{name} is read-only: to look only, open the cold store alone")
 

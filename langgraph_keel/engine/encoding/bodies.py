@@ -33,6 +33,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -40,7 +41,7 @@ import xxhash
 import zstandard
 
 from langgraph_keel.engine.records import NEW, Row, Run, record
-from langgraph_keel.errors import CorruptStore, KeyMissing
+from langgraph_keel.errors import BlobLost, BlobsMissing, CorruptStore, KeyMissing, StoreError
 
 # -- packed elements ---------------------------------------------------------------------------------------------------
 
@@ -241,11 +242,84 @@ def open_frame(body: bytes, most: int = MAX_CONTENT) -> bytes:
         raise KeyMissing(
             "this store is encrypted: open it with encryption=Keyring(...); for `keel`, set KEEL_KEYS_FILE"
         )
+    if kind in ABSENT:
+        raise refuse_absent(body)
     if kind not in (RAW, ZSTD):
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")
+    _check(body, kind, rest)
+    return bytes(rest) if kind == RAW else _decompress(rest, most)
+
+
+def _check(body: bytes, kind: bytes, rest: memoryview) -> None:
     if body[1:HEAD] != _checksum(kind, rest):
         raise CorruptStore("a stored body does not match its checksum: bytes in the store have changed")
-    return bytes(rest) if kind == RAW else _decompress(rest, most)
+
+
+@record
+class Absent:
+    """What stands in the place of a body that is kept in an object outside of the store.
+
+    Attributes:
+        store: What tells the store that has put the object there from others, 8 bytes.
+        token: Tells the object from all others of its thread, 8 bytes.
+        digest: The SHA-256 of the body.
+        size: Its bytes.
+        count: The items in it.
+        reason: Why it is not there, if it was looked for in vain.
+    """
+
+    store: bytes
+    token: bytes
+    digest: bytes
+    size: int
+    count: int
+    reason: str = ""
+
+
+def absent_frame(absent: Absent) -> bytes:
+    """Return what a store keeps in the place of a body; or, with a reason, what a reader is given."""
+    kind = LOST if absent.reason else BLOB
+    data = absent.store + absent.token + absent.digest + struct.pack(">QI", absent.size, absent.count)
+    data += absent.reason.encode(errors="replace")
+    return kind + _checksum(kind, data) + data
+
+
+def read_absent(body: bytes) -> Absent | None:
+    """Return what stands in the place of a body; `None` if it is the body itself.
+
+    Raises:
+        CorruptStore: It is damaged.
+    """
+    if not body.startswith(ABSENT):
+        return None
+    kind, rest = _open(body)
+    _check(body, kind, rest)
+    data = bytes(rest)
+    if len(data) < _ABSENT_SIZE or (kind == BLOB) is not (len(data) == _ABSENT_SIZE):
+        raise CorruptStore("what says where a stored body is kept is damaged")
+    size, count = struct.unpack_from(">QI", data, 48)
+    return Absent(data[:8], data[8:16], data[16:48], size, count, data[_ABSENT_SIZE:].decode(errors="replace"))
+
+
+_ABSENT_SIZE = 60
+
+
+def refuse_absent(body: bytes) -> StoreError:
+    """Return the error of somebody who would decode what is kept in an object, and has not got that."""
+    absent = read_absent(body)
+    assert absent is not None
+    if absent.reason:
+        return BlobLost(absent.reason)
+    return BlobsMissing(
+        f"a value of {absent.size:,} bytes is kept in an object outside of this store: open it with "
+        "blobs='s3://...' (or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS"
+    )
+
+
+def stored_size(body: bytes) -> int:
+    """Return the bytes that a body takes where it is kept, in the store or in an object."""
+    absent = read_absent(body)
+    return len(body) + (absent.size if absent else 0)
 
 
 def content_size(body: bytes) -> int:
@@ -267,6 +341,14 @@ def _decompress(data: memoryview, most: int) -> bytes:
 WITH_DICTIONARY = b"\x02"
 SEALED = b"\x03"
 """The kind of what only a keyring opens (`keys.sealing`); stores keep it as it is."""
+BLOB = b"\x04"
+"""The kind of what says which object holds a body (`blobs.store`); stores keep it as it is."""
+LOST = b"\x05"
+"""The kind of what stands for a body whose object is gone; a reader is given it, and no store has it."""
+ABSENT = (BLOB, LOST)
+"""How bodies begin that are somewhere else, if anywhere."""
+OPAQUE = (SEALED, BLOB)
+"""How bodies begin that stores keep as they are."""
 SMALL = 4096
 """Bytes of a frame above which its own content is past enough."""
 SHRUNK = 1 << 20
@@ -294,7 +376,7 @@ def _dictionary_decompressor() -> zstandard.ZstdDecompressor:
 
 def shrink(body: bytes) -> bytes:
     """Return the body that stands for a frame: itself, or something smaller."""
-    if not HEAD < len(body) <= SMALL or body[:1] == SEALED or content_size(body) > SHRUNK:
+    if not HEAD < len(body) <= SMALL or body.startswith(OPAQUE) or content_size(body) > SHRUNK:
         return body
     data = open_frame(body)
     packed = _dictionary_compressor().compress(data)
@@ -401,18 +483,23 @@ def raw_item(row: Row) -> bytes | None:
     return None
 
 
-def rows_of(payloads: Sequence[bytes], lo: int = NEW) -> tuple[Row, ...]:
-    """Lay items out in rows, numbered on from `lo`."""
+def rows_of(payloads: Sequence[bytes], lo: int = NEW, alone: float = inf) -> tuple[Row, ...]:
+    """Lay items out in rows, numbered on from `lo`; one of more than `alone` bytes has a row of its own."""
     if len(payloads) == 1:
         return (Row(lo, 1, body_of(payloads)),)
-    return tuple(Row(lo + start, stop - start, body_of(payloads[start:stop])) for start, stop in _stretches(payloads))
+    stretches = _stretches(payloads, alone)
+    return tuple(Row(lo + start, stop - start, body_of(payloads[start:stop])) for start, stop in stretches)
 
 
-def _stretches(payloads: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+def _stretches(payloads: Sequence[bytes], alone: float) -> Iterator[tuple[int, int]]:
     start = nbytes = 0
     for end, payload in enumerate(payloads, 1):
+        is_alone = len(payload) > alone
+        if is_alone and start < end - 1:
+            yield start, end - 1
+            start, nbytes = end - 1, 0
         nbytes += len(payload)
-        if is_full(end - start, nbytes):
+        if is_alone or is_full(end - start, nbytes):
             yield start, end
             start, nbytes = end, 0
     if start < len(payloads):

@@ -13,13 +13,14 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import (
+    HUGE_ROW,
     MOST_MEMORY,
     NOTHING,
     Loose,
@@ -50,6 +51,7 @@ from langgraph_keel.engine.encoding.trees import (
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, record
 from langgraph_keel.engine.serde.serializer import Codec, digest, join_plain, pack_elements, short_digest, too_large
+from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 _first_of = attrgetter("lo")
@@ -207,8 +209,9 @@ def _list_of(
     loose: Loose,
     debt: int,
     payloads: Sequence[bytes],
+    codec: Codec,
 ) -> KnownList:
-    fresh = rows_of(payloads)
+    fresh = rows_of(payloads, alone=codec.alone)
     weight = _weight(hashes, tail, runs) + weight_of(rows) + weight_of(fresh)
     return KnownList(Ref(Kind.LIST, runs), rows, proofs, tail, hashes, weight, loose, debt, payloads, fresh)
 
@@ -220,7 +223,7 @@ def _weight(hashes: array[int], tail: bytes | None, runs: Sequence[Run]) -> int:
 def _write_list(value: list[Any], marks: list[bytes], codec: Codec) -> KnownList:
     payloads = _pack_elements(value, marks, 0, range(len(value)), codec)
     runs = ((NEW, NEW + len(payloads)),) if payloads else ()
-    return _list_of(runs, (), *_prove_rest(value, marks), _hashes_of(marks), NOTHING, 0, payloads)
+    return _list_of(runs, (), *_prove_rest(value, marks), _hashes_of(marks), NOTHING, 0, payloads, codec)
 
 
 def _append_elements(
@@ -239,7 +242,7 @@ def _append_elements(
     tail = known.tail if same == start else b""
     proofs, tail = _prove_rest(value, marks, same, known.proofs[: same // BLOCK], tail)
     hashes = known.hashes + hashes[start - same :]
-    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads), repacks
+    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec), repacks
 
 
 def _rearrange(
@@ -258,15 +261,15 @@ def _rearrange(
     proofs, tail = _prove_rest(value[:stop], marks, same, known.proofs[: same // BLOCK])
     if stop < len(value):
         proofs, tail = [*proofs, *known.proofs[stop // BLOCK :]], known.tail
-    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads), repacks
+    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec), repacks
 
 
-def rebase_list(whole: KnownList, known: KnownList) -> KnownList:
+def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> KnownList:
     """Return a list that was encoded without a base as the version after `known`."""
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
     rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
-    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads)
+    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads, codec)
 
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
@@ -389,6 +392,21 @@ class KnownRows:
 Known: TypeAlias = KnownWhole | KnownList | KnownTree | KnownRows
 
 
+def without_large_rows(known: Known) -> Known | None:
+    """Return what is known of a value without what its large rows hold; `None` if that is all there is.
+
+    These are never packed with others, so that nobody needs them for the next version. Nor is the end of a list needed
+    as it is packed: its elements have hashes, too.
+    """
+    rows = [row if len(row.body) < HUGE_ROW else Row(row.lo, row.count, b"") for row in known.rows]
+    weight = known.weight - weight_of(known.rows) + weight_of(rows)
+    if isinstance(known, KnownList) and len(known.tail or b"") >= HUGE_ROW:
+        return replace(known, rows=rows, weight=weight - len(known.tail or b""), tail=None)
+    if weight == known.weight:
+        return known
+    return None if isinstance(known, KnownRows) else replace(known, rows=rows, weight=weight)
+
+
 def is_inline(value: Any) -> bool:
     """Return whether a value is so small that it stands in the header of every entry that has it."""
     kind = type(value)
@@ -455,7 +473,7 @@ def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
-        return rebase_list(whole, known)
+        return rebase_list(whole, known, codec)
     if isinstance(whole, KnownTree) and isinstance(known, KnownTree):
         return known if whole.tree.mark == known.tree.mark else whole
     if isinstance(whole, KnownWhole) and isinstance(known, KnownWhole):
@@ -629,7 +647,7 @@ class Unpacker:
         except ValueRefused as error:
             raise error.at(f"{where}, channel {channel!r}") from error
         except CorruptStore as error:
-            raise CorruptStore(f"{where}, channel {channel!r}: {error}") from error
+            raise type(error)(f"{where}, channel {channel!r}: {error}") from error
 
 
 def _pick(runs: Sequence[Run], rows: Sequence[Row], opened: list[Any]) -> list[Any]:
@@ -657,7 +675,14 @@ def _value_of(kind: Kind, items: list[Any]) -> Any:
         return items
     if not items:
         raise CorruptStore("a value has no items")
-    return replay(items) if kind is Kind.TREE else items[0]
+    if kind is not Kind.TREE:
+        return items[0]
+    try:
+        return replay(items)
+    except CorruptStore:
+        if (lost := next(filter(is_lost, items), None)) is None:
+            raise
+        return lost  # whoever looks sees that it cannot be made of what is left
 
 
 def _overlap(runs: Sequence[Run]) -> bool:

@@ -29,7 +29,7 @@ from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
 from langgraph_keel.engine.serde.moved import MOVED_NAMES, PACKAGE, present_name
 from langgraph_keel.engine.serde.schemas import find_schema_class
 from langgraph_keel.engine.serde.types import Leaf, Record, Shape, shape_of
-from langgraph_keel.engine.serde.unread import Unread, refuse_placeholder
+from langgraph_keel.engine.serde.unread import LOST, Unread, refuse_placeholder
 from langgraph_keel.errors import RefusedType, TypeWarning, UnstorableValue
 
 Named: TypeAlias = type | tuple[str, ...]
@@ -68,6 +68,7 @@ _ABSENT_IN_MAIN = (
     "it was defined in the script or notebook that stored it, and this program has no such class: define it in a "
     "module that both import, and store the thread again; or pass it in types=[...]"
 )
+_LOST = "the object that held it is gone, or not to be had here: nothing brings it back but the object"
 _SECRET = (
     "a secret, which would be stored as it is, in plain text: keep it out of the state, and pass it through context=. "
     "To store secrets all the same, pass types=[{0}] to the saver"
@@ -190,7 +191,8 @@ class TypePolicy:
         name = self.present_name(module, qualname)
         is_allowed, found = name in self._known or self._allows(*name), self._find(*name)
         if found is None:
-            raise RefusedType(".".join(name), _ABSENT_IN_MAIN if name[0] == "__main__" else _ABSENT)
+            reason = _LOST if name == LOST else _ABSENT_IN_MAIN if name[0] == "__main__" else _ABSENT
+            raise RefusedType(".".join(name), reason)
         if not is_allowed:
             raise RefusedType(".".join(name), _UNNAMED.format(".".join(name)))
         self._known.add(name)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from os import urandom
 from reprlib import Repr
 from typing import Any
@@ -29,10 +30,13 @@ from langgraph_keel._langgraph import is_strict_msgpack
 from langgraph_keel.engine.encoding.bodies import (
     HUGE_ROW,
     MAX_BYTES,
+    MOST_ITEMS,
     MOST_MEMORY,
+    Absent,
     array_header,
     body_of,
     open_frame,
+    read_absent,
     takes_more,
 )
 from langgraph_keel.engine.serde.moved import publish
@@ -40,7 +44,7 @@ from langgraph_keel.engine.serde.pack import MARKS, Describer, Form, describe, f
 from langgraph_keel.engine.serde.policy import Named, OnUnread, TypePolicy
 from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, shape_of, state_of
 from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, leaf_or_unread, message_of, message_or_unread
-from langgraph_keel.engine.serde.unread import Unread
+from langgraph_keel.engine.serde.unread import LOST, Unread
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, RefusedType, UnstorableValue
 
 _TAG = "keel"
@@ -546,12 +550,14 @@ class Codec:
         is_own: Whether the serializer is Keel's own.
         limit: Most bytes of memory, about, that a stored value may take.
         shows: Whether it is for who only looks.
+        alone: Bytes above which an item of a list has a row of its own.
     """
 
-    __slots__ = ("_encode", "_serde", "is_own", "limit", "shows")
+    __slots__ = ("_encode", "_serde", "alone", "is_own", "limit", "shows")
 
-    def __init__(self, serde: SerializerProtocol) -> None:
+    def __init__(self, serde: SerializerProtocol, alone: float = inf) -> None:
         self._serde = serde
+        self.alone = alone
         self.is_own = type(serde) is KeelSerializer
         self.shows = False
         self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
@@ -640,6 +646,8 @@ class Codec:
         Raises:
             CorruptStore: It is damaged, or would take more: small bodies can hold large values.
         """
+        if self.shows and (absent := read_absent(body)):
+            return _show_absent(absent)
         most = (
             self.limit + HUGE_ROW * MOST_MEMORY
         )  # beside one that is as large as it may be, a row may hold small items
@@ -678,6 +686,20 @@ class Codec:
             return self.fingerprint(value)
         except UnstorableValue as error:
             raise error.under(f"[{place}]") from error
+
+
+def _show_absent(absent: Absent) -> bytes:
+    """Return items that are shown as placeholders, for those in an object that is lost or not to be had.
+
+    Raises:
+        CorruptStore: There cannot have been so many.
+    """
+    if absent.count > MOST_ITEMS:
+        raise CorruptStore(f"an object says that it holds {absent.count:,} items")
+    reason = absent.reason or "it is kept outside of this store, which was opened without blobs="
+    fields = {"bytes": absent.size, "sha256": absent.digest.hex(), "reason": reason}
+    item = ormsgpack.packb([0, [MARKS[Record.DATACLASS], *LOST, fields, {}, []]])
+    return array_header(absent.count) + item * absent.count
 
 
 def _refuse_foreign(data: tuple[str, bytes]) -> Any:

@@ -90,6 +90,15 @@ class Unread:
         return self
 
 
+LOST = "langgraph_keel.blobs", "Lost"
+"""The name of the class that a value seems to have been of whose object is gone (`blobs`). There is no such class."""
+
+
+def is_lost(value: Any) -> bool:
+    """Return whether a placeholder stands for what is lost."""
+    return type(value) is Unread and (value.module, value.qualname) == LOST
+
+
 def refuse_placeholder() -> UnstorableValue:
     """Return the error for an attempt to store a placeholder."""
     return UnstorableValue("langgraph_keel.Unread", PLACEHOLDER)

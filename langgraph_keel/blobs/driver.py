@@ -1,0 +1,196 @@
+"""Objects in a bucket (S3, GCS, Azure), by the package obstore.
+
+What is asynchronous is obstore's own; who blocks waits for a loop in a thread of this driver. An error of obstore says
+more than may be shown (signatures stand in the URLs of some requests), so its first line is kept, without queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Any, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import from_url
+
+from langgraph_keel.blobs.objects import CopyObjects, Fetch, Listed, ListObjects, ObjectRequest, Remove, Upload
+from langgraph_keel.errors import AccessDenied, InvalidInput, StoreError, StoreUnavailable
+
+T = TypeVar("T")
+S = TypeVar("S")
+AT_ONCE = 16
+"""Objects of one request that are under way at once."""
+
+_CLIENT = {"connect_timeout": "5s", "timeout": "120s"}
+_RETRY: Any = {"max_retries": 3}
+"""Three times, after 0.1 to 15 s: an outage is told within a minute, and not after three (obstore's own ten times)."""
+_forked: list[int] = []
+"""The process that has used obstore first. Its threads are not there in one that was forked later, which would wait
+for them for ever (obstore 0.12)."""
+
+
+def open_bucket(url: str) -> BucketObjects:
+    """Return the bucket that a URL names; `check_blobs` has seen it.
+
+    Raises:
+        InvalidInput: obstore does not know what to do with it.
+    """
+    options: Any = dict(_CLIENT)
+    if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes"):
+        options["allow_http"] = True
+    try:
+        store = from_url(url, client_options=options, retry_config=_RETRY)
+    except (BaseError, ValueError) as error:
+        raise InvalidInput(f"blobs={url}: {_first_line(error)}") from None
+    return BucketObjects(store, url)
+
+
+class BucketObjects:
+    """Keeps objects in a bucket.
+
+    Args:
+        store: A store of the package obstore.
+        place: What it is called in errors.
+    """
+
+    exempt: Sequence[str] = (
+        "What a bucket that keeps versions, or is replicated or backed up, has of objects (blobs=) that were deleted: "
+        "until its own rules remove it.",
+    )
+
+    def __init__(self, store: Any, place: str) -> None:
+        self._store = store
+        self.place = place
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def send(self, request: ObjectRequest) -> Any:
+        """See `Objects.send`."""
+        _check_process(self.place)
+        waiting = asyncio.run_coroutine_threadsafe(self.send_async(request), self._own_loop())
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()
+            raise
+
+    async def send_async(self, request: ObjectRequest) -> Any:
+        """See `Objects.send_async`."""
+        _check_process(self.place)
+        try:
+            return await self._carry_out(request)
+        except (BaseError, OSError, ValueError) as error:
+            raise _named_error(self.place, error) from None
+
+    def close(self) -> None:
+        """See `Objects.close`."""
+        with self._lock:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = None
+
+    async def _carry_out(self, request: ObjectRequest) -> Any:
+        match request:
+            case Upload(bodies):
+                await _each(self._put, bodies.items())
+            case Fetch(sizes):
+                read = await _each(self._get, sizes.items())
+                return {name: body for name, body in zip(sizes, read, strict=True) if body is not None}
+            case CopyObjects(names):
+                done = await _each(self._copy, names.items())
+                return [name for name, is_there in zip(names, done, strict=True) if not is_there]
+            case Remove(names):
+                await self._remove(names)
+            case ListObjects(folder):
+                found = await obstore.list(self._store, folder).collect_async()
+                return [Listed(each["path"], int(each["last_modified"].timestamp() * 1000)) for each in found]
+
+    async def _put(self, named: tuple[str, bytes]) -> None:
+        # In one piece: parts of an upload that was cut off would stay in the bucket, and no listing shows them.
+        await obstore.put_async(self._store, *named, use_multipart=False)
+
+    async def _get(self, named: tuple[str, int]) -> bytes | None:
+        name, size = named
+        try:
+            found = await obstore.get_async(self._store, name)
+        except FileNotFoundError:
+            return None
+        return bytes(await found.bytes_async()) if found.meta["size"] == size else b""
+
+    async def _copy(self, names: tuple[str, str]) -> bool:
+        try:
+            await obstore.copy_async(self._store, *names)
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def _remove(self, names: Collection[str]) -> None:
+        try:
+            await obstore.delete_async(self._store, list(names))
+        except FileNotFoundError:  # some places say so of one that is gone already, and leave others
+            await _each(self._remove_one, names)
+
+    async def _remove_one(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            await obstore.delete_async(self._store, name)
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                Thread(target=_run_loop, args=(self._loop,), name="keel-objects", daemon=True).start()
+            return self._loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _each(work: Callable[[T], Awaitable[S]], items: Iterable[T]) -> list[S]:
+    """Do the same to all items, some at once; the first error ends the others."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: T) -> S:
+        async with gate:
+            return await work(item)
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _check_process(place: str) -> None:
+    if not _forked:
+        _forked.append(os.getpid())
+    elif _forked[0] != os.getpid():
+        raise StoreUnavailable(
+            f"{place}: this process was forked from one that has used a bucket before, and cannot: start it with "
+            "multiprocessing.set_start_method('spawn')"
+        )
+
+
+def _named_error(place: str, error: Exception) -> StoreError:
+    status = re.search(r"status code: (\d+)", str(error))
+    code = status[1] if status else ""
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in ("401", "403"):
+        return AccessDenied(f"{place}: it does not let this program in: {_first_line(error)}")
+    if isinstance(error, FileNotFoundError) or code == "404":
+        return StoreUnavailable(f"{place}: there is no such bucket")
+    kind = StoreUnavailable if isinstance(error, BaseError) else StoreError
+    return kind(f"{place}: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    line = str(error).split("\n", 1)[0].split(": <?xml", 1)[0]
+    return re.sub(r"(https?://[^\s?]*)\?\S*", r"\1?...", line)[:500]

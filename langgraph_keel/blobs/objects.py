@@ -1,0 +1,127 @@
+"""What is asked of the place where objects are: requests that plans yield beside those for the database.
+
+An object is written once, under a name that nobody has used before, and is deleted; nothing ever changes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from langgraph_keel.engine.plan import AsyncDriver, Driver
+from langgraph_keel.engine.records import record
+
+
+class ObjectRequest:
+    """A request that goes to the objects, and not to the database."""
+
+    __slots__ = ()
+
+
+@record
+class Upload(ObjectRequest):
+    """Write objects, durably. None of them is there in part; of several, some may be there if it fails."""
+
+    bodies: Mapping[str, bytes]
+
+
+@record
+class Fetch(ObjectRequest):
+    """Read objects; the reply has those that are there and have the size given (of others, `b""` is there)."""
+
+    sizes: Mapping[str, int]
+
+
+@record
+class CopyObjects(ObjectRequest):
+    """Copy objects, each to another name; the reply has the names of those that are not there to be copied."""
+
+    names: Mapping[str, str]
+
+
+@record
+class Remove(ObjectRequest):
+    """Delete objects; no error if one is gone already."""
+
+    names: Collection[str]
+
+
+@record
+class ListObjects(ObjectRequest):
+    """List the objects in a folder and below it; the reply is a sequence of `Listed`."""
+
+    folder: str
+
+
+@record
+class Listed:
+    """An object as a listing shows it.
+
+    Attributes:
+        name: Its name.
+        written_at: When it was written, in milliseconds since 1970, by the clock of the place.
+    """
+
+    name: str
+    written_at: int
+
+
+class Objects(Protocol):
+    """A place where objects are.
+
+    Attributes:
+        place: Where that is, as it may be shown: without what lets somebody in.
+        exempt: What stays there of objects that were deleted: a sentence each, for receipts.
+    """
+
+    place: str
+    exempt: Sequence[str]
+
+    def send(self, request: ObjectRequest) -> Any:
+        """Carry out a request, blocking.
+
+        Raises:
+            StoreUnavailable: The place cannot be reached, or there is none.
+            AccessDenied: It lets nobody in who comes so.
+            StoreFull: There is no space left.
+            StoreError: It fails.
+        """
+        ...
+
+    async def send_async(self, request: ObjectRequest) -> Any:
+        """As `send`, without blocking the running loop."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is open. Safe to call again."""
+        ...
+
+
+class ObjectDriver:
+    """Sends each request where it belongs: to the objects, or to the database."""
+
+    def __init__(self, store: Driver[Any, Any], objects: Objects) -> None:
+        self._store = store
+        self._objects = objects
+
+    def send(self, request: Any) -> Any:
+        """Carry out a request."""
+        return (self._objects if isinstance(request, ObjectRequest) else self._store).send(request)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the driver of the database says of itself, such as `read_only`."""
+        return getattr(self._store, name)
+
+
+class AsyncObjectDriver:
+    """As `ObjectDriver`, for a running loop."""
+
+    def __init__(self, store: AsyncDriver[Any, Any], objects: Objects) -> None:
+        self._store = store
+        self._objects = objects
+
+    async def send(self, request: Any) -> Any:
+        """Carry out a request."""
+        if isinstance(request, ObjectRequest):
+            return await self._objects.send_async(request)
+        return await self._store.send(request)

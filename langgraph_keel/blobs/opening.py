@@ -1,0 +1,75 @@
+"""Where objects are to be, as a program says it, and what opens that."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from langgraph_keel.blobs.directory import DirectoryObjects
+from langgraph_keel.blobs.objects import Objects
+from langgraph_keel.blobs.store import LEAST
+from langgraph_keel.errors import InvalidInput
+
+BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+"""Schemes of URLs of buckets."""
+_SAY = (
+    "say blobs='s3://bucket/prefix' (or gs://, az://account/container/prefix), blobs='file:/var/agent-blobs', or give "
+    "it a store of the package obstore"
+)
+_CREDENTIALS = (
+    "leave keys, passwords and options out of the URL of blobs=: they come from the environment (AWS_ACCESS_KEY_ID, "
+    "AWS_ENDPOINT_URL, ...), or with a store of the package obstore: blobs=S3Store('bucket', ...)"
+)
+
+
+def check_blobs(blobs: Any, limit: Any) -> None:
+    """Check where objects are to be, and which values, before anything is opened.
+
+    Raises:
+        InvalidInput: It makes no sense; no password of it is in the error.
+    """
+    if type(limit) is not int or limit < LEAST:
+        raise InvalidInput(f"blob_limit must be a whole number of bytes, at least {LEAST:,}, not {limit!r:.100}")
+    if blobs is None:
+        return
+    if isinstance(blobs, str):
+        _check_url(blobs)
+    elif isinstance(blobs, type) or not all(callable(getattr(blobs, name, None)) for name in ("put_async", "list")):
+        what = "bytes" if isinstance(blobs, bytes) else f"{blobs!r:.100}"  # they may hold a password
+        raise InvalidInput(f"blobs must be the URL of a place, or a store of obstore, not {what}: {_SAY}")
+    elif type(blobs).__name__ == "LocalStore":
+        raise InvalidInput("obstore's LocalStore loses files in a power cut: say blobs='file:/the/directory'")
+
+
+def _check_url(url: str) -> None:
+    scheme, colon, path = url.partition(":")
+    if not colon or scheme not in ("file", *BUCKETS) or not path.strip("/"):
+        raise InvalidInput(f"blobs names no place: {_SAY}")
+    if scheme == "file":
+        return
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InvalidInput(f"the URL of blobs cannot be read: {_SAY}") from None
+    # abfss://container@account... names no password
+    names_user = "@" in parts.netloc and (parts.password is not None or not scheme.startswith("abfs"))
+    if names_user or parts.query or parts.fragment:
+        raise InvalidInput(_CREDENTIALS)
+    if not parts.netloc:
+        raise InvalidInput(f"blobs names no bucket: {_SAY}")
+
+
+def open_objects(blobs: Any) -> Objects:
+    """Return the place where objects are. Nothing is asked of it yet.
+
+    Raises:
+        InvalidInput: There can be none, or the package obstore is missing.
+    """
+    if isinstance(blobs, str) and blobs.startswith("file:"):
+        path = blobs.removeprefix("file:")
+        return DirectoryObjects(unquote(path.removeprefix("//")) if path.startswith("///") else path)
+    try:
+        from langgraph_keel.blobs.driver import BucketObjects, open_bucket
+    except ImportError:
+        raise InvalidInput("blobs= needs another package: pip install 'langgraph-keel[blobs]'") from None
+    return open_bucket(blobs) if isinstance(blobs, str) else BucketObjects(blobs, f"{blobs!r:.200}")
