@@ -136,7 +136,7 @@ def test_every_feature_is_as_it_is_without(
     for more in ({}, {**blobs, "blob_limit": LEAST}):
         store.wipe()
 
-        def open_saver(**options: Any) -> KeelSaver:
+        def open_saver(**options: Any) -> Any:
             return store.open(**more, encryption=keyring, **{"types": TYPES, **options})  # noqa: B023
 
         with warnings.catch_warnings():
@@ -352,7 +352,7 @@ def test_a_changed_object_is_no_value(
 def test_a_value_with_edits_is_a_placeholder_if_a_part_is_lost(
     saver: KeelSaver, objects: Path, blobs: dict[str, Any]
 ) -> None:
-    values = {"files": {"a.png": image(0).content[0]["image_url"]["url"], "b": "small"}}  # type: ignore[index,call-overload]
+    values = {"files": {"a.png": image(0).content[0]["image_url"]["url"], "b": "small"}}  # type: ignore[index]
     saver.put(at(), checkpoint_of("1", values), {}, {})  # type: ignore[arg-type]
     values["files"]["c"] = "more"
     saver.put(at("t", "", "1"), checkpoint_of("2", values), {}, {})  # type: ignore[arg-type]
@@ -409,7 +409,7 @@ def test_a_failed_upload_stores_nothing(saver: KeelSaver, objects: Path, verb: s
     before = [*bodies_of(saver)]
     failing = with_tap(saver, Fault(0, lost_reply=lost_reply))
     config, checkpoint = at("t", "", "00000001"), checkpoint_of("2", {"messages": [image(7)]})
-    verbs = {
+    verbs: dict[str, Any] = {
         "put": lambda: failing.put(config, checkpoint, {}, {}),  # type: ignore[arg-type]
         "put_writes": lambda: failing.put_writes(config, [("messages", image(7))], "task"),
     }
