@@ -251,8 +251,17 @@ class NamelessStore(Store[Any, Any]):
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         """See `Store.read_values`."""
+        return self._read_values(self._store.read_values, entries)
+
+    def read_stored(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
+        """See `Store.read_stored`."""
+        return self._read_values(self._store.read_stored, entries)
+
+    def _read_values(
+        self, read: Callable[[Sequence[Entry]], Plan[Sequence[Found]]], entries: Sequence[Entry]
+    ) -> Plan[Sequence[Found]]:
         hide, show = yield from self._veils()
-        found: Sequence[Found] = yield from self._store.read_values([hide.entry(entry) for entry in entries])
+        found = yield from read([hide.entry(entry) for entry in entries])
         return [show.found(each) for each in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
@@ -282,6 +291,10 @@ class NamelessStore(Store[Any, Any]):
         hide, _ = yield from self._veils()
         removed: int = yield from self._store.remove_rows(thread_id, hide.places(live), hide.graph(graph))
         return removed
+
+    def sweep_outside(self, thread_id: str) -> Plan[None]:
+        """See `Store.sweep_outside`."""
+        return self._store.sweep_outside(thread_id)
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
         """See `Store.delete_thread`."""
