@@ -7,6 +7,7 @@ import sys
 from itertools import count
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,8 @@ def test_a_ctrl_c_leaves_no_file_open(tmp_path: Path) -> None:
     place, numbers = str(Path(disk.__file__).parent), count()
 
     def put() -> None:
-        found, checkpoint = saver.get_tuple(at("t")), checkpoint_of(f"{next(numbers):08}", {"text": "x" * 5000})
+        found = saver.get_tuple(at("t"))
+        checkpoint: Any = checkpoint_of(f"{next(numbers):08}", {"text": "x" * 5000})
         saver.put(found.config if found else at("t"), checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
 
     def put_interrupted(turn: int) -> bool:

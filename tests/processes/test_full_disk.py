@@ -29,8 +29,9 @@ THREADS = 8
 def put(saver: KeelSaver, thread: str, number: int, nbytes: int) -> None:
     before = saver.get_tuple(at(thread))
     values = {"n": random.Random(number).randbytes(nbytes)}  # it does not compress
+    checkpoint: Any = checkpoint_of(f"{number:08}", values)
     config = before.config if before else at(thread)
-    saver.put(config, checkpoint_of(f"{number:08}", values), {"source": "loop", "step": 1, "parents": {}}, {"n": 1})
+    saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {"n": 1})
 
 
 def fill(saver: KeelSaver, nbytes: int, puts: int | None = None) -> int:

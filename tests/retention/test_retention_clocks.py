@@ -26,9 +26,9 @@ def put(saver: KeelSaver, thread: str, when: datetime | str, **metadata: Any) ->
     """Put to a thread, by a host whose clock says this."""
     latest = saver.get_tuple(at(thread))
     ts = when if isinstance(when, str) else when.isoformat()
-    checkpoint = checkpoint_of(f"{next(_numbers):08}", {"n": 1}, ts=ts)
-    before = latest.config if latest else at(thread)
-    saver.put(before, checkpoint, {"source": "loop", "step": 1, "parents": {}, **metadata}, {"n": 1})
+    checkpoint: Any = checkpoint_of(f"{next(_numbers):08}", {"n": 1}, ts=ts)
+    kept: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
+    saver.put(latest.config if latest else at(thread), checkpoint, kept, {"n": 1})
 
 
 def listed(saver: KeelSaver, **asked: Any) -> list[str]:

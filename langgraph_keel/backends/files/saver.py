@@ -142,7 +142,7 @@ class FileSaver(KeelSaver):
             auto_setup=auto_setup,
             memory=memory,
             migrations=self._registry,
-            prepare=self._commits and self._commits.find,
+            prepare=self._commits.find if self._commits else None,
         )
         store = CommittingStore(self._commits) if self._commits else FileStore()
         if self._commits:

@@ -468,7 +468,7 @@ class Writer:
         )
         self._is_tight = True
         self._connection.execute("PRAGMA secure_delete = FAST")
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self._checkpoint()
         return True
 
     def _write_back(self) -> None:
@@ -483,13 +483,22 @@ class Writer:
             return
         if size <= self._wal_limit:
             return
-        self._connection.execute("PRAGMA busy_timeout = 0")
-        with suppress(sqlite3.OperationalError):
-            (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        is_done = self._checkpoint()
+        if is_done is not None:
             # A backup may read for long, and everybody would wait for it here: try again when the WAL has grown more.
-            self._wal_limit = size + WAL_BYTES if busy else WAL_BYTES
+            self._wal_limit = WAL_BYTES if is_done else size + WAL_BYTES
             self._keep_reserve()
-        self._connection.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
+
+    def _checkpoint(self) -> bool | None:
+        """Write the WAL back, and have it begin anew; return whether it does, or `None` if SQLite failed."""
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError:
+            return None
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
+        return not busy
 
     def _keep_reserve(self) -> None:
         if self._lock.keep_reserve() and self._is_tight:
