@@ -83,7 +83,7 @@ def _unpack(parts: Sequence[Any]) -> ClaimRecord:
     return ClaimRecord(*parts)
 
 
-CLAIMS: CellTable[ClaimRecord] = CellTable("resume", "the claim of the run that goes on", _pack, _unpack)
+CLAIMS: CellTable[ClaimRecord] = CellTable("resume", "the claim of the run that goes on", _pack, _unpack, moves="never")
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ def _unpack(parts: Sequence[Any]) -> Line:
     return tuple(Ticket(*ticket) for ticket in parts)
 
 
-LINES: CellTable[Line] = CellTable("turns", "the line of runs that wait", _pack, _unpack)
+LINES: CellTable[Line] = CellTable("turns", "the line of runs that wait", _pack, _unpack, moves="never")
 
 
 class Place:

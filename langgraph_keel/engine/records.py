@@ -89,7 +89,8 @@ class NewEntry:
         repacks: Per channel, rows to replace the rows they were packed from, if those are there unchanged.
         base: The entry whose items `refs` and `repacks` build on, which must still exist; `None` if they use none.
         checked: Whether `parent` must be the head of the namespace.
-        on_conflict: What to do if it is not: refuse, or store it beside the trunk.
+        on_conflict: What to do if it is not: refuse ("raise"), or store it beside the trunk ("fork"). "beside" stores
+            it there whatever the head is, even if there is none: so what stands there is copied to another store.
         run_id: The run that `delete_for_runs` would know it by.
         updated_at: ISO time of the checkpoint, kept as the thread's last activity if none before it is later.
         known: Per channel with items, what the process knows of it: `rows` are those that `refs` name and are there
@@ -262,7 +263,12 @@ class Query:
 
 @record
 class Node:
-    """One entry as retention sees it."""
+    """One entry as retention sees it.
+
+    Attributes:
+        updated_at: ISO time of the checkpoint, as it was put.
+        is_beside: Whether it is off the trunk; a ghost may be said not to be.
+    """
 
     address: Address
     parent: str | None
@@ -272,6 +278,8 @@ class Node:
     run_id: str | None
     is_head: bool
     is_ghost: bool
+    updated_at: str = ""
+    is_beside: bool = False
 
 
 @record

@@ -53,7 +53,8 @@ class Store(ABC, Generic[Q, R]):
         2. If `new.checked` and the namespace's head (the entry with the highest sequence number on the trunk, or of all
            if no trunk is left; `None` if there is none) is neither `new.parent` nor the very entry that is put (again,
            after a lost acknowledgement): answer `Moved` (`on_conflict="raise"`), or go on and store the entry off the
-           trunk (`"fork"`), on it if there is no head to be beside.
+           trunk (`"fork"`), on it if there is no head to be beside. With `"beside"`, and an id that is
+           not there yet, store it off the trunk in any case.
         3. Append the rows of `new.appends` to their item logs, numbered on from the highest number ever used there,
            also by items that are gone.
         4. Replace the rows that tile the range of a repack exactly (`Row.is_tiled_by`) by it. If they do not, leave the
@@ -270,7 +271,8 @@ class Store(ABC, Generic[Q, R]):
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Q, R, Sequence[Writes]]:
         """Read a page of all writes of a thread, also of checkpoints that are not there, in an order that stays.
 
-        One trip. `after` is the last one of the page before; fewer than `limit` mean that there are no more.
+        Those of a checkpoint are in the order of their arrival. One trip. `after` is the last one of the page before;
+        fewer than `limit` mean that there are no more.
 
         Raises:
             InvalidInput: This store's records cannot be replaced.
@@ -284,6 +286,13 @@ class Store(ABC, Generic[Q, R]):
             InvalidInput: This store's records cannot be replaced.
         """
         raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
+
+    def find_unproved(self, new: NewEntry) -> Collection[str]:
+        """Name the channels of which an entry can be stored only if `NewEntry.known` has the rows. No trip.
+
+        So it is in a store that proves what it holds, and does not go on from what it stored last.
+        """
+        return ()
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Q, R, None]:
         """Put sealed records (`engine.encoding.bodies.SEALED`) in the place of those in plain text. One trip, atomic.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, check_swapped
 from langgraph_keel.engine.plan import Plan
@@ -34,6 +34,9 @@ class CellTable(Generic[T]):
             or `KeyError` for whatever else stands there. Pydantic's `TypeAdapter(...).validate_python` does.
         has_body: Says of a record whether the rest of its cell, the body, must be there.
         is_piece: Says of a key whether its cell has no record, but a piece of what the body of another one begins.
+        moves: Whether it goes along to another store with the thread that it is of, or with the whole store if it is of
+            none ("along"); with any thread, which could not do without it ("always"); or not at all, as it says who is
+            at work at this moment ("never").
     """
 
     kind: str
@@ -42,6 +45,7 @@ class CellTable(Generic[T]):
     unpack: Callable[[Sequence[Any]], T]
     has_body: Callable[[T], bool] = lambda _: False
     is_piece: Callable[[str], bool] = lambda _: False
+    moves: Literal["along", "always", "never"] = "along"
 
 
 @dataclass(frozen=True, slots=True)

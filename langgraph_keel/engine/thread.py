@@ -191,6 +191,8 @@ def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
     base = thread.records.get(new.base) if new.base is not None else None
     if new.base is not None and (base is None or base.ghost):
         return BaseGone()
+    if new.checked and new.on_conflict == "beside":
+        return False
     head = thread.head(new.address.checkpoint_ns)
     head_id = head.entry.address.checkpoint_id if head else None
     follows = not new.checked or head_id in (new.parent, new.address.checkpoint_id)
@@ -254,7 +256,10 @@ def graph_of(thread: Thread) -> Graph:
     namespaces = {record.entry.address.checkpoint_ns for record in thread.records.values()}
     heads = {head.entry.stamp for namespace in namespaces if (head := thread.head(namespace))}
     nodes = [
-        Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, e.stamp in heads, record.ghost)
+        Node(
+            *(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id),
+            *(e.stamp in heads, record.ghost, record.updated_at, not record.trunk),
+        )
         for record in thread.records.values()
         for e in [record.entry]
     ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Replacement, Row, Writes
 from langgraph_keel.engine.removal import live_runs
@@ -24,7 +25,7 @@ from langgraph_keel.keys.store import SealedStore, digests_of
 
 Tell: TypeAlias = Callable[[int, int | None], object]
 
-THREADS, ENTRIES, WRITES, CELLS = 200, 32, 32, 20
+ENTRIES, WRITES, CELLS = 32, 32, 20
 """What is read at once."""
 BYTES = 4 << 20
 """Bytes of rows from which on they are replaced by a request of their own."""
@@ -64,7 +65,7 @@ def migrate(store: SealedStore, tell: Tell) -> Plan[Sealed]:
     done = Sealed()
     for _ in range(ROUNDS):
         before = done.records
-        names = yield from read_names(store)
+        names = yield from read_names(store.inner)
         yield from _count(_seal_shelves(store, None), None, done)
         for looked, thread_id in enumerate(names, 1):
             yield from _count(_seal_thread(store, thread_id), thread_id, done)
@@ -90,40 +91,6 @@ def _count(seal: Plan[int], thread_id: str | None, done: Sealed) -> Plan[None]:
     done.records += count
     if count and thread_id is not None:
         done.threads.add(thread_id)
-
-
-def read_names(store: SealedStore) -> Plan[list[str]]:
-    """Name all threads: those also that have come to the top of the list while it was read."""
-    names: dict[str, None] = {}
-    newest: tuple[str, str] | None = None
-    for _ in range(ROUNDS):
-        count, upto = len(names), newest
-        newest = yield from _read_list(store, upto, names)
-        if len(names) == count:
-            break
-    after: str | None = None
-    while True:
-        strays: Sequence[str] = yield from store.inner.list_strays(after, THREADS)
-        names.update(dict.fromkeys(strays))
-        if len(strays) < THREADS:
-            return list(names)
-        after = strays[-1]
-
-
-def _read_list(
-    store: SealedStore, upto: tuple[str, str] | None, names: dict[str, None]
-) -> Plan[tuple[str, str] | None]:
-    """Read the list of threads as far as a place; return the place of its first one."""
-    first: tuple[str, str] | None = None
-    place: tuple[str, str] | None = None
-    while True:
-        page = yield from store.inner.read_threads(place, THREADS)
-        for info, _ in page:
-            place = info.updated_at, info.thread_id
-            first = first or place
-            names[info.thread_id] = None
-        if len(page) < THREADS or (upto is not None and place is not None and place < upto):
-            return first
 
 
 # -- a thread ----------------------------------------------------------------------------------------------------------

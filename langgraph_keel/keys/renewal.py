@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import CorruptStore
-from langgraph_keel.keys.migration import Tell, read_names
+from langgraph_keel.engine.listing import read_names
+from langgraph_keel.keys.migration import Tell
 from langgraph_keel.keys.store import SealedStore
 
 
@@ -43,7 +44,7 @@ def renew(store: SealedStore, tell: Tell) -> Plan[Renewal]:
     id = yield from store.chest.begin_renewal()
     if id is None:
         return done
-    names = yield from read_names(store)
+    names = yield from read_names(store.inner)
     for looked, thread_id in enumerate(names, 1):
         try:
             _, is_changed = yield from store.chest.renew_thread(thread_id)

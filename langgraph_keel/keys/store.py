@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import ABSENT, array_header, content_of, resolve, row_index, split_array
+from langgraph_keel.engine.encoding.bodies import ABSENT, contents_of, resolve
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
     NEW,
@@ -39,6 +39,7 @@ from langgraph_keel.engine.records import (
     Graph,
     Listed,
     NewEntry,
+    Node,
     Outcome,
     Query,
     Ref,
@@ -47,10 +48,11 @@ from langgraph_keel.engine.records import (
     Stamp,
     Stored,
     Unchanged,
+    Writes,
 )
 from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
-from langgraph_keel.keys.datakeys import DataKeys, KeyChest
+from langgraph_keel.keys.datakeys import KIND, STORE, DataKeys, KeyChest
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.names import NamelessStore
 from langgraph_keel.keys.sealing import key_in, open_sealed, pack, place_of, seal_frame, unpack
@@ -130,6 +132,11 @@ class SealedStore(OuterStore):
             if is_first:
                 yield from self.chest.keep(address.thread_id)
         return outcome
+
+    def find_unproved(self, new: NewEntry) -> Collection[str]:
+        """See `Store.find_unproved`."""
+        old = [name for name, ref in new.refs.items() if any(lo < NEW for lo, _ in ref.runs)]
+        return [name for name in old if self._goes_on(new, name) is None]
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
         """See `Store.write_batch`. Up to four trips more for the first one of a thread."""
@@ -219,7 +226,11 @@ class SealedStore(OuterStore):
         if not graph.nodes:
             return graph
         seals = yield from self.opener(thread_id, [node.header for node in graph.nodes])
-        nodes = [replace(node, header=seals.open_header(node.header, node.address)[0]) for node in graph.nodes]
+        nodes = []
+        for node in graph.nodes:
+            header, digests = seals.open_header(node.header, node.address)
+            self._learn(node, digests)
+            nodes.append(replace(node, header=header))
         return Graph(nodes, graph.ends, graph.epoch)
 
     # -- threads -----------------------------------------------------------------------------------------------
@@ -298,6 +309,22 @@ class SealedStore(OuterStore):
                 self._learn(sealed, digests)
             opened.append((info, head))
         return opened
+
+    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
+        """See `Store.list_writes`."""
+        return (yield from self._read(lambda: self._list_writes(thread_id, after, limit)))
+
+    def _list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
+        page: Sequence[Writes] = yield from self.inner.list_writes(thread_id, after, limit)
+        if not page:
+            return page
+        seals = yield from self.opener(thread_id, [each.batch.body for each in page])
+        return [replace(each, batch=seals.open_batch(each.batch, each.address)) for each in page]
+
+    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
+        """See `Store.list_kinds`; without those of the keys, which are not sealed, and nobody's but this store's."""
+        kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
+        return [kind for kind in kinds if kind not in (KIND, STORE.kind)]
 
     # -- tenants -----------------------------------------------------------------------------------------------
 
@@ -477,7 +504,7 @@ class SealedStore(OuterStore):
         rows = {name: [*of, *new.appends.get(name, ())] for name, of in read[0].rows.items()}
         return digests_of({**entry.refs, **changed}, rows) if digests is None else digests | digests_of(changed, rows)
 
-    def _learn(self, entry: Entry, digests: Digests | None) -> None:
+    def _learn(self, entry: Entry | Node, digests: Digests | None) -> None:
         """Remember the digests of an entry: its values may be read next."""
         _keep(self._digests, (entry.address.thread_id, entry.stamp), (entry.refs, digests), _ENTRIES)
 
@@ -487,8 +514,7 @@ class SealedStore(OuterStore):
         `None` if its items are not at hand, as it is put again just as it stands in `base`.
         """
         ref, fresh = new.refs[channel], new.appends.get(channel, ())
-        known = self._sums.get((*_namespace(new.address), channel))
-        if known is not None and _goes_on(known[0], ref):
+        if (known := self._goes_on(new, channel)) is not None:
             found = known[1].copy()
             _add_items(found, ref.runs[len(known[0].runs) :], fresh)
             return found
@@ -496,6 +522,11 @@ class SealedStore(OuterStore):
             return sum_items(ref, fresh) if fresh else None
         rows = new.known[channel].rows
         return sum_items(ref, [*rows, *fresh]) if all(row.body for row in rows) else None
+
+    def _goes_on(self, new: NewEntry, channel: str) -> tuple[Ref, Any] | None:
+        """Return what a channel was put with last, and the sum of it, if it is put with that now, and what is new."""
+        known = self._sums.get((*_namespace(new.address), channel))
+        return known if known is not None and _goes_on(known[0], new.refs[channel]) else None
 
     def _remember(self, address: Address, channel: str, ref: Ref, found: Any) -> None:
         _keep(self._sums, (*_namespace(address), channel), (ref, found))
@@ -548,21 +579,8 @@ def sum_items(ref: Ref, rows: Sequence[Row]) -> Any:
 
 
 def _add_items(found: Any, runs: Sequence[Run], rows: Sequence[Row]) -> None:
-    for content in _contents(runs, rows):
+    for content in contents_of(runs, rows):
         found.update(content)
-
-
-def _contents(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:
-    """Yield the bytes of the items in runs, in order, some at once."""
-    for lo, hi in runs:
-        while lo < hi:
-            row = rows[row_index(rows, lo)]
-            content, stop = content_of(row), min(hi, row.lo + row.count)
-            if (lo, stop) != (row.lo, row.lo + row.count):
-                items = split_array(array_header(row.count) + content)
-                content = b"".join(items[lo - row.lo : stop - row.lo])
-            yield content
-            lo = stop
 
 
 def digests_of(refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> Digests:

@@ -17,6 +17,9 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, RESUME, SCHEDULED
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header, pack_header
+from langgraph_keel.engine.records import Graph, NewEntry, Stored, Writes
 from langgraph_keel.errors import CheckpointConflict, InvalidConfig, InvalidInput
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 from langgraph_keel.testing.machine import TREE, chat
@@ -233,6 +236,46 @@ class ConflictContract(RigFixtures):
             "00000002",
             "00000001",
         ]
+
+    def test_what_is_stored_beside_the_trunk_stays_there(self, warm: Rig) -> None:
+        def write(checkpoint_id: str, parent: str | None, *, is_beside: bool) -> None:
+            address = Address("t", "", checkpoint_id)
+            codec = warm.face.saver.engine.session.codec
+            header = pack_header(Header({"v": 4, "ts": checkpoint_id}, {}, {}), codec, address)
+            checks: dict[str, Any] = {"checked": True, "on_conflict": "beside"} if is_beside else {}
+            new = NewEntry(address, parent, header, {}, updated_at=f"2026-01-0{checkpoint_id}", run_id="r", **checks)
+            assert isinstance(warm.face.verb("write_entry", new), Stored)
+
+        def latest() -> str | None:
+            return id_of(warm.face.get_tuple(at()))
+
+        write("1", None, is_beside=True)
+        write("2", None, is_beside=True)
+        assert latest() == "2"  # no trunk is left: the newest of all
+        write("3", "1", is_beside=False)
+        write("4", "3", is_beside=True)
+        assert latest() == "3"
+        graph: Graph = warm.face.verb("read_graph", "t")
+        assert [(node.address.checkpoint_id, node.parent, node.is_beside, node.updated_at) for node in graph.nodes] == [
+            ("1", None, True, "2026-01-01"),
+            ("2", None, True, "2026-01-02"),
+            ("3", "1", False, "2026-01-03"),
+            ("4", "3", True, "2026-01-04"),
+        ]
+        assert [node.address.checkpoint_id for node in graph.nodes if node.is_head] == ["3"]
+        assert [info.updated_at for info in warm.face.saver.threads()] == ["2026-01-04"]
+
+    def test_writes_are_listed_in_the_order_of_their_arrival(self, warm: Rig) -> None:
+        for n in range(12):
+            for thread, ns in (("t", ""), ("t", "sub"), ("other", "")):
+                warm.face.put_writes(at(thread, ns, "1"), [("n", n)], f"task {11 - n}", f"~{n % 3}")
+        found: list[Writes] = []
+        while page := warm.face.verb("list_writes", "t", found[-1] if found else None, 5):
+            found += page
+        for ns in ("", "sub"):
+            tasks = [each.batch.task_id for each in found if each.address == Address("t", ns, "1")]
+            assert tasks == [f"task {11 - n}" for n in range(12)]
+        assert len(found) == 24
 
     def test_a_branch_can_be_continued_on_purpose(self, warm: Rig) -> None:
         warm.author().put({"n": 0})

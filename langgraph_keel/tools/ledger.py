@@ -154,7 +154,9 @@ def _unpack_secret(parts: Sequence[Any]) -> bytes:
     return secret
 
 
-SECRETS: CellTable[bytes] = CellTable("secret", "the secret of the ledger", lambda secret: [secret], _unpack_secret)
+SECRETS: CellTable[bytes] = CellTable(
+    "secret", "the secret of the ledger", lambda secret: [secret], _unpack_secret, moves="always"
+)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import Batch, Moved, NewEntry, Outcome, Row, Stored
+from langgraph_keel.engine.records import Batch, Graph, Moved, NewEntry, Outcome, Row, Stored, Writes
 from langgraph_keel.engine.thread import Log, Thread
 
 
@@ -48,6 +48,34 @@ class BranchesBecomeTheHead(MemoryStore):
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         return super()._write(state, replace(new, checked=new.checked and new.on_conflict == "raise"))
+
+
+class BesideNeedsAHead(MemoryStore):
+    """Puts on the trunk what is stored beside it where there is no head."""
+
+    def _write(self, state: State, new: NewEntry) -> Outcome:
+        on_conflict = "fork" if new.on_conflict == "beside" else new.on_conflict
+        return super()._write(state, replace(new, on_conflict=on_conflict))
+
+
+class GraphsForgetBranches(MemoryStore):
+    """Says of no entry that it is beside the trunk."""
+
+    def read_graph(self, thread_id: str) -> StorePlan[Request, Any, Graph]:
+        graph = yield from super().read_graph(thread_id)
+        return replace(graph, nodes=[replace(node, is_beside=False) for node in graph.nodes])
+
+
+class ListsWritesByTask(MemoryStore):
+    """Lists the writes of a checkpoint in the order of their tasks."""
+
+    def list_writes(
+        self, thread_id: str, after: Writes | None, limit: int
+    ) -> StorePlan[Request, Any, Sequence[Writes]]:
+        found = yield from super().list_writes(thread_id, None, 10_000)
+        ordered = sorted(found, key=lambda each: (str(each.address), each.batch.task_id))
+        begin = 0 if after is None else 1 + ordered.index(after)
+        return ordered[begin : begin + limit]
 
 
 class WritesItemsBeforeItChecks(MemoryStore):
@@ -214,6 +242,9 @@ WRITING: Mapping[str, Callable[[], MemoryStore]] = {
         ComparesAcrossNamespaces,
         RefusesTheSameEntryAgain,
         BranchesBecomeTheHead,
+        BesideNeedsAHead,
+        GraphsForgetBranches,
+        ListsWritesByTask,
         WritesItemsBeforeItChecks,
         BuildsOnAnything,
         TakesTwoTrips,

@@ -202,7 +202,8 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
         "base_seq": base and base.seq,
         "base_token": base and base.token,
         "checked": new.checked,
-        "forks": new.on_conflict == "fork",
+        "forks": new.on_conflict != "raise",
+        "beside": new.on_conflict == "beside",
         "parent": new.parent and key(new.parent),
         "run": new.run_id if new.run_id is None else key(new.run_id),
         "put_at": escape(new.updated_at),
@@ -369,17 +370,18 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
     return content
 
 
-GHOST = 2
+BRANCH, GHOST = 1, 2
 
 
-def graph_of(lines: Sequence[Line]) -> Graph:
-    """Return the graph in the lines of a reply."""
+def graph_of(reply: Sequence[tuple[Line, str | None]]) -> Graph:
+    """Return the graph in the lines of a reply, beside each of which stands when it was put."""
+    lines, times = [line for line, _ in reply], {line.seq: at for line, at in reply if line.what == 0}
     entries = sorted((line for line in lines if line.what == 0), key=lambda line: line.seq)
     heads = _heads(entries)
     names = names_by_key(name for line in entries for name in line.names or ())
     ends = {(name_of(line.ns, names), name_of(line.id, names)): line.n for line in lines if line.what == 1}
     epoch = next((line.epoch for line in lines if line.what == 3), None)
-    return Graph([_node(line, line.seq in heads) for line in entries], ends, epoch)
+    return Graph([_node(line, line.seq in heads, times[line.seq]) for line in entries], ends, epoch)
 
 
 def _heads(entries: Sequence[Line]) -> set[int]:
@@ -392,9 +394,10 @@ def _heads(entries: Sequence[Line]) -> set[int]:
     return {line.seq for line in heads.values()}
 
 
-def _node(line: Line, is_head: bool) -> Node:
+def _node(line: Line, is_head: bool, put_at: str | None) -> Node:
     address, parent, stamp, header, run = parts_of(line)
-    return Node(address, parent, stamp, header, LazyRefs(line), run, is_head, line.n == GHOST)
+    at = unescape(put_at or "")
+    return Node(address, parent, stamp, header, LazyRefs(line), run, is_head, line.n == GHOST, at, line.n == BRANCH)
 
 
 class LazyRefs(Mapping[str, Ref]):

@@ -38,8 +38,9 @@ WITH situation AS MATERIALIZED (
     LEFT JOIN {threads} t ON t.thread_id = %(thread)s
     LEFT JOIN {entries} same ON same.thread_id = %(thread)s AND same.ns = %(ns)s AND same.id = %(id)s
 ), judged AS (
-    SELECT s.*, NOT %(checked)s OR head IS NULL AND %(parent)s::text IS NULL
-        OR coalesce(head = %(parent)s::text, false) OR coalesce(head = %(id)s, false) AS follows
+    SELECT s.*, NOT %(checked)s OR NOT %(beside)s AND (head IS NULL AND %(parent)s::text IS NULL
+        OR coalesce(head = %(parent)s::text, false) OR coalesce(head = %(id)s, false)) AS follows,
+        %(checked)s AND %(beside)s AS beside
     FROM situation s
 ), ruling AS (
     SELECT j.*, CASE
@@ -60,7 +61,7 @@ WITH situation AS MATERIALIZED (
 ), claimed AS (
     INSERT INTO {threads} AS t (thread_id, epoch, seq, basis, put_at, name, head, marks)
     SELECT %(thread)s, %(epoch)s, coalesce(seq, 0) + 1, coalesce(epoch, 0), %(put_at)s, %(name)s,
-        coalesce(seq, 0) + 1, CASE WHEN (follows OR head IS NULL) AND NOT (epoch IS NULL AND EXISTS (
+        coalesce(seq, 0) + 1, CASE WHEN (follows OR head IS NULL AND NOT beside) AND NOT (epoch IS NULL AND EXISTS (
             SELECT 1 FROM {batches} b WHERE b.thread_id = %(thread)s AND b.ns = %(ns)s AND b.checkpoint_id = %(id)s
         )) THEN %(marks)s::text END
     FROM ruling WHERE answer = 'new'
@@ -73,7 +74,7 @@ WITH situation AS MATERIALIZED (
         WHERE t.epoch = excluded.basis AND t.seq = excluded.seq - 1
     RETURNING t.epoch, t.seq, t.put_at
 ), won AS (
-    SELECT c.epoch, c.seq, c.put_at, CASE WHEN r.follows OR r.head IS NULL THEN 0 ELSE 1 END AS state
+    SELECT c.epoch, c.seq, c.put_at, CASE WHEN r.follows OR r.head IS NULL AND NOT r.beside THEN 0 ELSE 1 END AS state
     -- Deleted since it was read, the row is a new one: the thread that was read is no more.
     FROM claimed c JOIN ruling r ON r.epoch IS NULL OR r.epoch = c.epoch
 )
@@ -278,11 +279,11 @@ PRECEDES = """ AND coalesce(e.seq < (
 ), e.id < %(before)s)"""
 
 # Of most entries nobody asks for the runs, and numbers in a text are made in a fifth of the time of those in arrays.
-LATE = PLAIN.replace("e.owners, e.los, e.his", "e.owners::text, e.los::text, e.his::text")
+LATE = PLAIN.replace("e.owners, e.los, e.his", "e.owners::text, e.los::text, e.his::text") + ", e.put_at"
 GRAPH = f"""
 SELECT {LATE} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.thread_id = %(thread)s
 UNION ALL
-SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{NINE}
+SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{NINE}, NULL
 FROM (
     SELECT ns, channel, lo + count AS until FROM {{items}} WHERE thread_id = %(thread)s
     UNION ALL
@@ -290,7 +291,7 @@ FROM (
 ) AS o
 GROUP BY o.ns, o.channel
 UNION ALL
-SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{NINE}
+SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{NINE}, NULL
 FROM {{threads}} t WHERE t.thread_id = %(thread)s
 """
 

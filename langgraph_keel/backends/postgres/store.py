@@ -337,7 +337,7 @@ class PostgresStore(Store[Request, Reply]):
     def read_graph(self, thread_id: str) -> StorePlan[Request, Reply, Graph]:
         """See `Store.read_graph`."""
         reply = yield self._request({"thread": key(thread_id)}, sql.GRAPH)
-        return graph_of([Line._make(line) for line in reply[0]])
+        return graph_of([(Line._make(line), put_at) for *line, put_at in reply[0]])
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]

@@ -362,4 +362,6 @@ def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, b
         parse_name(line.run) if line.run else None,
         is_head,
         line.state == "ghost",
+        parse_name(line.at),
+        line.state == "branch",
     )

@@ -415,10 +415,12 @@ def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
     if new.base is not None and not (before and before.has_base):
         return BaseGone()
     head = before.head if before else None
+    is_beside = new.checked and new.on_conflict == "beside"
     follows = not new.checked or head in (new.parent, address.checkpoint_id)
     if not follows and new.on_conflict == "raise":
         return Moved(head)
-    return _insert(execute, new, before or create_situation(execute, address), 0 if follows or head is None else 1)
+    state = int(is_beside or not (follows or head is None))
+    return _insert(execute, new, before or create_situation(execute, address), state)
 
 
 def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:

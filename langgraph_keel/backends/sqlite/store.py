@@ -376,13 +376,13 @@ def _nodes(execute: Execute, place: Place, thread_id: str, name: str, slots: Slo
     head = head_of(execute, place)
     where = "e.nested" if place.nested else "e.key BETWEEN ? AND ?"
     rows = execute(
-        f"SELECT {COLUMNS} FROM entries e WHERE {where} AND e.namespace = ?",
+        f"SELECT {COLUMNS}, e.put_at FROM entries e WHERE {where} AND e.namespace = ?",
         (place.namespace,) if place.nested else (*span(place.thread), place.namespace),
     ).fetchall()
-    for row in rows:
-        e = entry_of(row, thread_id, name, slots)
+    for *row, put_at in rows:
+        e, state = entry_of(row, thread_id, name, slots), row[3]
         is_head = bool(head) and head[0] == e.stamp
-        yield Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, is_head, row[3] == 2)
+        yield Node(*(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id), is_head, state == 2, put_at, state == 1)
 
 
 def _remove_entries(

@@ -534,6 +534,23 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
     return found
 
 
+def contents_of(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:
+    """Yield the bytes of the items in runs, in order, some at once.
+
+    Raises:
+        CorruptStore: A row is damaged, or an item in none.
+    """
+    for lo, hi in runs:
+        while lo < hi:
+            row = rows[row_index(rows, lo)]
+            content, stop = content_of(row), min(hi, row.lo + row.count)
+            if (lo, stop) != (row.lo, row.lo + row.count):
+                items = split_array(array_header(row.count) + content)
+                content = b"".join(items[lo - row.lo : stop - row.lo])
+            yield content
+            lo = stop
+
+
 def weight_of(rows: Sequence[Row]) -> int:
     """Return the bytes that rows take in memory, about."""
     return sum([100 + len(row.body) for row in rows])

@@ -1,13 +1,28 @@
 -- Store.list_writes. With: fields
 -- Grows with: all fields of the thread.
 -- ARGV: the field after which the page begins, and most of them. Replies with fields and values in turn.
+local function split(name)
+  local place, n = name:match('^(.*):(%d+)$')
+  return place or '', tonumber(n) or 0
+end
+
+-- In the order of arrival at each checkpoint: as text, the tenth would come before the second.
+local function precedes(a, b)
+  local place, n = split(a)
+  local other, m = split(b)
+  if place == other then
+    return n < m
+  end
+  return place < other
+end
+
 local names = {}
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if name:sub(1, 6) == 'write:' and name > ARGV[1] then
+  if name:sub(1, 6) == 'write:' and precedes(ARGV[1], name) then
     table.insert(names, name)
   end
 end
-table.sort(names)
+table.sort(names, precedes)
 local page = {}
 for n = 1, math.min(#names, tonumber(ARGV[2])) do
   table.insert(page, names[n])

@@ -32,7 +32,7 @@ local head_state, head_id
 if found[2] then
   head_state, head_id = found[2]:match('^%d+ (%l+) (.*)$')
 end
-local follows = check == '' or (head_id or '') == parent or head_id == id
+local follows = check == '' or check ~= 'beside' and ((head_id or '') == parent or head_id == id)
 if not follows and check == 'raise' then
   return { 'moved', head_id or '' }
 end
@@ -118,7 +118,7 @@ end
 
 thread.seq = thread.seq + 1
 local seq = string.format('%d', thread.seq)
-local state = (follows or not head_id) and 'trunk' or 'branch'
+local state = (follows or not head_id and check ~= 'beside') and 'trunk' or 'branch'
 local parent_name = found[4] and parent ~= id and '#' .. found[4]:match('^%d+') or parent
 local words = { state, ns, id, parent_name, run, at, token }
 put('entry:' .. seq, table.concat(words, ' ') .. (refs == '' and '' or ' ') .. refs .. '\n' .. header)

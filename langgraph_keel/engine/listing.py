@@ -1,0 +1,54 @@
+"""The names of all that a store holds, for work on all of it while others write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Listed
+from langgraph_keel.engine.store import Store
+
+_PAGE = 200
+_ROUNDS = 20
+"""How often the top of the list is read again, at most: somebody may put without end."""
+
+
+def read_names(store: Store[Any, Any]) -> Plan[list[str]]:
+    """Name all threads and strays, those also that have come to the top of the list while it was read.
+
+    A trip for each 200 of them, and one at least. The names are in memory, all of them.
+
+    Raises:
+        CorruptStore: One of the threads cannot be read.
+    """
+    names: dict[str, None] = {}
+    newest: tuple[str, str] | None = None
+    for _ in range(_ROUNDS):
+        count, upto = len(names), newest
+        newest = yield from _read_list(store, upto, names)
+        if len(names) == count:
+            break
+    after: str | None = None
+    while True:
+        strays: Sequence[str] = yield from store.list_strays(after, _PAGE)
+        names.update(dict.fromkeys(strays))
+        if len(strays) < _PAGE:
+            return list(names)
+        after = strays[-1]
+
+
+def _read_list(
+    store: Store[Any, Any], upto: tuple[str, str] | None, names: dict[str, None]
+) -> Plan[tuple[str, str] | None]:
+    """Read the list of threads as far as a place; return the place of its first one."""
+    first: tuple[str, str] | None = None
+    place: tuple[str, str] | None = None
+    while True:
+        page: Sequence[Listed] = yield from store.read_threads(place, _PAGE)
+        for info, _ in page:
+            place = info.updated_at, info.thread_id
+            first = first or place
+            names[info.thread_id] = None
+        if len(page) < _PAGE or (upto is not None and place is not None and place < upto):
+            return first
