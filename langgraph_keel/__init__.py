@@ -81,8 +81,11 @@ if TYPE_CHECKING:
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
     from langgraph_keel.keys.methods import MasterKeys, Migrated, Renewed
+    from langgraph_keel.moving.bundle import BundleInfo
+    from langgraph_keel.moving.copy import CopyReport
     from langgraph_keel.moving.export import ExportReport
     from langgraph_keel.moving.langgraph import ImportReport
+    from langgraph_keel.moving.stats import StoreStats
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
@@ -131,8 +134,11 @@ _NAMES = {
     "history.timeline": ("Timeline",),
     "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
     "keys.methods": ("MasterKeys", "Migrated", "Renewed"),
+    "moving.bundle": ("BundleInfo",),
+    "moving.copy": ("CopyReport",),
     "moving.export": ("ExportReport",),
     "moving.langgraph": ("ImportReport",),
+    "moving.stats": ("StoreStats",),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
     "provenance.drift": ("Change", "DriftReport"),
@@ -190,9 +196,11 @@ __all__ = [
     "AuditVerdict",
     "BlobLost",
     "BlobsMissing",
+    "BundleInfo",
     "CacheStats",
     "Change",
     "CheckpointConflict",
+    "CopyReport",
     "CorruptStore",
     "Decision",
     "Difference",
@@ -253,6 +261,7 @@ __all__ = [
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "StoreStats",
     "StoreUnavailable",
     "StoredState",
     "SummarizationNode",

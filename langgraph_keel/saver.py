@@ -79,6 +79,8 @@ from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.methods import KeyMethods
 from langgraph_keel.keys.store import SealedStore
 from langgraph_keel.moving.import_methods import ImportMethods
+from langgraph_keel.moving.marks import CopyHook
+from langgraph_keel.moving.methods import MovingMethods
 from langgraph_keel.moving.notes import MovedHook, SourceLike
 from langgraph_keel.options import check_options, check_values
 from langgraph_keel.provenance.hook import OnDrift, build_recorder
@@ -110,6 +112,7 @@ _VIEWS = 16
 class KeelSaver(
     TenantMethods,
     HistoryMethods,
+    MovingMethods,
     KeyMethods,
     ImportMethods,
     RetentionMethods,
@@ -244,7 +247,7 @@ class KeelSaver(
             # A feature remembers threads by their ids: each tenant has its own.
             hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook()]
             hooks += [ApprovalHook(), build_recorder(graph_version, on_drift, provenance)]
-            hooks += [LabelHook(), LedgerHook(), ArchiveHook(), MovedHook()]
+            hooks += [LabelHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook()]
             hooks += [each for each in (archive_rule(archive_removed), upkeep) if each]
             hooks += [UpgradeHook(chain)] if chain.steps else []
             return Session(

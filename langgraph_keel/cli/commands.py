@@ -71,7 +71,17 @@ PANELS: Mapping[str, Mapping[str, str]] = {
             "Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome."
         ),
     },
+    "Move": {
+        "copy": (
+            "Copy threads from one store to another, of any backend, and compare all that was copied. Nothing is "
+            "deleted."
+        ),
+        "bundle": "One thread as one file: save it, read it back into any store, look what a file has.",
+    },
     "Keep it small": {
+        "stats": (
+            "Draw where the bytes are: by kind of record, channel and thread; and what a prune, or packing, would save."
+        ),
         "prune": "Remove old checkpoints of threads; without options all but the latest.",
         "delete": "Delete threads, with all that is theirs.",
         "erase": "Delete all that is stored of a person, and say what went and what did not.",
@@ -108,6 +118,7 @@ _NAMES = {
     "history": ("history", "timeline", "diff", "rewind", "fork", "label", "unlabel"),
     "provenance": ("provenance", "export"),
     "archive": ("archive",),
+    "copy": ("copy", "bundle", "stats"),
     "tools": ("tools", "settle", "cache"),
     "approvals": ("approvals", "approval", "approve", "reject", "edit", "answer", "sweep"),
     "audit": ("audit",),

@@ -6,19 +6,19 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-from langgraph_keel.display.text import UNSAFE, plain
+from langgraph_keel.display.text import UNSAFE, format_size, plain
 from langgraph_keel.errors import KeelError
 
 _CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
@@ -154,8 +154,16 @@ class Indented:
 
 
 T = TypeVar("T")
-Tell: TypeAlias = Callable[[int, int | None], None]
-"""A function that is told how much is done, and of how much, if that is known."""
+
+
+class Tell(Protocol):
+    """A function that is told how much is done, of how much, if that is known, and how many bytes have moved."""
+
+    def __call__(self, done: int, total: int | None, nbytes: int = 0) -> None:
+        """Show it."""
+        ...
+
+
 PATIENCE = 0.5
 """Seconds that work may take without a bar: a bar that is gone at once only flickers."""
 
@@ -187,12 +195,13 @@ def bar(what: str, *, quiet: bool = False, speed: bool = False) -> Iterator[Tell
     errors = console(stderr=True, quiet=quiet)
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     if speed:
-        columns += [Speed(), TextColumn("[dim]rest"), TimeRemainingColumn()]
+        columns += [TextColumn("[dim]{task.fields[moved]}"), Speed(), TextColumn("[dim]rest"), TimeRemainingColumn()]
     shown = Progress(*columns, console=errors, transient=True)
-    task, begun = shown.add_task(what, total=None), monotonic()
+    task, begun = shown.add_task(what, total=None, moved=""), monotonic()
 
-    def tell(done: int, total: int | None) -> None:
-        shown.update(task, completed=done, total=total)
+    def tell(done: int, total: int | None, nbytes: int = 0) -> None:
+        rate = format_size(int(nbytes / max(monotonic() - begun, 0.001)))
+        shown.update(task, completed=done, total=total, moved=f"{format_size(nbytes)}, {rate}/s" if nbytes else "")
         if errors.is_terminal and not quiet and monotonic() - begun > PATIENCE:
             shown.start()
 

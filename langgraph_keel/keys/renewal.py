@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import CorruptStore
-from langgraph_keel.engine.listing import read_names
 from langgraph_keel.keys.migration import Tell
 from langgraph_keel.keys.store import SealedStore
 

@@ -1,1 +1,1 @@
-"""Moving: from LangGraph's own savers to Keel, while people go on, and back."""
+"""Threads from one store to another, as files, of LangGraph's own savers in and out; and where the bytes are."""

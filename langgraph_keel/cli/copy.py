@@ -1,0 +1,246 @@
+"""The commands that bring threads to another store or into a file, and say where the bytes are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.bar import Bar
+from rich.console import RenderableType
+from rich.text import Text
+
+from langgraph_keel import Keyring, open_saver
+from langgraph_keel.backends.registry import url_of
+from langgraph_keel.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Thread,
+    Url,
+    check_store,
+    moment_since,
+    open_store,
+    open_to_read,
+)
+from langgraph_keel.cli.output import bar, console, print_json, table_of, without_password
+from langgraph_keel.cli.threads import LabelIs, Match, Owner, Since, StatusIs, Until
+from langgraph_keel.display.text import count_of, format_size, plain
+from langgraph_keel.errors import InvalidInput, NotFound
+
+_SHOWN = 20
+"""Most names that are listed of each kind."""
+
+From = Annotated[str, typer.Argument(metavar="SOURCE", callback=url_of, help="The store that has the threads.")]
+To = Annotated[str, typer.Argument(metavar="TARGET", callback=url_of, help="The store that is to have them.")]
+Threads = Annotated[
+    list[str] | None, typer.Option("--thread", metavar="THREAD", help="Only this thread. Repeatable; default: all.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be copied; nothing is written.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Only compare what is there, value by value; write nothing.")]
+SourceKeys = Annotated[
+    str | None,
+    typer.Option(
+        "--source-keys",
+        metavar="FILE",
+        help="The key file of the source, or `none`. Default: KEEL_KEYS_FILE or KEEL_KEYS, for both stores.",
+    ),
+]
+TargetKeys = Annotated[
+    str | None, typer.Option("--target-keys", metavar="FILE", help="The key file of the target, or `none`.")
+]
+
+
+def copy(
+    source: From,
+    target: To,
+    threads: Threads = None,
+    match: Match = None,
+    owner: Owner = None,
+    since: Since = None,
+    until: Until = None,
+    status: StatusIs = None,
+    label: LabelIs = None,
+    dry_run: DryRun = False,
+    verify: Verify = False,
+    source_keys: SourceKeys = None,
+    target_keys: TargetKeys = None,
+    json: AsJson = False,
+) -> None:
+    """Copy threads from one store to another, of any backend, and compare all that was copied. Nothing is deleted.
+
+    Runs may go on meanwhile. It may be cut off, and goes on when it is done again; done later, it brings what is new.
+    Exit status 1 if something is left.
+
+    Example: `keel copy sqlite:///agent.db postgresql://localhost/agents`
+    """
+    if source == target:
+        raise InvalidInput("the source and the target are the same store: nothing was copied")
+    if dry_run and verify:
+        raise InvalidInput("--dry-run and --verify both write nothing: say one of them")
+    check_store(source)  # before the target is made
+    mode = "look" if dry_run else "verify" if verify else "copy"
+    wanted: Mapping[str, Any] = {
+        "match": match,
+        "owner": owner,
+        "since": None if since is None else moment_since(since),
+        "until": None if until is None else moment_since(until, "--until"),
+        "status": status,
+        "label": label,
+    }
+    what = "Copying" if mode == "copy" else "Comparing"
+    with (
+        open_to_read(source, keys=_keyring(source_keys)) as theirs,
+        _open_target(target, mode, _keyring(target_keys)) as ours,
+        bar(what, quiet=json, speed=True) as tell,
+    ):
+        report = theirs.copy_to(ours, threads or None, mode=mode, on_progress=tell, **wanted)
+    if json:
+        print_json(report.to_dict())
+    else:
+        _show(report)
+    if not report.is_done and mode != "look":
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _open_target(url: str, mode: str, keys: Mapping[str, Any] | None) -> Iterator[Any]:
+    if mode == "copy":
+        with open_store(url, keys=keys) as saver:
+            yield saver
+        return
+    try:
+        check_store(url)
+    except NotFound:
+        yield open_saver("memory:")  # nothing is there yet
+        return
+    with open_to_read(url, keys=keys) as saver:
+        yield saver
+
+
+def _keyring(path: str | None) -> Mapping[str, Any] | None:
+    """Return the option that an option for keys stands for; `None` where the environment says it."""
+    if path is None:
+        return None
+    return {} if path == "none" else {"encryption": Keyring.from_file(path, hide_names=None)}
+
+
+def _show(report: Any) -> None:
+    out = console()
+    out.print(Text(str(report), "green" if report.is_done else ""), soft_wrap=True)
+    for found in (report.exists, report.failed, report.differs):
+        for why in [*found.values()][:_SHOWN]:
+            out.print(Text(f"  {plain(why)}", "red"), soft_wrap=True)
+        _show_more(out, len(found))
+    for names, what in (
+        (report.changing, "changed each time that it was copied: copy again when nothing writes to it"),
+        (report.kept, "the target has another one, and keeps it"),
+        (report.gone, "the source has it no more"),
+    ):
+        for name in names[:_SHOWN]:
+            out.print(Text(f"  {plain(name) or 'what threads share'}: {what}", "yellow"), soft_wrap=True)
+        _show_more(out, len(names))
+
+
+def _show_more(out: Any, count: int) -> None:
+    if count > _SHOWN:
+        out.print(Text(f"  … and {count - _SHOWN:,} more: --json names all", "dim"))
+
+
+bundle = typer.Typer(
+    no_args_is_help=True, help="One thread as one file: save it, read it back into any store, look what a file has."
+)
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The file.")]
+
+
+@bundle.command("save")
+def save(thread: Thread, file: File, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Write a thread to a file, with all that is its. The file holds the whole conversation, in plain text.
+
+    Example: `keel bundle save ada ada.keel`
+    """
+    with open_to_read(url) as saver:
+        info = saver.export_bundle(thread, file)
+    if json:
+        print_json(info.to_dict())
+        return
+    console().print(Text(plain(str(info))), soft_wrap=True)
+    warning = "The file holds the whole conversation, in plain text: give it to those only who may read that."
+    console(stderr=True).print(Text(warning, "yellow"), soft_wrap=True)
+
+
+@bundle.command("load")
+def load(file: File, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Read a thread from a file into a store, and compare it with the file.
+
+    Example: `keel bundle load ada.keel --url sqlite:///replay.db`
+    """
+    with open_store(url) as saver:
+        info = saver.import_bundle(file)
+    if json:
+        print_json(info.to_dict())
+    else:
+        console().print(Text(f"{plain(str(info))}; read into {without_password(url)}"), soft_wrap=True)
+
+
+@bundle.command("show")
+def show(file: File, json: AsJson = False) -> None:
+    """Say what a file has, after checking that it is whole.
+
+    Example: `keel bundle show ada.keel`
+    """
+    from langgraph_keel.moving.bundle import load_bundle
+
+    _, info = load_bundle(file)
+    if json:
+        print_json(info.to_dict())
+    else:
+        console().print(Text(plain(str(info))), soft_wrap=True)
+
+
+def stats(
+    match: Match = None,
+    owner: Owner = None,
+    since: Since = None,
+    until: Until = None,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """Draw where the bytes are: by kind of record, channel and thread; and what a prune, or packing, would save.
+
+    All is read.
+
+    Example: `keel stats --owner ada`
+    """
+    wanted = {
+        "match": match,
+        "owner": owner,
+        "since": None if since is None else moment_since(since),
+        "until": None if until is None else moment_since(until, "--until"),
+    }
+    with open_to_read(url) as saver, bar("threads", quiet=json) as tell:
+        found = saver.stats(on_progress=tell, **wanted)
+    if json:
+        print_json(found.to_dict())
+        return
+    out = console()
+    out.print(_stats_table(found))
+    saved = f"{format_size(found.prunable)} by keeping the latest checkpoints only (keel prune), "
+    saved += f"{format_size(found.packable)} by packing rows that are still small, which happens as threads go on."
+    out.print(Text(f"{count_of(found.threads, 'thread')}, {format_size(found.nbytes)}. Less would be: {saved}"))
+    for why in [*found.failed.values()][:_SHOWN]:
+        out.print(Text(f"  {plain(why)}", "red"), soft_wrap=True)
+
+
+def _stats_table(found: Any) -> RenderableType:
+    """Return a table of sizes with a bar for each; the bars of all are in one scale."""
+    table = table_of("", "bytes", "")
+    table.columns[1].justify = "right"
+    table.columns[2].min_width = 10
+    for title, sizes in (("kind of record", found.kinds), ("channel", found.channels), ("thread", found.largest)):
+        table.add_row(Text(title, "dim"), "", "")
+        for name, size in [*sizes.items()][:_SHOWN]:
+            bar_of = Bar(max(1, found.nbytes), 0, size)
+            table.add_row(Text(f"  {plain(name) or '(none)'}", "bold", overflow="fold"), format_size(size), bar_of)
+    return table

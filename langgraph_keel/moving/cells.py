@@ -1,0 +1,163 @@
+"""Cells from one store to another: shelf by shelf, in the order of their keys, those that are not there as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph_keel.engine.audit import CONTENTS, HEAD, HEADS, LINKS
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.encoding.bodies import open_frame
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.store import Store
+from langgraph_keel.moving.outline import Shelves, Source, digest_of_cell
+from langgraph_keel.moving.pair import SOURCE, TARGET, on
+
+_PAGE = 20
+"""Most cells that are read at once, with their bodies."""
+_BYTES = 1 << 20
+"""Bytes of bodies from which on fewer are read at once."""
+CHAIN = {LINKS.kind, CONTENTS.kind, HEADS.kind}
+"""Kinds of cells that make one chain over all threads: a part of it is none."""
+
+
+@dataclass(slots=True)
+class Moved:
+    """What was done to the cells of a target.
+
+    Attributes:
+        count: How many were written or removed there.
+        nbytes: Bytes of those.
+        kept: Those that the target has otherwise, and keeps: kind and key.
+    """
+
+    count: int = 0
+    nbytes: int = 0
+    kept: list[str] = field(default_factory=list)
+
+
+class CellCopy:
+    """Copies cells.
+
+    Args:
+        source: Where they are.
+        target: Where they are to be.
+        done: Is told what was done.
+    """
+
+    def __init__(self, source: Source, target: Store[Any, Any], done: Moved) -> None:
+        self._source, self._target, self._done = source, target, done
+        self._size = 1
+
+    def join(self, shelf: Shelf, is_meant: Callable[[Cell], bool], is_ours: Callable[[Cell], bool]) -> Plan[None]:
+        """Have a shelf of the target hold what that of the source does.
+
+        Args:
+            shelf: The shelf.
+            is_meant: Whether a cell of the source is to be copied.
+            is_ours: Whether a cell of the target is one that was copied, and may be replaced and removed.
+        """
+        wanted: dict[str, str | None] = {}
+        pair = _Pair(self._source, self._target, shelf)
+        while (found := (yield from pair.next())) is not None:
+            key, theirs, ours = found
+            if theirs is None or not is_meant(theirs):
+                if theirs is None and ours is not None and is_ours(ours):
+                    self._done.count += yield from on(TARGET, self._target.remove_cells(shelf, {key: ours.token}))
+                continue
+            if ours is not None and digest_of_cell(theirs) == digest_of_cell(ours):
+                continue
+            if ours is not None and not is_ours(ours):
+                self._done.kept.append(f"{shelf.kind} {key}")
+                continue
+            wanted[key] = ours.token if ours else None
+            if len(wanted) >= self._size:
+                yield from self._write(shelf, wanted)
+                wanted = {}
+        yield from self._write(shelf, wanted)
+
+    def _write(self, shelf: Shelf, wanted: Mapping[str, str | None]) -> Plan[None]:
+        if not wanted:
+            return
+        cells: Mapping[str, Cell] = yield from on(SOURCE, self._source.read_cells(shelf, list(wanted)))
+        nbytes = 0
+        for key in wanted:
+            if key in cells:
+                swapped = yield from on(TARGET, self._target.swap_cell(shelf, key, wanted[key], cells[key]))
+                self._done.count += swapped.done
+                nbytes += len(cells[key].header) + len(cells[key].body)
+        self._done.nbytes += nbytes
+        self._size = min(_PAGE, 2 * len(wanted)) if nbytes < _BYTES else max(1, len(wanted) // 2)
+
+    def join_chain(self) -> Plan[None]:
+        """Copy the audit trail, if that of the target is the beginning of it, or empty. All of it, or nothing.
+
+        The head is read before the links, and written after them: it must never be ahead of the last one.
+        """
+        heads: Mapping[str, Cell] = yield from on(SOURCE, self._source.read_cells(HEADS, [HEAD]))
+        pair = _Pair(self._source, self._target, LINKS)
+        while (found := (yield from pair.next())) is not None:
+            key, theirs, ours = found
+            if ours is not None and (theirs is None or digest_of_cell(theirs) != digest_of_cell(ours)):
+                self._done.kept.append(f"the audit trail, from event {key.lstrip('0')} on")
+                return
+        for shelf in (CONTENTS, LINKS):
+            yield from self.join(shelf, lambda _: True, lambda _: False)
+        if HEAD in heads:
+            held: Mapping[str, Cell] = yield from on(TARGET, self._target.read_cells(HEADS, [HEAD]))
+            if HEAD not in held or digest_of_cell(held[HEAD]) != digest_of_cell(heads[HEAD]):
+                expected = held[HEAD].token if HEAD in held else None
+                yield from on(TARGET, self._target.swap_cell(HEADS, HEAD, expected, heads[HEAD]))
+                self._done.count += 1
+
+    def find_difference(self, shelf: Shelf, is_meant: Callable[[Cell], bool]) -> Plan[str | None]:
+        """Return the first cell that the target has not as the source has it, body and all; `None` if there is none."""
+        keys: list[str] = []
+        pair = _Pair(self._source, self._target, shelf)
+        while (found := (yield from pair.next())) is not None:
+            key, theirs, ours = found
+            if theirs is None or not is_meant(theirs):
+                continue
+            if ours is None or digest_of_cell(theirs) != digest_of_cell(ours):
+                return f"{shelf.kind} {key}"
+            keys.append(key)
+            if len(keys) >= self._size:
+                if (differs := (yield from self._compare(shelf, keys))) is not None:
+                    return differs
+                keys = []
+        return (yield from self._compare(shelf, keys)) if keys else None
+
+    def _compare(self, shelf: Shelf, keys: Sequence[str]) -> Plan[str | None]:
+        theirs: Mapping[str, Cell] = yield from on(SOURCE, self._source.read_cells(shelf, keys))
+        ours: Mapping[str, Cell] = yield from on(TARGET, self._target.read_cells(shelf, keys))
+        nbytes = sum(len(cell.body) for cell in theirs.values())
+        self._size = min(_PAGE, 2 * len(keys)) if nbytes < _BYTES else max(1, len(keys) // 2)
+        return next((f"{shelf.kind} {key}" for key in keys if _content(theirs, key) != _content(ours, key)), None)
+
+
+def _content(cells: Mapping[str, Cell], key: str) -> bytes | None:
+    cell = cells.get(key)
+    return None if cell is None else open_frame(cell.body) if cell.body else b""
+
+
+class _Pair:
+    """Walks along a shelf of both stores at once: each key that one of them has, and its cells."""
+
+    def __init__(self, source: Source, target: Source, shelf: Shelf) -> None:
+        self._theirs, self._ours = Shelves(source, shelf), Shelves(target, shelf)
+        self._next: tuple[tuple[str, Cell] | None, tuple[str, Cell] | None] | None = None
+
+    def next(self) -> Plan[tuple[str, Cell | None, Cell | None] | None]:
+        if self._next is None:
+            self._next = (yield from on(SOURCE, self._theirs.next())), (yield from on(TARGET, self._ours.next()))
+        theirs, ours = self._next
+        if theirs is None and ours is None:
+            return None
+        key = min(each[0] for each in (theirs, ours) if each is not None)
+        is_theirs, is_ours = theirs is not None and theirs[0] == key, ours is not None and ours[0] == key
+        self._next = (
+            (yield from on(SOURCE, self._theirs.next())) if is_theirs else theirs,
+            (yield from on(TARGET, self._ours.next())) if is_ours else ours,
+        )
+        return key, theirs[1] if theirs and is_theirs else None, ours[1] if ours and is_ours else None

@@ -1,0 +1,436 @@
+"""All threads of a store, or some, to another one: again until both hold the same, while others write.
+
+Each thread is looked at on both sides (`outline`). What the target lacks is added, or all of it is made anew where the
+source has removed something. Then a second pass does the same with what has changed meanwhile, and compares each value.
+Whatever it is cut off by, the next one finds by looking how far it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+from langgraph_keel.display.text import count_of, format_size
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.listing import read_names
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.engine.tenants import read_tenants
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing, NotFound, ThreadExists
+from langgraph_keel.history.threads import ThreadFilter, ThreadPages
+from langgraph_keel.moving.bundle import Bundle
+from langgraph_keel.moving.cells import CHAIN, CellCopy, Moved
+from langgraph_keel.moving.marks import COPIES, KEY, PROBE, Mark
+from langgraph_keel.moving.outline import Outline, read_cells_digest, read_outline
+from langgraph_keel.moving.pair import SOURCE, TARGET, on
+from langgraph_keel.moving.thread import ThreadChanged, ThreadCopy
+
+Tell: TypeAlias = Callable[[int, int | None, int], object]
+"""Is told how many threads were looked at, of how many, and how many bytes went over."""
+Mode: TypeAlias = Literal["copy", "look", "verify"]
+_ROUNDS = 3
+"""How often a thread is copied that changes meanwhile, before it is said to."""
+_DAMAGE = CorruptStore, KeyMissing
+
+
+@publish
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What a copy has done, or would do.
+
+    Attributes:
+        copied: Threads that the target has got, or of which it has got what was missing.
+        same: Threads that it had as they are.
+        nbytes: Bytes of records that went over: checkpoints, rows of values, writes, and what stands beside them.
+        exists: Threads that the target holds otherwise, and nobody has copied there, or somebody has used since; why.
+        failed: Threads that cannot be read, and why.
+        changing: Threads that changed each time that they were copied: copy again when the source is at rest. The empty
+            name is for what threads share.
+        differs: Threads in which the target has something else, and what; only with `verify`. Of what threads share, by
+            the empty name.
+        kept: Records of no thread that the target has otherwise, and keeps: their kinds and keys.
+        gone: Copies whose threads the source has not any more; those that went during this copy are deleted.
+        mode: `"copy"`, `"look"` (nothing was written) or `"verify"` (nothing was written, and all was compared).
+    """
+
+    copied: int = 0
+    same: int = 0
+    nbytes: int = 0
+    exists: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    changing: Sequence[str] = ()
+    differs: Mapping[str, str] = field(default_factory=dict)
+    kept: Sequence[str] = ()
+    gone: Sequence[str] = ()
+    mode: Mode = "copy"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the target holds all that it should, and that was compared."""
+        left = self.exists or self.failed or self.changing or self.differs or self.kept
+        return not left and (self.mode == "copy" or not self.copied)
+
+    def plus(self, other: CopyReport, tenant: str) -> CopyReport:
+        """Return what it is with that of a tenant."""
+
+        def named(found: Mapping[str, str]) -> dict[str, str]:
+            return {f"{tenant}/{name}": why for name, why in found.items()}
+
+        return CopyReport(
+            self.copied + other.copied,
+            self.same + other.same,
+            self.nbytes + other.nbytes,
+            {**self.exists, **named(other.exists)},
+            {**self.failed, **named(other.failed)},
+            [*self.changing, *(f"{tenant}/{name}" for name in other.changing)],
+            {**self.differs, **named(other.differs)},
+            [*self.kept, *(f"{tenant}/{name}" for name in other.kept)],
+            [*self.gone, *(f"{tenant}/{name}" for name in other.gone)],
+            self.mode,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "copied": self.copied,
+            "same": self.same,
+            "bytes": self.nbytes,
+            "exists": dict(self.exists),
+            "failed": dict(self.failed),
+            "changing": list(self.changing),
+            "differs": dict(self.differs),
+            "kept": list(self.kept),
+            "gone": list(self.gone),
+            "mode": self.mode,
+            "is_done": self.is_done,
+        }
+
+    def __str__(self) -> str:
+        """Say it in a line."""
+        did = {"copy": "copied", "look": "to be copied", "verify": "missing, or not up to date"}[self.mode]
+        counts = [f"{count_of(self.copied, 'thread')} {did}", f"{self.same:,} there as they are"]
+        counts += [f"{format_size(self.nbytes)} of records"] if self.mode == "copy" else []
+        counts += [
+            f"{len(found):,} {what}"
+            for found, what in (
+                (self.exists, "that the target holds otherwise"),
+                (self.failed, "that cannot be read"),
+                (self.changing, "still changing"),
+                (self.differs, "that differ"),
+                (self.kept, "records that the target keeps"),
+            )
+            if found
+        ]
+        return ", ".join(counts)
+
+
+def check_mode(mode: object) -> None:
+    """Check what a copy is to do.
+
+    Raises:
+        InvalidInput: It cannot be meant.
+    """
+    if not (isinstance(mode, str) and mode in get_args(Mode)):
+        raise InvalidInput(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r:.100}")
+
+
+def copy_store(
+    source: Session,
+    target: Session,
+    thread_ids: Collection[str] | None,
+    wanted: ThreadFilter,
+    mode: Mode,
+    tell: Tell,
+) -> Plan[CopyReport]:
+    """Copy threads, those of all tenants, too, if all are asked for of a session that is no tenant's.
+
+    See `MovingMethods.copy_to`.
+    """
+    report = yield from StoreCopy(source, target, mode, tell).run(thread_ids, wanted)
+    is_whole = thread_ids is None and wanted.is_empty and not source.tenant and not target.tenant
+    for tenant in (yield from on(SOURCE, read_tenants(source.store))) if is_whole else ():
+        theirs, ours = (replace(each, store=each.store.of_tenant(tenant), tenant=tenant) for each in (source, target))
+        report = report.plus((yield from StoreCopy(theirs, ours, mode, tell).run(None, wanted)), tenant)
+    return report
+
+
+def copy_bundle(bundle: Bundle, target: Session) -> Plan[None]:
+    """Copy the thread in a bundle to a store. See `MovingMethods.import_bundle`."""
+    source = replace(target, store=bundle)  # type: ignore[arg-type]  # of a source, no more is asked than this has
+    report = yield from StoreCopy(source, target, "copy", lambda *_: None).run([bundle.thread_id], ThreadFilter())
+    for why in report.exists.values():
+        raise ThreadExists(why)
+    for why in report.failed.values():
+        raise CorruptStore(why)
+
+
+def kinds_that_move(session: Session, *how: str) -> Collection[str]:
+    """Return the kinds of cells that move so (`CellTable.moves`)."""
+    tables = [table for hook in session.hooks.all for table in (*hook.tables, *hook.shared_tables)]
+    return {table.kind for table in tables if table.moves in how}
+
+
+class StoreCopy:
+    """Copies the threads of a store to another one.
+
+    Args:
+        source: What the source runs on.
+        target: What the target runs on.
+        mode: Whether to copy, only to look, or only to compare.
+        tell: Is told how far it is.
+    """
+
+    def __init__(self, source: Session, target: Session, mode: Mode, tell: Tell) -> None:
+        self._source, self._target, self._mode, self._tell = source, target, mode, tell
+        self._without = {*kinds_that_move(source, "never"), *kinds_that_move(target, "never")}
+        self._needed = kinds_that_move(source, "always")
+        self._thread = ThreadCopy(source.store, target.store, self._without, self._count)
+        self._marks: dict[str | None, Cells[Mark]] = {}
+        self._done: dict[str, Literal["copied", "same", "gone"]] = {}
+        self._exists: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+        self._differs: dict[str, str] = {}
+        self._changing: dict[str, None] = {}
+        self._gone: dict[str, None] = {}
+        self._moved = Moved()
+        self._nbytes = self._looked = 0
+        self._total: int | None = None
+
+    def _count(self, nbytes: int) -> None:
+        self._nbytes += nbytes
+        self._tell(self._looked, self._total, self._nbytes)
+
+    def run(self, thread_ids: Collection[str] | None, wanted: ThreadFilter) -> Plan[CopyReport]:
+        """Copy threads; those of these ids that fit, or all that fit.
+
+        Raises:
+            InvalidInput: Both stores are one.
+            NotFound: The source has no thread of one of the ids.
+            KeyMissing: The source is sealed, and opened without keys.
+        """
+        is_whole = thread_ids is None and wanted.is_empty
+        if self._mode == "copy":
+            yield from self._check_apart()
+        names = yield from self._read_names(thread_ids, wanted)
+        passes = 2 if self._mode == "copy" else 1
+        is_ours = is_whole and self._mode == "copy" and (yield from self._begin_shared())
+        for number in range(passes):
+            if number:
+                names = list(dict.fromkeys([*names, *(yield from self._read_names(thread_ids, wanted, again=True))]))
+            self._total, self._looked = passes * len(names), number * len(names)
+            for name in names:
+                if name not in self._exists and name not in self._failed:
+                    yield from self._try(name, is_last=number == passes - 1)
+                self._looked += 1
+                self._tell(self._looked, self._total, self._nbytes)
+            yield from self._copy_shared(is_whole, is_ours, number == passes - 1)
+        if is_ours:
+            yield from self._end_shared()
+        if is_whole:
+            yield from self._find_gone(names)
+        return self._report()
+
+    def _report(self) -> CopyReport:
+        done = list(self._done.values())
+        return CopyReport(
+            copied=done.count("copied"),
+            same=done.count("same"),
+            nbytes=self._nbytes,
+            exists=self._exists,
+            failed=self._failed,
+            changing=[*self._changing],
+            differs=self._differs,
+            kept=self._moved.kept,
+            gone=sorted(self._gone),
+            mode=self._mode,
+        )
+
+    def _read_names(self, asked: Collection[str] | None, wanted: ThreadFilter, again: bool = False) -> Plan[list[str]]:
+        if asked is None and wanted.is_empty:
+            found: list[str] = yield from on(SOURCE, read_names(self._source.store))
+            return found
+        listed: list[str] = []
+        if not wanted.is_empty:
+            pages = ThreadPages(self._source, None, wanted)
+            while (page := (yield from on(SOURCE, pages.next()))) is not None:
+                listed += [info.thread_id for info in page if asked is None or info.thread_id in asked]
+            return listed
+        for name in () if again else dict.fromkeys(asked or ()):
+            if (yield from self._look(SOURCE, name)).is_empty:
+                raise NotFound(f"thread {name!r}: the source has none of that name")
+            listed.append(name)
+        return listed
+
+    def _look(self, side: Literal[0, 1], thread_id: str) -> Plan[Outline]:
+        store = (self._source, self._target)[side].store
+        found: Outline = yield from on(side, read_outline(store, thread_id, self._without))
+        return found
+
+    def _check_apart(self) -> Plan[None]:
+        """See that what is written to the target is not found in the source. Three trips."""
+        cells = Cells(self._target, COPIES, None)
+        token = self._target.new_token()
+        yield from on(TARGET, cells.overwrite_raw(PROBE, cells.cell(Mark("", self._now()), token=token)))
+        found = yield from on(SOURCE, Cells(self._source, COPIES, None).read_raw([PROBE]))
+        yield from on(TARGET, cells.remove({PROBE: token}))
+        if PROBE in found and found[PROBE].token == token:
+            raise InvalidInput("the source and the target are the same store: nothing was copied")
+
+    def _now(self) -> str:
+        return self._target.clock().isoformat(timespec="seconds")
+
+    # -- threads -----------------------------------------------------------------------------------------------
+
+    def _try(self, thread_id: str, *, is_last: bool) -> Plan[None]:
+        """Copy a thread, or look at it; note what has become of it."""
+        try:
+            for _ in range(_ROUNDS):
+                try:
+                    if (yield from self._bring(thread_id, is_last)):
+                        self._changing.pop(thread_id, None)
+                        return
+                except ThreadChanged:
+                    pass
+            self._changing[thread_id] = None
+        except ThreadExists as error:
+            self._exists[thread_id] = str(error)
+        except _DAMAGE as error:
+            if isinstance(error, KeyMissing) and not self._done:
+                raise  # opened without keys: so it is with all of them
+            self._failed[thread_id] = str(error)
+
+    def _bring(self, thread_id: str, is_last: bool) -> Plan[bool]:
+        """Bring a thread of the target up to date; return whether it is the same now (and, at last, was compared)."""
+        want = yield from self._look(SOURCE, thread_id)
+        have = yield from self._look(TARGET, thread_id)
+        if self._mode == "copy":
+            if want.is_empty:
+                return (yield from self._follow(thread_id, have))
+            have = yield from self._copy(thread_id, want, have)
+        elif want.is_empty:
+            return True
+        self._done.setdefault(thread_id, "same")
+        if want.digest == have.digest and not (is_last and self._mode != "look"):
+            return True
+        if self._mode == "look":
+            yield from self._check_free(thread_id, want, have)
+            self._done[thread_id] = "copied"
+            return True
+        differs = yield from self._thread.find_difference(thread_id, want, have)
+        if self._mode == "verify" and differs is not None:
+            self._done[thread_id] = "copied"
+            self._differs[thread_id] = differs
+            return True
+        if differs is not None and want.digest == have.digest:
+            raise CorruptStore(f"the target does not give back what was copied: {differs}")
+        # What was compared is the thread as it was when it was looked at.
+        return differs is None and (yield from self._look(SOURCE, thread_id)).digest == want.digest
+
+    def _copy(self, thread_id: str, want: Outline, have: Outline) -> Plan[Outline]:
+        if want.digest == have.digest:
+            return have
+        yield from self._check_free(thread_id, want, have)
+        yield from self._mark(thread_id, "")
+        if not have.begins(want):
+            # Something was removed from the source, or put again: a copy has the order and the numbers of before.
+            yield from on(TARGET, self._target.store.delete_thread(thread_id))
+            yield from self._mark(thread_id, "")
+            have = yield from self._look(TARGET, thread_id)
+        yield from self._thread.add(thread_id, want, have)
+        self._done[thread_id] = "copied"
+        have = yield from self._look(TARGET, thread_id)
+        yield from self._mark(thread_id, have.digest.hex())
+        return have
+
+    def _check_free(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
+        """See that a thread of the target is nobody's own.
+
+        Raises:
+            ThreadExists: It is.
+        """
+        if have.is_empty:
+            return
+        mark = yield from self._read_mark(thread_id)
+        if mark is None:
+            raise ThreadExists(f"thread {thread_id!r}: the target holds another one of that name")
+        if mark.digest not in ("", have.digest.hex()):
+            raise ThreadExists(f"thread {thread_id!r}: in the target, somebody has gone on with it since {mark.at}")
+
+    def _follow(self, thread_id: str, have: Outline) -> Plan[bool]:
+        """Delete a thread from the target that was deleted from the source while it was copied."""
+        if not have.is_empty and (yield from self._read_mark(thread_id)) is not None:
+            yield from self._check_free(thread_id, have, have)
+            yield from on(TARGET, self._target.store.delete_thread(thread_id))
+        self._done[thread_id] = "gone"
+        self._gone[thread_id] = None
+        return True
+
+    def _find_gone(self, names: Collection[str]) -> Plan[None]:
+        """Name copies in the target whose threads the source has not any more."""
+        there: list[str] = yield from on(TARGET, read_names(self._target.store))
+        known = set(names)
+        for name in there:
+            if name not in known and (yield from self._read_mark(name)) is not None:
+                self._gone[name] = None
+
+    def _read_mark(self, thread_id: str | None) -> Plan[Mark | None]:
+        kept = yield from on(TARGET, Cells(self._target, COPIES, thread_id).find(KEY))
+        return kept.record if kept else None
+
+    def _mark(self, thread_id: str | None, digest: str) -> Plan[None]:
+        cells = Cells(self._target, COPIES, thread_id)
+        yield from on(TARGET, cells.overwrite_raw(KEY, cells.cell(Mark(digest, self._now()))))
+
+    # -- what threads share ------------------------------------------------------------------------------------
+
+    def _begin_shared(self) -> Plan[bool]:
+        """Return whether all that threads of the target share is a copy, which may be replaced."""
+        have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._without))
+        if have:
+            mark = yield from self._read_mark(None)
+            if mark is None or mark.digest not in ("", have.hex()):
+                return False
+        yield from self._mark(None, "")
+        return True
+
+    def _end_shared(self) -> Plan[None]:
+        have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._without))
+        yield from self._mark(None, have.hex())
+
+    def _copy_shared(self, is_whole: bool, is_ours: bool, is_last: bool) -> Plan[None]:
+        """Copy what threads share: of the threads that were copied, and, with all threads, of none."""
+        left = self._exists.keys() | self._failed.keys()
+
+        def is_meant(cell: Cell) -> bool:
+            return cell.origin in self._done or (is_whole and cell.origin not in left)
+
+        def may_replace(cell: Cell) -> bool:
+            return is_ours or cell.origin in self._done
+
+        if self._mode == "look":
+            return
+        self._moved = Moved()
+        cells = CellCopy(self._source.store, self._target.store, self._moved)
+        kinds = yield from self._shared_kinds()
+        if self._mode == "copy":
+            for kind in kinds:
+                shelf, is_needed = Shelf(None, kind), kind in self._needed
+                yield from cells.join(shelf, (lambda _: True) if is_needed else is_meant, may_replace)
+            if is_whole:
+                yield from cells.join_chain()
+            self._count(self._moved.nbytes)
+        if is_last and not self._moved.kept:
+            for kind in (*kinds, *(CHAIN if is_whole else ())):
+                differs = yield from cells.find_difference(Shelf(None, kind), is_meant)
+                if differs is not None and self._mode == "verify":
+                    self._differs[""] = f"what threads share: {differs}"
+                elif differs is not None:
+                    self._changing[""] = None
+
+    def _shared_kinds(self) -> Plan[Sequence[str]]:
+        theirs: Sequence[str] = yield from on(SOURCE, self._source.store.list_kinds(None))
+        ours: Sequence[str] = yield from on(TARGET, self._target.store.list_kinds(None))
+        return sorted({*theirs, *ours} - self._without - CHAIN)

@@ -1,0 +1,125 @@
+"""Which items of a target's logs are which of the source's: what is there need not be sent, and is shared as it was.
+
+The target gives its own numbers, in the request that stores an entry. Nothing has to be kept for that: an entry that
+both sides have shows the same items in the same order, so its runs say which number stands for which.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Sequence
+
+from langgraph_keel.engine.encoding.bodies import array_header, contents_of, frame, rows_in
+from langgraph_keel.engine.records import NEW, Row, Run
+from langgraph_keel.errors import CorruptStore
+
+
+def pairs_of(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[tuple[int, int, int]]:
+    """Yield which items of two values stand at the same places: the first number of each, and how many.
+
+    Raises:
+        CorruptStore: One of the values has more items.
+    """
+    there, here = list(reversed(theirs)), list(reversed(ours))
+    while there and here:
+        (lo, hi), (to, upto) = there.pop(), here.pop()
+        count = min(hi - lo, upto - to)
+        yield lo, to, count
+        if lo + count < hi:
+            there.append((lo + count, hi))
+        if to + count < upto:
+            here.append((to + count, upto))
+    if there or here:
+        raise CorruptStore("two values that should be the same have another number of items")
+
+
+class Numbers:
+    """The numbers that the items of one log of the source have in the target."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, int, int]] = []  # (lo, hi, the number of the first one in the target), in order
+
+    def add(self, lo: int, hi: int, to: int) -> None:
+        """Note a stretch; what is known already stays."""
+        for first, last in list(self.missing(((lo, hi),))):
+            at = bisect_right(self._known, (first,))
+            before = self._known[at - 1] if at else None
+            if before is not None and before[1] == first and before[2] + first - before[0] == to + first - lo:
+                self._known[at - 1] = before[0], last, before[2]
+            else:
+                insort(self._known, (first, last, to + first - lo))
+
+    def missing(self, runs: Sequence[Run]) -> Iterator[Run]:
+        """Yield the stretches of runs that have no number yet, in the order of the runs."""
+        for lo, hi in runs:
+            at = max(0, bisect_right(self._known, (lo, NEW)) - 1)
+            for first, last, _ in self._known[at : bisect_right(self._known, (hi,))]:
+                if lo < first and lo < hi:
+                    yield lo, min(first, hi)
+                lo = max(lo, last)
+            if lo < hi:
+                yield lo, hi
+
+    def runs_of(self, runs: Sequence[Run]) -> tuple[Run, ...]:
+        """Return runs of the source as the target has them, neighbours joined."""
+        joined: list[Run] = []
+        for lo, hi in runs:
+            while lo < hi:
+                first, last, to = self._known[bisect_right(self._known, (lo, NEW)) - 1]
+                stop, begin = min(hi, last), to + lo - first
+                if joined and joined[-1][1] == begin:
+                    begin = joined.pop()[0]
+                joined.append((begin, to + stop - first))
+                lo = stop
+        return tuple(joined)
+
+    def take(self, runs: Sequence[Run], rows: Sequence[Row]) -> tuple[Row, ...]:
+        """Return rows that hold what is missing of runs, numbered from `NEW` on, and know their items from then on.
+
+        A row of which nothing is known is taken as it is, whatever it holds besides; of others, the items.
+
+        Args:
+            runs: What an entry shows.
+            rows: The rows of the source that have it.
+
+        Raises:
+            CorruptStore: They do not have it.
+        """
+        taken: list[Row] = []
+        at = NEW
+        for gap in list(self.missing(runs)):
+            for row in rows_in(rows, [gap]):
+                whole = row.lo, row.lo + row.count
+                is_new = list(self.missing([whole])) == [whole]
+                within = max(gap[0], whole[0]), min(gap[1], whole[1])
+                for lo, hi in [whole] if is_new else list(self.missing([within])):
+                    taken.append(Row(at, hi - lo, row.body) if is_new else Row(at, hi - lo, _cut(row, lo, hi)))
+                    self.add(lo, hi, at)
+                    at += hi - lo
+        for lo, _ in self.missing(runs):
+            raise CorruptStore(f"item {lo} is missing from the item log")
+        return tuple(taken)
+
+    def settle(self, first: int) -> None:
+        """Give the items taken last the numbers that they have got, `first` being that of the first of them."""
+        known, self._known = self._known, []
+        for lo, hi, to in known:
+            self.add(lo, hi, to - NEW + first if to >= NEW else to)
+
+
+class Compared:
+    """Which items of one log of the source were compared with which of the target."""
+
+    def __init__(self) -> None:
+        self._by_distance: dict[int, Numbers] = {}
+
+    def take(self, lo: int, to: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Yield what of a stretch was not compared yet (first numbers, and how many), and count it as compared."""
+        done = self._by_distance.setdefault(to - lo, Numbers())
+        for first, last in list(done.missing([(lo, lo + count)])):
+            done.add(first, last, first)
+            yield first, first + to - lo, last - first
+
+
+def _cut(row: Row, lo: int, hi: int) -> bytes:
+    return frame(array_header(hi - lo) + b"".join(contents_of([(lo, hi)], [row])))

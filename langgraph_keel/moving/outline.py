@@ -1,0 +1,181 @@
+"""What a thread holds, short enough to be compared: a digest of each checkpoint, of each write, and of its cells.
+
+Of values it says how many items they have, not which: these are compared one by one (`compare`). Two stores may keep
+the same in other forms (compressed or not, many items to a row or one), so what is digested is what stands in frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.encoding.bodies import open_frame
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Batch, Entry, Found, Graph, Node, Writes
+
+CELLS, WRITES = 100, 64
+"""What is listed at once."""
+
+
+def _digest(*parts: Any) -> bytes:
+    return blake2b(repr(parts).encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+class Source(Protocol):
+    """What is read of a store to copy threads of it; the verbs are those of `Store`."""
+
+    def read_graph(self, thread_id: str) -> Plan[Graph]:
+        """See `Store.read_graph`."""
+        ...
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
+        """See `Store.read_values`."""
+        ...
+
+    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
+        """See `Store.list_writes`."""
+        ...
+
+    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
+        """See `Store.list_kinds`."""
+        ...
+
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+        ...
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        ...
+
+
+@dataclass(slots=True)
+class Outline:
+    """What a thread holds.
+
+    Attributes:
+        graph: Its entries.
+        nodes: The digests of these, in order.
+        writes: The digests of what was written to each checkpoint, in order, by namespace and id.
+        cells: The digest of its cells; of no cells, nothing.
+        digest: Of all that, and of which entries are heads.
+    """
+
+    graph: Graph
+    nodes: Sequence[bytes]
+    writes: Mapping[tuple[str, str], Sequence[bytes]]
+    cells: bytes
+    digest: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Digest all of it, with which entries are heads."""
+        heads = [node.is_head for node in self.graph.nodes]
+        self.digest = _digest([*self.nodes], heads, sorted(self.writes.items()), self.cells)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing of the thread."""
+        return not (self.nodes or self.writes or self.cells)
+
+    def begins(self, other: Outline) -> bool:
+        """Return whether another one can come of this by adding to it: entries and writes, whatever of cells."""
+        return [*other.nodes[: len(self.nodes)]] == [*self.nodes] and all(
+            [*other.writes.get(place, ())[: len(digests)]] == [*digests] for place, digests in self.writes.items()
+        )
+
+
+def read_outline(store: Source, thread_id: str, without: Collection[str]) -> Plan[Outline]:
+    """Read what a thread holds.
+
+    Three trips, and one for each 64 writes and 100 cells. In memory are the headers of its checkpoints.
+
+    Args:
+        store: Where.
+        thread_id: The thread.
+        without: Kinds of cells that are left out.
+
+    Raises:
+        CorruptStore: Something of it is damaged.
+        KeyMissing: It is sealed, and the saver has no keyring.
+    """
+    graph: Graph = yield from store.read_graph(thread_id)
+    there = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
+    nodes = [_digest_of_node(node, (node.address.checkpoint_ns, node.parent) in there) for node in graph.nodes]
+    writes: dict[tuple[str, str], list[bytes]] = {}
+    after: Writes | None = None
+    while True:
+        page: Sequence[Writes] = yield from store.list_writes(thread_id, after, WRITES)
+        for each in page:
+            writes.setdefault(place_of(each), []).append(_digest_of_batch(each.batch))
+        if len(page) < WRITES:
+            break
+        after = page[-1]
+    return Outline(graph, nodes, writes, (yield from read_cells_digest(store, thread_id, without)))
+
+
+def read_cells_digest(store: Source, thread_id: str | None, without: Collection[str]) -> Plan[bytes]:
+    """Read the digest of the cells of a thread, or of those that threads share; nothing if there are none.
+
+    A trip, and one for each 100 cells.
+    """
+    found, count = blake2b(digest_size=16), 0
+    for kind in sorted((yield from store.list_kinds(thread_id))):
+        walk = Shelves(store, Shelf(thread_id, kind)) if kind not in without else None
+        while walk and (cell := (yield from walk.next())) is not None:
+            found.update(_digest(kind, cell[0], digest_of_cell(cell[1])))
+            count += 1
+    return found.digest() if count else b""
+
+
+def place_of(writes: Writes) -> tuple[str, str]:
+    """Return to which checkpoint something was written: its namespace and id."""
+    return writes.address.checkpoint_ns, str(writes.address.checkpoint_id)
+
+
+def _digest_of_node(node: Node, has_parent: bool) -> bytes:
+    """Return what of an entry must be the same elsewhere. A parent that is gone some stores still name."""
+    refs = [(name, int(ref.kind), sum(hi - lo for lo, hi in ref.runs)) for name, ref in node.refs.items()]
+    address, parent = node.address, node.parent if has_parent else None
+    flags = node.is_ghost, node.is_beside and not node.is_ghost, node.updated_at
+    return _digest(
+        address.checkpoint_ns, address.checkpoint_id, parent, node.run_id, *flags, open_frame(node.header), refs
+    )
+
+
+def _digest_of_batch(batch: Batch) -> bytes:
+    """Return what of writes must be the same elsewhere."""
+    return _digest(batch.task_id, batch.task_path, open_frame(batch.body))
+
+
+def digest_of_cell(cell: Cell) -> bytes:
+    """Return what of a cell, as it is listed, must be the same elsewhere."""
+    return _digest(cell.token, open_frame(cell.header), cell.origin, cell.expires_at)
+
+
+class Shelves:
+    """Walks along the cells of a shelf, in the order of their keys, without their bodies.
+
+    Args:
+        store: Where it is.
+        shelf: The shelf.
+    """
+
+    def __init__(self, store: Source, shelf: Shelf) -> None:
+        self._store, self._shelf = store, shelf
+        self._page: Iterator[tuple[str, Cell]] = iter(())
+        self._after: str | None = None
+        self._is_last = False
+
+    def next(self) -> Plan[tuple[str, Cell] | None]:
+        """Return the next key and cell; `None` if there are no more. A trip for each 100."""
+        found = next(self._page, None)
+        if found is None and not self._is_last:
+            page = yield from self._store.list_cells(self._shelf, "", self._after, CELLS)
+            self._page, self._is_last = iter(page), len(page) < CELLS
+            found = next(self._page, None)
+        if found is not None:
+            self._after = found[0]
+        return found

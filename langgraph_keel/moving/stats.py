@@ -1,0 +1,232 @@
+"""Where the bytes of a store are: by thread, channel and kind of record; and what a prune, or packing, would save.
+
+All is read, page by page, and nothing is written. What is counted are the records as the store gives them; what a
+database needs besides, such as indexes, is not. What of it is never read, nobody notes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
+from typing import Any, TypeAlias
+
+from langgraph_keel.display.text import format_size, one_line
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.encoding.bodies import HUGE_ROW, array_header, content_of, frame, is_full
+from langgraph_keel.engine.listing import read_names
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Entry, Found, Graph, Node, Ref, Row, Writes
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.session import Session
+from langgraph_keel.errors import CorruptStore, KeyMissing
+from langgraph_keel.history.threads import ThreadFilter, ThreadPages
+from langgraph_keel.moving.items import Numbers
+from langgraph_keel.moving.outline import WRITES, Shelves
+from langgraph_keel.retention.policy import KEEP_LATEST
+from langgraph_keel.retention.prune import Pruning, prune
+
+Tell: TypeAlias = Callable[[int, int | None], object]
+_LARGEST = 20
+"""Threads that are named."""
+_PAGE, _CELLS = 32, 20
+"""Entries, and cells, that are read at once."""
+_BAR = 30
+"""Columns of the longest bar."""
+
+
+@publish
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Where the bytes of a store are.
+
+    Attributes:
+        threads: How many threads there are.
+        nbytes: Bytes of all their records, and of what they share.
+        kinds: By kind of record: `"metadata"` (what is no value in items), `"values"`, `"writes"`, and each kind of
+            cells, as `"tool"` or `"archive"`. The largest first.
+        channels: Of the values, by channel; the largest first.
+        largest: The threads that take most, and their bytes; at most 20.
+        prunable: What `saver.prune(..., "keep_latest")` of all these threads would give back.
+        packable: About what rows that are still small would take less when they are packed, as threads go on.
+        failed: Threads that cannot be read, and why.
+    """
+
+    threads: int
+    nbytes: int
+    kinds: Mapping[str, int]
+    channels: Mapping[str, int]
+    largest: Mapping[str, int]
+    prunable: int
+    packable: int
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {
+            "threads": self.threads,
+            "bytes": self.nbytes,
+            "kinds": dict(self.kinds),
+            "channels": dict(self.channels),
+            "largest": dict(self.largest),
+            "prunable": self.prunable,
+            "packable": self.packable,
+            "failed": dict(self.failed),
+        }
+
+    def __str__(self) -> str:
+        """Draw it, with a bar for each kind, channel and thread."""
+        lines = [f"{self.threads:,} threads, {format_size(self.nbytes)}"]
+        for title, sizes in (("kind", self.kinds), ("channel", self.channels), ("thread", self.largest)):
+            lines += ["", *_bars(title, sizes)]
+        saved = f"keeping the latest only: {format_size(self.prunable)} less; packed: {format_size(self.packable)} less"
+        return "\n".join([*lines, "", saved])
+
+
+def _bars(title: str, sizes: Mapping[str, int]) -> list[str]:
+    names = {name: one_line(name, 24) for name in sizes}
+    width = max([len(title), *map(len, names.values())])
+    most = max([1, *sizes.values()])
+    return [
+        f"by {title}",
+        *(
+            f"  {names[name]:{width}}  {format_size(size):>7}  {'█' * max(1, round(_BAR * size / most))}"
+            for name, size in [*sizes.items()][:_LARGEST]
+        ),
+    ]
+
+
+def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[StoreStats]:
+    """Read where the bytes are, of all threads with what they share, or of those that are wanted.
+
+    Raises:
+        StoreError: The store fails.
+    """
+    names = yield from _read_names(session, wanted)
+    count = _Count(session)
+    for number, name in enumerate(names):
+        tell(number, len(names))
+        try:
+            yield from count.add_thread(name)
+        except (CorruptStore, KeyMissing) as error:
+            count.failed[name] = str(error)
+    if wanted.is_empty:
+        yield from count.add_cells(None)
+    tell(len(names), len(names))
+    largest = {name: size for size, name in sorted(count.largest, key=lambda each: (-each[0], each[1]))}
+    kinds, channels = dict(count.kinds.most_common()), dict(count.channels.most_common())
+    return StoreStats(
+        *(len(names), sum(kinds.values()), kinds, channels, largest, count.prunable, count.packable, count.failed)
+    )
+
+
+def _read_names(session: Session, wanted: ThreadFilter) -> Plan[Sequence[str]]:
+    if wanted.is_empty:
+        return (yield from read_names(session.store))
+    names: list[str] = []
+    pages = ThreadPages(session, None, wanted)
+    while (page := (yield from pages.next())) is not None:
+        names += [info.thread_id for info in page]
+    return names
+
+
+class _Count:
+    """Adds up what threads take."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.kinds, self.channels = Counter[str](), Counter[str]()
+        self.largest: list[tuple[int, str]] = []
+        self.prunable = self.packable = 0
+        self.failed: dict[str, str] = {}
+
+    def add_thread(self, thread_id: str) -> Plan[None]:
+        before, store = self.kinds.total(), self._session.store
+        graph: Graph = yield from store.read_graph(thread_id)
+        self.kinds["metadata"] += sum(len(node.header) for node in graph.nodes)
+        seen: defaultdict[tuple[str, str], Numbers] = defaultdict(Numbers)
+        loose: defaultdict[tuple[str, str], _Loose] = defaultdict(_Loose)
+        for begin in range(0, len(graph.nodes), _PAGE):
+            yield from self._add_rows(graph.nodes[begin : begin + _PAGE], seen, loose)
+        self.packable += sum(each.end() for each in loose.values())
+        page: Sequence[Writes] | None = None
+        while page is None or len(page) == WRITES:
+            page = yield from store.list_writes(thread_id, page[-1] if page else None, WRITES)
+            self.kinds["writes"] += sum(len(each.batch.body) for each in page)
+        yield from self.add_cells(thread_id)
+        task = Pruning(KEEP_LATEST, self._session.milliseconds, is_dry=True)
+        pruned = yield from prune(self._session, thread_id, task)
+        self.prunable += pruned.bytes or 0
+        size = self.kinds.total() - before
+        (heappush if len(self.largest) < _LARGEST else heappushpop)(self.largest, (size, thread_id))
+
+    def _add_rows(
+        self,
+        page: Sequence[Node],
+        seen: defaultdict[tuple[str, str], Numbers],
+        loose: defaultdict[tuple[str, str], _Loose],
+    ) -> Plan[None]:
+        asked: list[Entry] = []
+        for node in page:
+            refs = {}
+            for name, ref in node.refs.items():
+                if missing := tuple(seen[node.address.checkpoint_ns, name].missing(ref.runs)):
+                    refs[name] = Ref(ref.kind, missing)
+            if refs:
+                asked.append(Entry(node.address, node.parent, node.stamp, node.header, refs, node.run_id))
+        found: Sequence[Found] = (yield from self._session.store.read_values(asked)) if asked else ()
+        for each in found:
+            for name, rows in each.rows.items():
+                place = each.entry.address.checkpoint_ns, name
+                for row in rows:
+                    whole = row.lo, row.lo + row.count
+                    if list(seen[place].missing([whole])) == [whole]:
+                        seen[place].add(*whole, row.lo)
+                        self.kinds["values"] += len(row.body)
+                        self.channels[name] += len(row.body)
+                        self.packable += loose[place].add(row)
+
+    def add_cells(self, thread_id: str | None) -> Plan[None]:
+        """Add the cells of a thread, or those that threads share."""
+        store = self._session.store
+        for kind in (yield from store.list_kinds(thread_id)):
+            shelf = Shelf(thread_id, kind)
+            walk, keys, is_last = Shelves(store, shelf), list[str](), False
+            while not is_last:
+                found = yield from walk.next()
+                is_last = found is None
+                keys += [] if found is None else [found[0]]
+                if keys and (is_last or len(keys) == _CELLS):
+                    cells: Mapping[str, Cell] = yield from store.read_cells(shelf, keys)
+                    self.kinds[kind] += sum(len(cell.header) + len(cell.body) for cell in cells.values())
+                    keys = []
+
+
+class _Loose:
+    """Small rows of a log that stand in line, as they would be packed."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+        self._nbytes = 0
+
+    def add(self, row: Row) -> int:
+        """Add a row; return the bytes that are saved by packing those before it."""
+        content = content_of(row)
+        if is_full(row.count, len(content)) or (self._rows and self._rows[-1].lo + self._rows[-1].count != row.lo):
+            saved = self.end()
+            if not is_full(row.count, len(content)):
+                self._rows, self._nbytes = [row], len(content)
+            return saved
+        self._rows.append(row)
+        self._nbytes += len(content)
+        count = sum(each.count for each in self._rows)
+        return self.end() if is_full(count, self._nbytes) or self._nbytes > HUGE_ROW else 0
+
+    def end(self) -> int:
+        """Return the bytes that are saved by packing what stands in line."""
+        rows, self._rows, self._nbytes = self._rows, [], 0
+        if len(rows) < 2:
+            return 0
+        packed = frame(array_header(sum(row.count for row in rows)) + b"".join(map(content_of, rows)))
+        return max(0, sum(len(row.body) for row in rows) - len(packed))

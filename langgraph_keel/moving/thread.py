@@ -1,0 +1,297 @@
+"""One thread from one store to another, record by record, and whether both hold the same.
+
+No value is revived, so no class of the application is needed. The target may have the beginning of it already, as a
+copy that was cut off has left it, or of a thread that has gone on since: what is missing is added.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.engine.encoding.bodies import array_header, contents_of, raw_frame
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import NEW, Entry, Found, NewEntry, Node, Ref, Row, Run, Stamp, Stored, Writes
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import StoreBusy
+from langgraph_keel.moving.cells import CellCopy, Moved
+from langgraph_keel.moving.items import Compared, Numbers, pairs_of
+from langgraph_keel.moving.outline import WRITES, Outline, Source, place_of
+from langgraph_keel.moving.pair import SOURCE, TARGET, Side, on
+
+_MOST = 64
+"""Most entries whose rows are read at once."""
+_BYTES = 2 << 20
+"""Bytes of rows from which on fewer are."""
+
+Logs = defaultdict[tuple[str, str], Numbers]
+Rows = Mapping[tuple[str, str], Sequence[Row]]
+
+
+class ThreadChanged(StoreBusy):
+    """What was being copied is not there any more: look again."""
+
+
+@dataclass(slots=True)
+class ThreadCopy:
+    """Copies threads, and compares them.
+
+    Attributes:
+        source: Where they are.
+        target: Where they are to be.
+        without: Kinds of cells that are left out.
+        told: Is told how many bytes of records went over.
+        size: How many entries are read at once.
+    """
+
+    source: Source
+    target: Store[Any, Any]
+    without: Collection[str]
+    told: Callable[[int], None]
+    size: int = 4
+
+    def add(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
+        """Add to a thread of the target what that of the source has besides.
+
+        Args:
+            thread_id: The thread.
+            want: What the source holds.
+            have: What the target holds, which is the beginning of it.
+
+        Raises:
+            ThreadChanged: The thread was changed meanwhile, on one of the sides.
+        """
+        yield from self._add_entries(want, have)
+        yield from self._add_writes(thread_id, have)
+        moved = Moved()
+        cells = CellCopy(self.source, self.target, moved)
+        for kind in (yield from self._kinds(thread_id)):
+            yield from cells.join(Shelf(thread_id, kind), lambda _: True, lambda _: True)
+        self.told(moved.nbytes)
+
+    def _kinds(self, thread_id: str) -> Plan[Sequence[str]]:
+        theirs: Sequence[str] = yield from on(SOURCE, self.source.list_kinds(thread_id))
+        ours: Sequence[str] = yield from on(TARGET, self.target.list_kinds(thread_id))
+        return sorted({*theirs, *ours} - {*self.without})
+
+    # -- entries -----------------------------------------------------------------------------------------------
+
+    def _add_entries(self, want: Outline, have: Outline) -> Plan[None]:
+        logs = Logs(Numbers)
+        known = have.graph.nodes
+        for theirs, ours in zip(want.graph.nodes, known, strict=False):
+            for name, ref in theirs.refs.items():
+                for lo, to, count in pairs_of(ref.runs, ours.refs[name].runs):
+                    logs[theirs.address.checkpoint_ns, name].add(lo, lo + count, to)
+        bases = {node.address.checkpoint_ns: node.stamp for node in known if not node.is_ghost}
+        at, nodes = len(known), want.graph.nodes
+        while at < len(nodes):
+            page = nodes[at : at + self.size]
+            rows = yield from self._read_new(page, logs)
+            for node in page:
+                yield from self._add_entry(node, rows, logs, bases)
+            at += len(page)
+
+    def _read_new(self, page: Sequence[Node], logs: Logs) -> Plan[Rows]:
+        """Read the rows of what some entries show, and the target has not."""
+        asked = [narrowed for node in page if (narrowed := _narrow(node, logs)).refs]
+        found: Sequence[Found] = (yield from on(SOURCE, self.source.read_values(asked))) if asked else ()
+        if len(found) < len(asked):
+            raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was copied")
+        rows = _rows_in(found)
+        self.size = _next_size(len(page), rows)
+        return rows
+
+    def _add_entry(self, node: Node, rows: Rows, logs: Logs, bases: dict[str, Stamp]) -> Plan[None]:
+        namespace = node.address.checkpoint_ns
+        refs: dict[str, Ref] = {}
+        appends: dict[str, tuple[Row, ...]] = {}
+        for name, ref in node.refs.items():
+            log = logs[namespace, name]
+            if taken := log.take(ref.runs, rows.get((namespace, name), ())):
+                appends[name] = taken
+            refs[name] = Ref(ref.kind, log.runs_of(ref.runs))
+        new = NewEntry(
+            node.address,
+            node.parent,
+            node.header,
+            refs,
+            appends,
+            base=bases.get(namespace),
+            checked=node.is_beside,
+            on_conflict="beside",
+            run_id=node.run_id,
+            updated_at=node.updated_at,
+        )
+        if unproved := self.target.find_unproved(new):
+            new = replace(new, known=(yield from self._read_known(node, new, unproved)))
+        outcome = yield from on(TARGET, self.target.write_entry(new))
+        if not isinstance(outcome, Stored):
+            raise ThreadChanged(f"{node.address}: what it builds on was removed in the target while it was copied")
+        for name, first in outcome.first.items():
+            logs[namespace, name].settle(first)
+        if node.is_ghost:
+            ghosts = {outcome.stamp: list(node.refs)}
+            yield from on(TARGET, self.target.remove_entries(node.address.thread_id, (), ghosts))
+        else:
+            bases[namespace] = outcome.stamp
+        self.told(len(node.header) + sum(len(row.body) for taken in appends.values() for row in taken))
+
+    def _read_known(self, node: Node, new: NewEntry, names: Collection[str]) -> Plan[Mapping[str, Any]]:
+        """Read what the target has already of some channels, for a target that proves what it holds."""
+        asked = _entry(node, {name: node.refs[name] for name in names})
+        found: Sequence[Found] = yield from on(SOURCE, self.source.read_values([asked]))
+        if not found:
+            raise ThreadChanged(f"{node.address}: it was removed, or put again, while it was copied")
+        return {
+            name: _Known(sorted(_known_rows(node.refs[name], new.refs[name], found[0].rows[name]), key=lambda r: r.lo))
+            for name in names
+        }
+
+    # -- writes ------------------------------------------------------------------------------------------------
+
+    def _add_writes(self, thread_id: str, have: Outline) -> Plan[None]:
+        seen = Counter[tuple[str, str]]()
+        after: Writes | None = None
+        while True:
+            page: Sequence[Writes] = yield from on(SOURCE, self.source.list_writes(thread_id, after, WRITES))
+            for each in page:
+                place = place_of(each)
+                seen[place] += 1
+                if seen[place] > len(have.writes.get(place, ())):
+                    yield from on(TARGET, self.target.write_batch(each.address, each.batch))
+                    self.told(len(each.batch.body))
+            if len(page) < WRITES:
+                return
+            after = page[-1]
+
+    # -- comparing ---------------------------------------------------------------------------------------------
+
+    def find_difference(self, thread_id: str, want: Outline, have: Outline) -> Plan[str | None]:
+        """Return what differs between two threads; `None` if nothing does. Each item is read once, and compared.
+
+        Raises:
+            ThreadChanged: The thread was changed meanwhile.
+        """
+        if (differs := _difference_of(want, have)) is not None:
+            return differs
+        done: defaultdict[tuple[str, str], Compared] = defaultdict(Compared)
+        pairs = list(zip(want.graph.nodes, have.graph.nodes, strict=True))
+        at = 0
+        while at < len(pairs):
+            page = pairs[at : at + self.size]
+            if (differs := (yield from self._compare_values(page, done))) is not None:
+                return differs
+            at += len(page)
+        if want.cells == have.cells:
+            cells = CellCopy(self.source, self.target, Moved())
+            for kind in (yield from self._kinds(thread_id)):
+                differs = yield from cells.find_difference(Shelf(thread_id, kind), lambda _: True)
+                if differs is not None:
+                    return differs
+        return None
+
+    def _compare_values(
+        self, page: Sequence[tuple[Node, Node]], done: defaultdict[tuple[str, str], Compared]
+    ) -> Plan[str | None]:
+        parts = [
+            (theirs, name, lo, to, count)
+            for theirs, ours in page
+            for name, ref in theirs.refs.items()
+            for first, number, length in pairs_of(ref.runs, ours.refs[name].runs)
+            for lo, to, count in done[theirs.address.checkpoint_ns, name].take(first, number, length)
+        ]
+        if not parts:
+            return None
+        theirs = _rows_in((yield from self._read_parts(SOURCE, page, [(n, c, lo, k) for n, c, lo, _, k in parts])))
+        ours = _rows_in((yield from self._read_parts(TARGET, page, [(n, c, to, k) for n, c, _, to, k in parts])))
+        self.size = _next_size(len(page), theirs)
+        for node, name, lo, to, count in parts:
+            place = node.address.checkpoint_ns, name
+            there = contents_of([(lo, lo + count)], theirs.get(place, ()))
+            here = contents_of([(to, to + count)], ours.get(place, ()))
+            if b"".join(there) != b"".join(here):
+                return f"{node.address}: the value of {name!r}"
+        return None
+
+    def _read_parts(
+        self, side: Side, page: Sequence[tuple[Node, Node]], parts: Sequence[tuple[Node, str, int, int]]
+    ) -> Plan[Sequence[Found]]:
+        """Read items: of which entry, named by the source, of which channel, from which number on, and how many."""
+        shown: defaultdict[Stamp, defaultdict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+        for node, name, lo, count in parts:
+            shown[node.stamp][name].append((lo, lo + count))
+        asked = []
+        for pair in page:
+            if runs := shown.get(pair[SOURCE].stamp):
+                node = pair[side]
+                asked.append(_entry(node, {name: Ref(node.refs[name].kind, tuple(runs[name])) for name in runs}))
+        stores: tuple[Source, Source] = (self.source, self.target)
+        found: Sequence[Found] = yield from on(side, stores[side].read_values(asked))
+        if len(found) < len(asked):
+            raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was compared")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What stands of a channel in the target already."""
+
+    rows: Sequence[Row]
+
+
+def _known_rows(theirs: Ref, ours: Ref, rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield rows with the items of a value that the target has, numbered as there, each of them once."""
+    given = Numbers()
+    for lo, to, count in pairs_of(theirs.runs, ours.runs):
+        for first, last in list(given.missing([(to, to + count)])) if to < NEW else ():
+            begin = lo + first - to
+            items = b"".join(contents_of([(begin, begin + last - first)], rows))
+            yield Row(first, last - first, raw_frame(array_header(last - first) + items))
+            given.add(first, last, first)
+
+
+def _entry(node: Node, refs: Mapping[str, Ref]) -> Entry:
+    return Entry(node.address, node.parent, node.stamp, node.header, refs, node.run_id)
+
+
+def _narrow(node: Node, logs: Logs) -> Entry:
+    """Return an entry that shows only what has no number yet."""
+    refs = {}
+    for name, ref in node.refs.items():
+        if missing := tuple(logs[node.address.checkpoint_ns, name].missing(ref.runs)):
+            refs[name] = Ref(ref.kind, missing)
+    return _entry(node, refs)
+
+
+def _rows_in(found: Sequence[Found]) -> Rows:
+    rows: dict[tuple[str, str], dict[int, Row]] = {}
+    for each in found:
+        for name, of_channel in each.rows.items():
+            rows.setdefault((each.entry.address.checkpoint_ns, name), {}).update({row.lo: row for row in of_channel})
+    return {place: [each[lo] for lo in sorted(each)] for place, each in rows.items()}
+
+
+def _next_size(size: int, rows: Rows) -> int:
+    """Return how many entries are read next, by how much the last ones have brought."""
+    nbytes = sum(len(row.body) for each in rows.values() for row in each)
+    return max(1, size // 2) if nbytes > _BYTES else min(_MOST, 2 * size) if nbytes < _BYTES // 2 else size
+
+
+def _difference_of(want: Outline, have: Outline) -> str | None:
+    """Return what differs between two outlines, if anything does."""
+    for theirs, a, b in zip(want.graph.nodes, want.nodes, have.nodes, strict=False):
+        if a != b:
+            return f"{theirs.address}: its place, its parent, its metadata, or which channels it has"
+    if len(want.nodes) != len(have.nodes):
+        return f"the source has {len(want.nodes):,} checkpoints, the target {len(have.nodes):,}"
+    for theirs, ours in zip(want.graph.nodes, have.graph.nodes, strict=True):
+        if theirs.is_head != ours.is_head:
+            return f"{theirs.address}: whether it is the latest"
+    for place in dict.fromkeys([*want.writes, *have.writes]):
+        if want.writes.get(place) != have.writes.get(place):
+            return f"checkpoint {place[1]}: what tasks have written to it"
+    return None if want.cells == have.cells else "what stands beside its checkpoints"

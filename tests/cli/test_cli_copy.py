@@ -1,0 +1,101 @@
+"""`keel copy`, `keel bundle` and `keel stats`: what they print, how they end, and what they keep to themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden import loaded
+from typer.testing import CliRunner
+
+from langgraph_keel import SqliteSaver, open_saver
+from langgraph_keel.cli import app
+from langgraph_keel.keys.keyring import new_key
+from langgraph_keel.testing.rig import at, checkpoint_of
+
+
+def keel(*words: str) -> Any:
+    """Run a command, however it ends."""
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "80", "NO_COLOR": "1"})
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> tuple[str, str]:
+    with SqliteSaver.from_conn_string(str(tmp_path / "a.db")) as saver:
+        for name in ("ada", "bob"):
+            saver.put(at(name), checkpoint_of("1", {"n": name}, channel_versions={"n": 1}), {}, {"n": 1})  # type: ignore[arg-type]
+    return f"sqlite:///{tmp_path / 'a.db'}", f"files:{tmp_path / 'b'}"
+
+
+def test_copied_and_compared(urls: tuple[str, str]) -> None:
+    dry = keel("copy", *urls, "--dry-run")
+    assert "2 threads to be copied" in dry.stdout
+    assert dry.exit_code == 0
+    assert not Path(urls[1].removeprefix("files:")).exists()
+    assert "2 threads copied" in keel("copy", *urls).stdout
+    assert "0 threads copied, 2 there as they are" in keel("copy", *urls).stdout
+    with open_saver(urls[1]) as saver:
+        saver.put(at("ada"), checkpoint_of("2", {}), {}, {})  # type: ignore[arg-type]
+    found = keel("copy", *urls, "--verify")
+    assert found.exit_code == 1
+    assert "the source has 1 checkpoints, the target 2" in found.stdout
+    again = keel("copy", *urls, "--json")
+    assert again.exit_code == 1
+    assert list(json.loads(again.stdout)["exists"]) == ["ada"]
+    assert keel("copy", *urls, "--thread", "bob").exit_code == 0
+
+
+def test_what_cannot_be_meant(urls: tuple[str, str], tmp_path: Path) -> None:
+    assert "the same store" in keel("copy", urls[0], urls[0]).stderr
+    missing = keel("copy", f"sqlite:///{tmp_path / 'none.db'}", f"sqlite:///{tmp_path / 'new.db'}")
+    assert missing.exit_code == 1
+    assert "there is no store" in missing.stderr
+    assert not (tmp_path / "new.db").exists()
+    assert keel("copy", *urls, "--thread", "none").exit_code == 1
+    assert keel("copy", *urls, "--dry-run", "--verify").exit_code == 2
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:hunter2@localhost:1/x", "redis://:hunter2@localhost:1/0"])
+def test_passwords_are_not_shown(urls: tuple[str, str], url: str) -> None:
+    for words in ((url, urls[1]), (urls[0], url), (url, url)):
+        for as_json in ((), ("--json",)):
+            found = keel("copy", *words, *as_json)
+            assert found.exit_code in (1, 2)
+            assert "hunter2" not in found.output
+
+
+def test_each_store_with_keys_of_its_own(urls: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(new_key("2026"))
+    (tmp_path / "keys").chmod(0o600)
+    keys, plain = str(tmp_path / "keys"), f"sqlite:///{tmp_path / 'plain.db'}"
+    assert keel("copy", *urls, "--target-keys", keys).exit_code == 0
+    assert "encrypted" in keel("copy", urls[1], plain).stderr
+    done = keel("copy", urls[1], plain, "--source-keys", keys, "--target-keys", "none")
+    assert "2 threads copied" in done.stdout
+
+
+def test_a_bundle(urls: tuple[str, str], tmp_path: Path) -> None:
+    path, new = str(tmp_path / "ada.keel"), f"sqlite:///{tmp_path / 'new.db'}"
+    saved = keel("bundle", "save", "ada", path, "--url", urls[0])
+    assert "ada: 1 checkpoint" in saved.stdout
+    assert "in plain text" in saved.stderr
+    assert keel("bundle", "save", "ada", path, "--url", urls[0]).exit_code == 2
+    assert keel("bundle", "show", path).stdout == saved.stdout
+    assert "read into" in keel("bundle", "load", path, "--url", new).stdout
+    assert "ada" in keel("threads", "--url", new).stdout
+    Path(path).write_bytes(Path(path).read_bytes()[:-1])
+    assert "cut off, or changed" in keel("bundle", "load", path, "--url", new).stderr
+
+
+def test_a_picture_of_the_bytes(tmp_path: Path) -> None:
+    url = loaded("v1", "sqlite", tmp_path).url
+    found = keel("stats", "--url", url)
+    assert found.exit_code == 0
+    assert "metadata" in found.stdout
+    assert "█" in found.stdout
+    assert "by keeping the latest" in found.stdout.replace("\n", " ")
+    told = json.loads(keel("stats", "--url", url, "--json").stdout)
+    assert told["bytes"] == sum(told["kinds"].values())
+    assert told["threads"] == 24

@@ -1,0 +1,415 @@
+"""Threads from one store to another: all that is theirs, whatever cuts it off, while others write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from copies import told, write_history
+from golden import loaded, seen
+from golden.kinds import TYPES
+from hypothesis import settings
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from places import Place, file_place, files_place, postgres_place, redis_place
+from stores import MemoryUnderTest
+from test_golden import as_stored, differences
+from tiers import BACKENDS, sized
+
+from langgraph_keel import (
+    InvalidInput,
+    KeelSaver,
+    KeyMissing,
+    Keyring,
+    LocalKey,
+    MemorySaver,
+    NotFound,
+    Retention,
+    SqliteSaver,
+)
+from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.testing import SaverMachine
+from langgraph_keel.testing.faults import Fault, Injected, Meanwhile, with_tap
+from langgraph_keel.testing.machine import chat
+from langgraph_keel.testing.rig import FACES, Rig, at, checkpoint_of
+
+KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
+
+
+# -- every kind of record, around all backends -------------------------------------------------------------------------
+
+
+def shown(saver: KeelSaver) -> Any:
+    """All there is to see, but for the bytes that things take, and the order of equal ids in several threads."""
+    form = as_stored(seen(saver))
+    form["listed"] = sorted(map(repr, form["listed"]))
+    for thread in form["thread"].values():
+        thread.pop("timeline")
+        for moment in thread["moments"]:
+            moment.pop("bytes")
+    return form
+
+
+def places(tmp_path: Path, postgres_url: str, redis_url: str, redis_prefix: str) -> Mapping[str, Place]:
+    (tmp_path / "again").mkdir()
+    return {
+        "sqlite": file_place(tmp_path / "again"),
+        "postgres": postgres_place(postgres_url),
+        "redis": redis_place(redis_url, redis_prefix),
+        "files": files_place(tmp_path / "again"),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "sealed"])
+def test_a_ring_ends_as_it_began(
+    tmp_path: Path, postgres_url: str, redis_url: str, redis_prefix: str, encrypted: bool
+) -> None:
+    ring = places(tmp_path, postgres_url, redis_url, redis_prefix)
+    options: dict[str, Any] = {"types": TYPES}
+    source = loaded("v1", "files", tmp_path).open(**options)
+    was = shown(source)
+    for kind in ("sqlite", "postgres", "redis", "files"):
+        options = {"types": TYPES, **({"encryption": KEYRING} if encrypted else {})}
+        target = ring[kind].open(**options)
+        report = source.copy_to(target)
+        assert report.is_done, report.to_dict()
+        assert list(differences(was, shown(target))) == []
+        assert target.copy_to(source, mode="verify").is_done
+        source.close()
+        source = target
+    assert source.approvals.verify_audit().ok
+    source.close()
+
+
+@pytest.fixture
+def store(stores: Any, backend: str) -> Iterator[Any]:
+    stores[backend].wipe()
+    yield stores[backend]
+    stores[backend].wipe()
+
+
+@pytest.fixture(scope="module")
+def kept() -> Any:
+    """A store in memory with every kind of record, which nobody changes."""
+    backend = MemoryUnderTest()
+    write_history(backend)
+    return backend
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("to", BACKENDS)
+def test_each_backend_to_each_other(stores: Any, kept: Any, backend: str, to: str) -> None:
+    was = told(kept.open())
+    stores[backend].wipe()
+    with stores[backend].open() as source:
+        assert kept.open().copy_to(source).is_done
+        assert told(source) == was
+        if to != backend:
+            stores[to].wipe()
+            with stores[to].open() as target:
+                report = source.copy_to(target)
+                assert report.is_done, report.to_dict()
+                assert told(target) == was
+                assert source.copy_to(target).copied == 0
+                target.delete_thread("t")
+    stores[backend].wipe()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_the_other_face(store: Any, kept: Any, backend: str) -> None:
+    source = kept.open()
+    async with store.open() as target:
+        assert (await source.acopy_to(target)).is_done
+        assert (await source.acopy_to(target, mode="verify")).is_done
+        assert await asyncio.to_thread(told, target) == await asyncio.to_thread(told, source)
+
+
+def test_what_goes_on_in_a_copy_is_as_in_the_source(kept: Any) -> None:
+    rigs = [Rig(MemoryUnderTest(), FACES["sync"]) for _ in range(2)]
+    for rig in rigs:
+        kept.open().copy_to(rig.face.saver)
+        rig.continuing(at()).put({"list": chat(20), "n": 3}, checkpoint_id="new")
+        rig.face.delete_for_runs(["run 0"])
+        rig.face.rewind(list(rig.face.list(at()))[-1].config)
+        rig.face.prune(["t"])
+        rig.close()
+    twin = [[found.checkpoint["channel_values"] for found in rig.face.list(at())] for rig in rigs]
+    assert twin[0] == twin[1]
+
+
+def test_a_long_thread_is_copied_in_bytes_that_are_linear() -> None:
+    source, target = MemoryUnderTest(), MemoryUnderTest()
+    Rig(source, FACES["sync"]).author().follow([{"list": chat(n)} for n in range(200)])
+    report = source.open().copy_to(target.open())
+    assert report.nbytes < 2 * len(source.raw())
+    assert len(target.raw()) < 1.2 * len(source.raw())
+
+
+# -- cut off, and done again -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("lost_reply", [False, True], ids=["before", "after"])
+def test_cut_off_at_any_request_it_goes_on(side: str, lost_reply: bool) -> None:
+    backend = MemoryUnderTest()
+    write_history(backend, 5)
+    was, step = told(backend.open()), sized(23, 5, 1)
+    fault, at_request = None, 0
+    while fault is None or fault.fired:
+        fault, target = Fault(at_request, lost_reply=lost_reply), MemoryUnderTest()
+        pair = {"source": backend.open(), "target": target.open()}
+        tapped = pair | {side: with_tap(pair[side], fault)}
+        try:
+            tapped["source"].copy_to(tapped["target"])
+        except Injected:
+            assert pair["source"].copy_to(pair["target"]).is_done
+        assert told(target.open()) == was
+        at_request += step
+    assert at_request > 60
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "memory"])
+def test_cut_off_on_every_backend_it_goes_on(store: Any, kept: Any, backend: str) -> None:
+    was = told(kept.open())
+    for at_request in sized((40, 90), (10, 40, 70, 90, 130), tuple(range(5, 200, 7))):
+        store.wipe()
+        with store.open() as target:
+            with pytest.raises(Injected):
+                kept.open().copy_to(with_tap(target, Fault(at_request)))
+            assert kept.open().copy_to(target).is_done
+            assert told(target) == was
+
+
+# -- while others write ------------------------------------------------------------------------------------------------
+
+
+def go_on(rig: Rig) -> None:
+    """What may happen to a source: a put, writes, a prune, a new thread, one that goes, a label."""
+    rig.continuing(at()).put({"list": chat(30), "n": 9})
+    rig.face.put_writes(at("stray", "", "none"), [("a", 2)], "task 2")
+    rig.author("new").put({"n": 1})
+    rig.face.delete_thread("delta")
+    rig.face.saver.label(rig.face.read(at()).config, "late")
+    rig.face.prune(["t"])
+
+
+@pytest.mark.parametrize("at_request", sized([20, 60], [0, 5, 20, 30, 40, 50, 60], list(range(0, 66, 2))))
+def test_what_changes_meanwhile_is_brought_by_the_second_pass(at_request: int) -> None:
+    backend, target = MemoryUnderTest(), MemoryUnderTest()
+    write_history(backend, 5)
+    rig = Rig(backend, FACES["sync"])
+    meanwhile = Meanwhile(at_request, lambda: go_on(rig))
+    report = with_tap(backend.open(), meanwhile).copy_to(target.open())
+    assert meanwhile.happened
+    assert (report.failed, report.exists, report.kept) == ({}, {}, [])
+    if not report.is_done or at_request > 40:  # what came after the last look, the next one brings
+        assert backend.open().copy_to(target.open()).is_done
+    assert backend.open().copy_to(target.open(), mode="verify").is_done
+    rig.close()
+
+
+def test_a_copy_is_brought_up_to_date_later() -> None:
+    backend, target = MemoryUnderTest(), MemoryUnderTest()
+    write_history(backend, 5)
+    rig = Rig(backend, FACES["sync"])
+    assert backend.open().copy_to(target.open()).is_done
+    go_on(rig)
+    report = backend.open().copy_to(target.open())
+    assert report.is_done
+    assert report.gone == ["delta"]
+    rig.face.delete_thread("new")
+    assert backend.open().copy_to(target.open()).gone == ["delta", "new"]
+
+
+def test_a_thread_that_never_rests_is_named() -> None:
+    backend, target = MemoryUnderTest(), MemoryUnderTest()
+    rig = Rig(backend, FACES["sync"])
+    author = rig.author()
+    author.put({"n": 0})
+
+    class Restless(Meanwhile):
+        def sending(self, request: Any) -> None:
+            author.put({"n": 1})
+
+    report = with_tap(backend.open(), Restless(0, lambda: None)).copy_to(target.open())
+    assert report.changing == ["t"]
+    assert not report.is_done
+
+
+class CopyMachine(SaverMachine):
+    """Random histories, copied again and again to a store that has what was copied before."""
+
+    def make_backend(self) -> MemoryUnderTest:
+        self.target = MemoryUnderTest()
+        return MemoryUnderTest()
+
+    @rule()
+    def copy_store(self) -> None:
+        report = self.savers[0].copy_to(self.target.open())
+        assert report.is_done, report.to_dict()
+
+    @invariant()
+    def _nothing(self) -> None:
+        """Hypothesis wants one."""
+
+    def teardown(self) -> None:
+        self.copy_store()
+        with self.target.open() as target:
+            assert self.savers[0].copy_to(target, mode="verify").is_done
+            for info in self.savers[0].threads():
+                theirs = [found.checkpoint for found in self.savers[0].list(at(info.thread_id, None))]
+                assert [found.checkpoint for found in target.list(at(info.thread_id, None))] == theirs
+        super().teardown()
+
+
+def test_random_histories_are_copied() -> None:
+    count = sized(8, 30, 200)
+    run_state_machine_as_test(
+        CopyMachine, settings=settings(max_examples=count, stateful_step_count=30, deadline=None, derandomize=True)
+    )
+
+
+# -- what is in the way ------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_the_target_has_otherwise_is_left_alone(kept: Any) -> None:
+    target = MemoryUnderTest()
+    Rig(target, FACES["sync"]).author().put({"mine": 1})
+    report = kept.open().copy_to(target.open())
+    assert list(report.exists) == ["t"]
+    assert "holds another one of that name" in report.exists["t"]
+    assert not report.is_done
+    assert report.copied == 3
+    found = target.open().get_tuple(at())
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"mine": 1}
+    engine = target.open().engine
+    assert engine.run(engine.session.store.list_cells(Shelf("t", "later"), "", None, 9)) == []
+
+
+def test_a_copy_that_somebody_has_used_is_left_alone() -> None:
+    backend, target = MemoryUnderTest(), MemoryUnderTest()
+    write_history(backend, 5)
+    assert backend.open().copy_to(target.open()).is_done
+    Rig(target, FACES["sync"]).continuing(at()).put({"mine": 1})
+    Rig(backend, FACES["sync"]).continuing(at()).put({"theirs": 1})
+    report = backend.open().copy_to(target.open())
+    assert "somebody has gone on with it" in report.exists["t"]
+    found = target.open().get_tuple(at())
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"mine": 1}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_store_is_not_copied_to_itself(store: Any, backend: str) -> None:
+    with store.open() as saver, store.open() as other:
+        saver.put(at(), checkpoint_of("1", {}), {}, {})
+        for target in (saver, other):
+            with pytest.raises(InvalidInput, match="the same store"):
+                saver.copy_to(target)
+        assert [info.thread_id for info in saver.threads()] == ["t"]
+
+
+def test_what_cannot_be_meant() -> None:
+    source, target = MemorySaver(), MemorySaver()
+    with pytest.raises(InvalidInput, match="mode must be"):
+        source.copy_to(target, mode="all")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="not a text"):
+        source.copy_to(target, "t")
+    with pytest.raises(InvalidInput, match="not to a dict"):
+        source.copy_to({})  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="'none'"):
+        source.copy_to(target, ["none"])
+
+
+def test_some_threads_with_what_is_theirs(kept: Any) -> None:
+    for asked in ({"thread_ids": ["t"]}, {"match": "t"}, {"label": "middle"}):
+        target = MemoryUnderTest()
+        report = kept.open().copy_to(target.open(), **asked)
+        assert report.is_done
+        assert [info.thread_id for info in target.open().threads()] == ["t"]
+        engine = target.open().engine
+        shared = engine.run(engine.session.store.list_cells(Shelf(None, "later"), "", None, 9))
+        assert [key for key, _ in shared] == ["key-t"]
+        assert target.open().retention() == ()
+
+
+def test_looking_and_comparing_write_nothing(kept: Any) -> None:
+    target = MemoryUnderTest()
+    report = kept.open().copy_to(target.open(), mode="look")
+    assert (report.copied, report.same, report.is_done) == (4, 0, False)
+    report = kept.open().copy_to(target.open(), mode="verify")
+    assert set(report.differs) == {"t", "delta", "stray", "a:b%{ü}/#1 \x1b[31m"}
+    assert target.raw() == b""
+
+
+def test_a_value_that_differs_is_named(tmp_path: Path, kept: Any) -> None:
+    with SqliteSaver.from_conn_string(str(tmp_path / "keel.db")) as target:
+        assert kept.open().copy_to(target).is_done
+        text = "SELECT i.key, i.body FROM items i JOIN channels c ON c.id = i.key >> 32 WHERE c.name = 'list'"
+        (first, _), (_, body), *_ = target.engine.driver.send(_sql(f"{text} AND i.count = 1 ORDER BY i.key"))
+        target.engine.driver.send(_sql("UPDATE items SET body = ? WHERE key = ?", body, first))
+        report = kept.open().copy_to(target, mode="verify")
+        assert list(report.differs) == ["t"]
+        assert "'list'" in report.differs["t"]
+
+
+def _sql(text: str, *given: Any) -> Any:
+    from langgraph_keel.backends.sqlite.entries import Work
+
+    return Work(lambda execute: execute(text, given).fetchall(), writes=True)
+
+
+def test_claims_of_those_who_are_at_work_stay_behind() -> None:
+    from langgraph_keel.approvals.run_claims import CLAIMS, KEY, ClaimRecord
+    from langgraph_keel.engine.tables import Cells
+
+    source, target = MemorySaver(), MemorySaver()
+    source.put(at(), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]
+    cells = Cells(source.engine.session, CLAIMS, "t")
+    source.engine.run(cells.swap(KEY, None, ClaimRecord("host:1", "run", 1 << 50, "2026-01-01")))
+    assert source.copy_to(target).is_done
+    assert target.engine.run(Cells(target.engine.session, CLAIMS, "t").find(KEY)) is None
+
+
+# -- sealed, and of tenants --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sealed_to_plain_and_back(store: Any, kept: Any, backend: str) -> None:
+    was = told(kept.open())
+    with store.open(encryption=KEYRING) as sealed:
+        assert kept.open().copy_to(sealed).is_done
+        assert told(sealed) == was
+        plain = MemoryUnderTest()
+        assert sealed.copy_to(plain.open()).is_done
+        assert told(plain.open()) == was
+        other = MemoryUnderTest()
+        assert sealed.copy_to(other.open(encryption=Keyring(LocalKey("k2", bytes(range(1, 33)))))).is_done
+    with store.open() as keyless:
+        target = MemoryUnderTest()
+        with pytest.raises(KeyMissing, match="encrypted"):
+            keyless.copy_to(target.open())
+        assert list(target.open().threads()) == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tenants_go_with_the_whole_store_or_one_by_one(store: Any, backend: str) -> None:
+    source = MemorySaver()
+    for number, saver in enumerate((source, source.for_tenant("acme"), source.for_tenant("zeta"))):
+        saver.put(at(), checkpoint_of("1", {"n": number}, channel_versions={"n": 1}), {}, {"n": 1})  # type: ignore[arg-type]
+        saver.set_retention(Retention(last=number + 1))
+    with store.open() as target:
+        report = source.copy_to(target)
+        assert report.is_done
+        assert report.copied == 3
+        for number, saver in enumerate((target, target.for_tenant("acme"), target.for_tenant("zeta"))):
+            found = saver.get_tuple(at())
+            assert found is not None
+            assert found.checkpoint["channel_values"] == {"n": number}
+            assert saver.retention() == (Retention(last=number + 1),)
+        assert source.for_tenant("acme").copy_to(target.for_tenant("other")).is_done
+        assert target.tenants() == ["acme", "other", "zeta"]

@@ -1,0 +1,83 @@
+"""Where the bytes of a store are: every record is counted once, and what a prune is said to save, it saves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from copies import write_history
+from stores import MemoryUnderTest
+from tiers import BACKENDS
+
+from langgraph_keel import Keyring, LocalKey, MemorySaver
+from langgraph_keel.testing.machine import chat
+from langgraph_keel.testing.rig import FACES, Rig, at, checkpoint_of
+
+
+@pytest.fixture
+def store(stores: Any, backend: str) -> Iterator[Any]:
+    stores[backend].wipe()
+    yield stores[backend]
+    stores[backend].wipe()
+
+
+def test_each_record_is_counted_once() -> None:
+    backend = MemoryUnderTest()
+    write_history(backend)
+    state = backend._state  # private: what stands in the store, read behind the saver's back
+    stats = backend.open().stats()
+    records = [record for thread in state.values() for record in thread.records.values()]
+    rows = [row for thread in state.values() for log in thread.logs.values() for row in log.rows.values()]
+    batches = [each for thread in state.values() for of in thread.batches.values() for each in of]
+    cells = [cell for shelf in state.cells.values() for cell in shelf.values()]
+    assert stats.kinds["metadata"] == sum(len(record.entry.header) for record in records)
+    assert stats.kinds["values"] == sum(len(row.body) for row in rows) == sum(stats.channels.values())
+    assert stats.kinds["writes"] == sum(len(batch.body) for batch in batches)
+    assert stats.kinds["later"] == sum(len(cell.header) + len(cell.body) for cell in cells if len(cell.body) > 99)
+    assert stats.nbytes == sum(stats.kinds.values())
+    assert stats.threads == 4
+    assert next(iter(stats.largest)) == "t"
+    assert list(stats.kinds.values()) == sorted(stats.kinds.values(), reverse=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_prune_would_save_it_saves(store: Any, backend: str) -> None:
+    with store.open() as saver:
+        Rig(store, FACES["sync"]).author().follow([{"list": chat(n), "n": n} for n in range(30)])
+        before = saver.stats()
+        assert asyncio.run(saver.astats()) == before
+        assert list(saver.threads()) != []
+        assert before.prunable > 0
+        saver.prune(["t"])
+        after = saver.stats()
+        assert after.prunable == 0
+        assert before.nbytes - after.nbytes == before.prunable
+
+
+def test_packing_is_worth_about_what_it_is_said_to_be() -> None:
+    backend = MemoryUnderTest()
+    rig = Rig(backend, FACES["sync"])
+    for n in range(31):  # a new saver each time knows of no line of small rows
+        rig.continuing(at()).put({"list": chat(n)}) if n else rig.author().put({"list": chat(0)})
+    before = rig.face.saver.stats()
+    assert 0 < before.packable < before.kinds["values"]
+    rig.continuing(at()).follow([{"list": chat(n)} for n in range(31, 80)])
+    assert rig.face.saver.stats().packable < before.packable
+
+
+def test_some_threads_and_a_picture() -> None:
+    saver = MemorySaver(encryption=Keyring(LocalKey("k1", bytes(range(32)))))
+    for name in ("a", "b\x1b[31m"):
+        saver.put(at(name), _checkpoint(), {}, {"list": 1})
+    assert saver.stats(match="a").threads == 1
+    shown = str(saver.stats())
+    assert "by channel" in shown
+    assert "█" in shown
+    assert "\x1b" not in shown
+    assert saver.stats().to_dict()["bytes"] == saver.stats().nbytes
+
+
+def _checkpoint() -> Any:
+    return checkpoint_of("1", {"list": ["x" * 50]}, channel_versions={"list": 1})
