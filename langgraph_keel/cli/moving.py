@@ -44,9 +44,7 @@ def import_(
     """
     is_there = not dry_run or _is_there(url)
     with (
-        open_store(
-            url if is_there else "memory:", types=_types(imports), **({"read_only": True} if dry_run else {})
-        ) as saver,
+        open_store(url if is_there else "memory:", types=_types(imports), read_only=dry_run) as saver,
         bar("Moving threads", quiet=json, speed=True) as tell,
     ):
         report = saver.import_from(source, threads, dry_run=dry_run, on_progress=tell)

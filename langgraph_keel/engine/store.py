@@ -463,6 +463,10 @@ class OuterStore(Store[Any, Any]):
         """See `Store.list_kinds`."""
         return self.inner.list_kinds(thread_id)
 
+    def find_unproved(self, new: NewEntry) -> Collection[str]:
+        """See `Store.find_unproved`."""
+        return self.inner.find_unproved(new)
+
     def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
         """See `Store.replace_plain`."""
         return self.inner.replace_plain(thread_id, new)

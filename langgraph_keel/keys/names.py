@@ -365,6 +365,10 @@ class NamelessStore(Store[Any, Any]):
         kinds: Sequence[str] = yield from self._store.list_kinds(thread_id)
         return kinds
 
+    def find_unproved(self, new: NewEntry) -> Collection[str]:
+        """See `Store.find_unproved`: what proves stands above."""
+        return ()
+
     def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
         """See `Store.replace_plain`."""
         hide, _ = yield from self._veils()

@@ -208,6 +208,7 @@ class MovingStore(Store[Any, Any]):
     read_values = _pass("read_values")
     read_stored = _pass("read_stored")
     sweep_outside = _pass("sweep_outside")
+    find_unproved = _pass("find_unproved")
     find_runs = _pass("find_runs")
     read_threads = _pass("read_threads")
     show_threads = _pass("show_threads")
