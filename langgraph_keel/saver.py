@@ -478,8 +478,9 @@ class KeelSaver(
         engine, left = self.engine, limit
         while query is not None and left != 0:
             entries, query = engine.run(page(engine.session, query, filter))
-            unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame)
-            for found in engine.run(load(engine.session, entries[:left])):
+            entries = entries[:left]
+            unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame, entries)
+            for found in engine.run(load(engine.session, entries)):
                 left = left if left is None else left - 1
                 yield engine.run(revive(engine.session, found, unpacker, "named"))
 
@@ -496,8 +497,9 @@ class KeelSaver(
         engine, left = self.engine, limit
         while query is not None and left != 0:
             entries, query = await engine.arun(page(engine.session, query, filter))
-            unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame)
-            for found in await engine.arun(load(engine.session, entries[:left])):
+            entries = entries[:left]
+            unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame, entries)
+            for found in await engine.arun(load(engine.session, entries)):
                 left = left if left is None else left - 1
                 yield await engine.arun(revive(engine.session, found, unpacker, "named"))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -36,14 +36,17 @@ from langgraph_keel.engine.config import (
     text_of,
 )
 from langgraph_keel.engine.encoding.values import (
+    COPIED,
     Known,
     Unpacker,
+    Version,
     is_inline,
     known_values,
     learn,
     next_version,
     rebase,
     remember,
+    without_collector,
 )
 from langgraph_keel.engine.entries import (
     HIDDEN,
@@ -89,6 +92,7 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.removal import in_room
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
+from langgraph_keel.engine.serde.copies import Copies, Uncopied
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import KnownEntry, Session, tell
 from langgraph_keel.errors import (
@@ -104,8 +108,6 @@ from langgraph_keel.errors import (
 _log = logging.getLogger(__name__)
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
-GATHERED = 1 << 18
-"""Bytes of packed items up to which they are kept in one piece: of more, decoding them takes nearly all the time."""
 
 
 @record
@@ -120,14 +122,16 @@ class Draft:
         """Bytes of items to write."""
         return sum(len(row.body) for rows in self.entry.appends.values() for row in rows)
 
-    def base(self, stored: Stored, versions: Mapping[str, Any]) -> KnownEntry:
-        """Return what is known now that the entry is stored."""
+    def base(self, stored: Stored, versions: Mapping[str, Any], before: KnownEntry | None) -> KnownEntry:
+        """Return what is known now that the entry is stored; `before` is what it was encoded after."""
         entry, channels, refs = self.entry, {**self.channels}, {**self.entry.refs}
         for name, first in stored.first.items():
             channels[name] = known = channels[name].with_number(first)
             refs[name] = known.ref
         kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
-        return KnownEntry(kept, channels, versions)
+        # Of an entry that was seen to be there, numbers mean the same: of a thread that was deleted, they need not.
+        version = before.version if before and entry.base is not None else None
+        return KnownEntry(kept, channels, versions, version)
 
 
 # -- put -------------------------------------------------------------------------------------------------------
@@ -203,7 +207,7 @@ def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -
     if isinstance(outcome, Moved):
         raise _refuse(new, outcome)
     assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
-    return draft.base(outcome, inheritance.versions)
+    return draft.base(outcome, inheritance.versions, new.base)
 
 
 def _refuse(new: Put, moved: Moved) -> CheckpointConflict:
@@ -349,29 +353,53 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     known = base if isinstance(found, Unchanged) else None
     if isinstance(found, Unchanged):
         assert base is not None, "a store knows what nobody has named"
-        found = base.refresh(found)
+        found = base.refresh(found, bool(session.hooks.revive))
     elif base is not None and base.stamp != found.entry.stamp:
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"
-    unpacker = Unpacker(session.codec, session.memo.open_frame)
-    reading.result = result = yield from _revive(session, found, unpacker, origin, reading, known)
+    reading.result = result = yield from _revive(session, found, None, origin, reading, known)
     if base is None and not reading.is_revived:
         session.memo.set(key, _base_of(session, found, result, runs))
     yield from tell(session.hooks.read, session, reading)
     return reading.result
 
 
-def _known_values(session: Session, base: KnownEntry, found: Found, unpacker: Unpacker) -> dict[str, Any]:
-    """Return the values of a checkpoint that is known. What can be changed is made of what was read, afresh."""
-    texts = known_values(base.channels, session.codec)
-    refs = {name: known.ref for name, known in base.channels.items() if name not in texts}
-    if base.gathered is None:
-        gathered = unpacker.gather(refs, found.rows)
-        if len(gathered.data) <= GATHERED:
-            session.memo.keep(_key(base.entry.address), base, gathered)
-    else:
-        gathered = base.gathered
-    return texts | unpacker.values_of(gathered, refs, found.rows, found.entry.address)
+def _known_header(session: Session, known: KnownEntry) -> Header:
+    """Return the header of a known checkpoint, afresh."""
+    entry, codec, header, version = known.entry, session.codec, known.header, known.version
+    if header and version is not None and version.codec is codec:
+        return Header(*header.make())
+    return unpack_header(entry.header, codec, entry.address)
+
+
+@without_collector
+def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[str, Any]:
+    """Return the values of a known checkpoint, afresh, and keep with it what more copies can be made of."""
+    entry, codec, version = known.entry, session.codec, known.version
+    if version is None or not version.is_as_decoded(codec):
+        version, known.header = Version(codec), None
+    if version.refs is not entry.refs:
+        version = version.after(entry.refs, header.inline)
+    elif not version.left:
+        if known.header is None:
+            known.header = _header_copies(session, entry)
+            session.memo.weigh(_key(entry.address), known)
+        return version.make()
+    unpacker = Unpacker(codec, session.memo.open_frame)
+    values, known.version = known_values(known.channels, version, unpacker, entry.address)
+    session.memo.weigh(_key(entry.address), known)
+    return values
+
+
+def _header_copies(session: Session, entry: Entry) -> Copies | Literal[False]:
+    if not session.codec.is_own:
+        return False
+    header = unpack_header(entry.header, session.codec, entry.address)
+    try:
+        copies = Copies([header.checkpoint, header.metadata, header.inline, header.about], COPIED)
+    except Uncopied:
+        return False
+    return False if copies.classes else copies  # what its classes are today would have to be asked each time
 
 
 def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool) -> KnownEntry:
@@ -398,26 +426,28 @@ def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -
 def _revive(
     session: Session,
     found: Found,
-    unpacker: Unpacker,
+    unpacker: Unpacker | None,
     origin: Origin,
     reading: Reading | None,
     known: KnownEntry | None = None,
 ) -> Plan[CheckpointTuple]:
     entry = found.entry
     where = entry.address
-    header = unpack_header(entry.header, session.codec, where)
+    header = _known_header(session, known) if known else unpack_header(entry.header, session.codec, where)
     read = _ask_hooks(session, found, header, None) if session.hooks.revive else None
     if read is not None:
         values, writes, beside = read.values, read.writes, read.beside
     else:
         if STATE in header.about:
             _check_newer(session, where, header.about)
-        # In the order in which they were put: refs keep it.
-        values = dict.fromkeys(entry.refs) | header.inline
-        if known is None:
-            values |= unpacker.values(entry.refs, found.rows, where)
+        if known is not None:
+            values = _known_values(session, known, header)
+        elif unpacker is not None:
+            values = unpacker.version(entry.refs, header.inline, found.rows, where)
         else:
-            values |= _known_values(session, known, found, unpacker)
+            # In the order in which they were put: refs keep it.
+            values = dict.fromkeys(entry.refs) | header.inline
+            values |= Unpacker(session.codec, session.memo.open_frame).values(entry.refs, found.rows, where)
         writes, beside = unpack_batches(found.batches, session.codec, where)
         if beside:
             _check_newer(session, where, {}, beside)
@@ -425,14 +455,14 @@ def _revive(
     checkpoint["channel_values"] = values
     if checkpoint.get("v", 4) < 4 and entry.parent:
         yield from _adopt_sends(session, entry, checkpoint)
-    parent = entry.address.at(entry.parent) if entry.parent else hidden_parent(entry, header.metadata)
+    parent = entry.parent or hidden_parent(entry, header.metadata)
     if reading is not None:
         reading.about, reading.beside, reading.is_revived = header.about, beside, read is not None
     return CheckpointTuple(
         config_of(entry.address, origin),
         cast(Checkpoint, checkpoint),
         cast(CheckpointMetadata, header.metadata),
-        config_of(parent, "named") if parent else None,
+        config_of(where, "named", parent) if parent else None,
         writes,
     )
 

@@ -164,15 +164,15 @@ def address_of(config: Mapping[str, Any]) -> Address:
     )
 
 
-def config_of(address: Address, origin: Origin) -> RunnableConfig:
-    """Return the config that names `address` and remembers how it was read."""
+def config_of(address: Address, origin: Origin, checkpoint_id: str | None = None) -> RunnableConfig:
+    """Return the config that names `address`, or another checkpoint beside it, and remembers how it was read."""
     return cast(
         RunnableConfig,
         {
             "configurable": {
                 "thread_id": ThreadId(address.thread_id, origin),
                 "checkpoint_ns": address.checkpoint_ns,
-                "checkpoint_id": address.checkpoint_id,
+                "checkpoint_id": checkpoint_id or address.checkpoint_id,
             }
         },
     )

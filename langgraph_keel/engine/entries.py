@@ -262,15 +262,15 @@ def is_hidden(address: Address) -> bool:
     return address.checkpoint_id is not None and address.checkpoint_id.endswith(HIDDEN)
 
 
-def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> Address | None:
-    """Return what stands for the ancestors of an entry that has no parent any more; `None` if it needs none.
+def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> str | None:
+    """Return the id of what stands for the ancestors of an entry that has no parent any more; `None` if it needs none.
 
     A channel that has been updated since a snapshot, which stands nowhere in the entry, has got its updates before it.
     """
     counters = metadata.get("counters_since_delta_snapshot") or {}
     if not any(counters[channel][0] for channel in rebuilt_channels(metadata, entry.refs)):
         return None
-    return entry.address.at(f"{entry.address.checkpoint_id}{HIDDEN}")
+    return f"{entry.address.checkpoint_id}{HIDDEN}"
 
 
 # -- what is next ------------------------------------------------------------------------------------------------------
@@ -453,6 +453,8 @@ def pending_writes(batches: Sequence[Batch], codec: Codec, where: Address) -> li
 
 def unpack_batches(batches: Sequence[Batch], codec: Codec, where: Address) -> tuple[list[PendingWrite], list[Any]]:
     """As `pending_writes`, and what hooks have stored with them, as it was stored, one item a call."""
+    if not batches:
+        return [], []
     writes, beside = merge_batches(batches, codec, where)
     return [write for _, write in writes], [each for _, each in beside]
 

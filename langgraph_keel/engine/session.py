@@ -28,10 +28,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, open_frame
-from langgraph_keel.engine.encoding.values import Gathered, Known, without_large_rows
+from langgraph_keel.engine.encoding.values import Known, Version, without_large_rows
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
+from langgraph_keel.engine.serde.copies import Copies
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
@@ -72,20 +73,32 @@ class KnownEntry:
         entry: The entry.
         channels: What stands in items.
         versions: The versions of its channels.
-        gathered: The items of its channels in one piece, once it was read again; not of texts, and not if it is large.
+        version: What makes copies of its values, or of those of the entry before it.
+        header: What makes copies of its header, once it was read again; `False` if it is decoded each time.
         weight: Bytes this takes in memory, about.
         is_whole: Whether it has the bodies of all rows, so that it can be read from it.
     """
 
-    __slots__ = ("channels", "entry", "gathered", "is_whole", "versions", "weight")
+    __slots__ = ("channels", "entry", "header", "is_whole", "version", "versions", "weight")
 
-    def __init__(self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        channels: Mapping[str, Known],
+        versions: Mapping[str, Any],
+        version: Version | None = None,
+    ) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
         self.is_whole = True
-        self.gathered: Gathered | None = None
-        self.weight = (
-            1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in channels.values()])
-        )
+        self.version = version
+        self.header: Copies | Literal[False] | None = None
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Find out what it weighs."""
+        entry, known = self.entry, self.channels.values()
+        self.weight = 1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in known])
+        self.weight += (self.version.nbytes if self.version else 0) + (self.header.nbytes if self.header else 0)
 
     @property
     def stamp(self) -> Stamp:
@@ -113,12 +126,12 @@ class KnownEntry:
         found.is_whole = all(row.body for known in found.channels.values() for row in known.rows)
         return found
 
-    def refresh(self, now: Unchanged) -> Found:
-        """Return the entry as the store would, with what may have changed beside it."""
+    def refresh(self, now: Unchanged, rows: bool) -> Found:
+        """Return the entry as the store would, with what may have changed beside it, and with its rows if asked to."""
         entry = self.entry
         if entry.parent != now.parent:
             entry = Entry(entry.address, now.parent, entry.stamp, entry.header, entry.refs, entry.run_id)
-        return Found(entry, {name: known.rows for name, known in self.channels.items()}, now.batches)
+        return Found(entry, {name: known.rows for name, known in self.channels.items()} if rows else {}, now.batches)
 
 
 class Memo:
@@ -169,12 +182,17 @@ class Memo:
         while self._bases and (len(self._bases) > self._entries or self._room < 0):
             self._remove(next(iter(self._bases)))
 
-    def keep(self, key: tuple[str, str], base: KnownEntry, gathered: Gathered) -> None:
-        """Keep what was gathered of `base` with it, if that is what is known still."""
+    def weigh(self, key: tuple[str, str], base: KnownEntry) -> None:
+        """Count what is known of an entry anew, if that is what is known still; forget others if there is no room.
+
+        An entry is not forgotten for its copies: then it has none.
+        """
         with self.lock:
-            if key in self._bases and self._bases[key][0] is base and base.gathered is None:
-                base.gathered = gathered
-                base.weight += len(gathered.data)
+            if key in self._bases and self._bases[key][0] is base:
+                base.weigh()
+                if base.weight > self._most:
+                    base.version = base.header = None
+                    base.weigh()
                 self._set(key, base)
 
     def forget(self, key: tuple[str, str]) -> None:

@@ -66,7 +66,7 @@ class OwnerHook(Hook):
         """Remember whom a checkpoint names."""
         if reading.result is not None:
             checkpoint_id = reading.result.config["configurable"]["checkpoint_id"]
-            self._remember(reading.address.at(checkpoint_id), owner_in(reading.result.metadata))
+            self._remember(reading.address, checkpoint_id, owner_in(reading.result.metadata))
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Name the owner, if the config of the run does not.
@@ -88,7 +88,7 @@ class OwnerHook(Hook):
 
     def after_put(self, session: Session, put: Put) -> None:
         """Remember whom a checkpoint names."""
-        self._remember(put.address, owner_in(put.header.metadata))
+        self._remember(put.address, put.address.checkpoint_id, owner_in(put.header.metadata))
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Note beside a copy or a fork when it was made, and whom its source named: see `note_copy`."""
@@ -111,11 +111,11 @@ class OwnerHook(Hook):
         known, owner = self._last.get((parent.thread_id, parent.checkpoint_ns), (None, ""))
         return owner if known == parent.checkpoint_id else ""
 
-    def _remember(self, address: Address, owner: str) -> None:
+    def _remember(self, address: Address, checkpoint_id: str | None, owner: str) -> None:
         key = address.thread_id, address.checkpoint_ns
         self._last.pop(key, None)
         if owner:
-            self._last[key] = address.checkpoint_id, owner
+            self._last[key] = checkpoint_id, owner
             if len(self._last) > _REMEMBERED:
                 self._last.pop(next(iter(list(self._last))), None)
 

@@ -57,6 +57,8 @@ def create_private(path: str) -> None:
 
     Where that fails, SQLite will say why.
     """
+    if os.path.exists(path):
+        return
     with suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 

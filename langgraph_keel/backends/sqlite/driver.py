@@ -821,7 +821,8 @@ class SqliteDriver:
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
         try:
-            with self.lend() as connection:
+            connection = self._take()
+            try:
                 connection.text_factory = _text_or_bytes if request.takes_bytes else str
                 # A statement is a transaction by itself, unless an earlier one was left open (see `transaction`).
                 if request.unless and not connection.in_transaction:
@@ -829,6 +830,8 @@ class SqliteDriver:
                     if reply is not None:
                         return reply
                 return transaction(connection, "DEFERRED", partial(request.run, connection.execute))
+            finally:
+                self._give_back(connection)
         except KeelError:
             raise
         except Exception as error:
@@ -837,17 +840,28 @@ class SqliteDriver:
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection for reading; a fork waits until it is given back (see `suspend`)."""
+        connection = self._take()
+        try:
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def _take(self) -> sqlite3.Connection:
         while not self._enter():
             self._opened.wait()
         try:
-            connection = self._take_idle()
-            try:
-                yield connection
-            finally:
-                self._idle.put(connection)
-        finally:
-            with self._gate:
-                self._reading -= 1
+            return self._take_idle()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        self._idle.put(connection)
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._gate:
+            self._reading -= 1
 
     def _enter(self) -> bool:
         with self._gate:

@@ -285,20 +285,34 @@ def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -
     return frame(PLAIN.pack(table))
 
 
-def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
-    """Return refs from their stored form.
+class RefTable:
+    """Reads the refs of entries of one namespace; what several of them have is one object.
 
-    Raises:
-        CorruptStore: They do not decode, or name a channel that is not there.
+    Args:
+        slots: The channels of the namespace.
     """
-    names = {channel.slot: name for name, channel in slots.items()}
-    try:
-        return {
-            names[slot]: Ref(_KINDS[kind], (tuple(flat),) if len(flat) == 2 else _pairs(flat))
-            for slot, kind, *flat in PLAIN.unpack(open_frame(body))
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error
+
+    def __init__(self, slots: Slots) -> None:
+        self._names = {channel.slot: name for name, channel in slots.items()}
+        self._known: dict[tuple[int, ...], tuple[str, Ref]] = {}
+
+    def unpack(self, body: bytes) -> dict[str, Ref]:
+        """Return refs from their stored form.
+
+        Raises:
+            CorruptStore: They do not decode, or name a channel that is not there.
+        """
+        known = self._known
+        try:
+            return dict([known.get(each) or self._read(each) for each in map(tuple, PLAIN.unpack(open_frame(body)))])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error
+
+    def _read(self, parts: tuple[int, ...]) -> tuple[str, Ref]:
+        slot, kind, *flat = parts
+        found = self._names[slot], Ref(_KINDS[kind], ((flat[0], flat[1]),) if len(flat) == 2 else _pairs(flat))
+        self._known[parts] = found
+        return found
 
 
 def _pairs(flat: Sequence[int]) -> tuple[Run, ...]:
@@ -535,12 +549,12 @@ SHOWN_PARENT = (
 SHOWN = f"e.key, e.id, {SHOWN_PARENT}, e.state, e.run, e.refs, e.header"
 
 
-def entry_of(row: Any, thread_id: str, namespace: str, slots: Slots) -> Entry:
+def entry_of(row: Any, thread_id: str, namespace: str, refs: RefTable) -> Entry:
     """Return the entry in a row of `COLUMNS` or `SHOWN`."""
-    key, checkpoint_id, parent, _, run, refs, header = row
+    key, checkpoint_id, parent, _, run, body, header = row
     address = Address(thread_id, namespace, checkpoint_id)
     try:
-        return Entry(address, parent, key, header, unpack_refs(refs, slots), run)
+        return Entry(address, parent, key, header, refs.unpack(body), run)
     except CorruptStore as error:
         raise CorruptStore(f"thread {thread_id!r}, checkpoint {checkpoint_id}: {error}") from error
 
@@ -552,7 +566,7 @@ def _read_entry(address: Address, execute: Execute) -> Found | None:
     if not place or not row:
         return None
     slots = read_slots(execute, place.namespace)
-    entry = entry_of(row, address.thread_id, address.checkpoint_ns, slots)
+    entry = entry_of(row, address.thread_id, address.checkpoint_ns, RefTable(slots))
     return _entry_with_rows(execute, entry, place.namespace, _rows(execute, slots, [entry.refs]))
 
 
@@ -594,10 +608,12 @@ def find_row(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
 def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]]) -> dict[str, list[Row]]:
     """Return, for each channel, the rows that any of these versions needs."""
     runs: dict[str, set[Run]] = {}
+    seen: Mapping[str, Ref] = {}
     for refs in versions:
         for name, ref in refs.items():
-            if ref.runs:
+            if ref.runs and seen.get(name) is not ref:
                 runs.setdefault(name, set()).update(ref.runs)
+        seen = refs
     single = single_rows(execute, {slots[name].id: wanted for name, wanted in runs.items()})
     return {
         name: single[slots[name].id] if slots[name].id in single else rows_for(execute, slots[name].id, wanted)
@@ -620,15 +636,25 @@ def _batches(execute: Execute, namespace: int, checkpoint_id: str) -> list[Batch
 def _read_values(entries: Sequence[Entry], execute: Execute) -> list[Found]:
     """See `Store.read_values`. Entries of one namespace share one set of rows."""
     groups: dict[int, list[Entry]] = {}
+    namespaces = _namespaces(execute, [entry.stamp for entry in entries])
     for entry in entries:
-        row = execute("SELECT namespace FROM entries WHERE key = ?", (entry.stamp,)).fetchone()
-        if row:
-            groups.setdefault(row[0], []).append(entry)
+        if entry.stamp in namespaces:
+            groups.setdefault(namespaces[entry.stamp], []).append(entry)
     found = {}
     for namespace, group in groups.items():
         rows = _rows(execute, read_slots(execute, namespace), [entry.refs for entry in group])
         found.update({entry.stamp: _entry_with_rows(execute, entry, namespace, rows) for entry in group})
     return [found[entry.stamp] for entry in entries if entry.stamp in found]
+
+
+def _namespaces(execute: Execute, keys: Sequence[Stamp]) -> dict[Stamp, int]:
+    """Return the namespaces of those of these entries that are there."""
+    found: dict[Stamp, int] = {}
+    for at in range(0, len(keys), MOST_KEYS):
+        page = keys[at : at + MOST_KEYS]
+        marks = ", ".join("?" * len(page))
+        found.update(execute(f"SELECT key, namespace FROM entries WHERE key IN ({marks})", page).fetchall())
+    return found
 
 
 def _read_history(address: Address, channels: set[str], execute: Execute) -> list[Found]:
@@ -638,14 +664,14 @@ def _read_history(address: Address, channels: set[str], execute: Execute) -> lis
     if not place or not row:
         return []
     slots = read_slots(execute, place.namespace)
-    ancestors = _ancestors(execute, place, row[0], address, set(channels), slots)
+    ancestors = _ancestors(execute, place, row[0], address, set(channels), RefTable(slots))
     wanted = [{name: ref for name, ref in e.refs.items() if name in channels} for e in ancestors]
     rows = _rows(execute, slots, wanted)
     return [_entry_with_rows(execute, entry, place.namespace, rows) for entry in ancestors]
 
 
 def _ancestors(
-    execute: Execute, place: Place, key: int | None, address: Address, missing: set[str], slots: Slots
+    execute: Execute, place: Place, key: int | None, address: Address, missing: set[str], refs: RefTable
 ) -> list[Entry]:
     ancestors: list[Entry] = []
     seen = {key}  # what is stored may lead in a circle
@@ -654,7 +680,7 @@ def _ancestors(
         row = execute(f"SELECT {COLUMNS} FROM entries e WHERE e.key = ?", (key,)).fetchone()
         if row is None:
             break
-        ancestors.append(entry_of(row, address.thread_id, address.checkpoint_ns, slots))
+        ancestors.append(entry_of(row, address.thread_id, address.checkpoint_ns, refs))
         missing -= set(ancestors[-1].refs)
     return ancestors
 

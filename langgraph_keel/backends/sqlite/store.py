@@ -22,6 +22,7 @@ from langgraph_keel.backends.sqlite.entries import (
     TENS,
     Execute,
     Place,
+    RefTable,
     Slots,
     SqliteEntries,
     Work,
@@ -209,12 +210,12 @@ def _scan(query: Query, tenant: str, execute: Execute) -> list[Entry]:
         f"CROSS JOIN namespaces n ON n.id = e.namespace WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?",
         (*parameters, query.limit),
     ).fetchall()
-    slots: dict[int, Slots] = {}
+    refs: dict[int, RefTable] = {}
     entries = []
     for thread, namespace, owner, *row in rows:
-        if owner not in slots:
-            slots[owner] = read_slots(execute, owner)
-        entries.append(entry_of(row, thread, namespace, slots[owner]))
+        if owner not in refs:
+            refs[owner] = RefTable(read_slots(execute, owner))
+        entries.append(entry_of(row, thread, namespace, refs[owner]))
     return entries
 
 
@@ -336,7 +337,7 @@ def _info(execute: Execute, thread: int, name: str, updated_at: str) -> Listed:
         return info, None
     info = replace(info, latest=row[1])
     try:
-        return info, entry_of(row, name, "", read_slots(execute, place.namespace))
+        return info, entry_of(row, name, "", RefTable(read_slots(execute, place.namespace)))
     except CorruptStore as error:  # whoever reads the thread is told, and nobody else
         _log.warning("a thread is listed without its latest checkpoint: %s", error)
         return info, None
@@ -379,8 +380,9 @@ def _nodes(execute: Execute, place: Place, thread_id: str, name: str, slots: Slo
         f"SELECT {COLUMNS}, e.put_at FROM entries e WHERE {where} AND e.namespace = ?",
         (place.namespace,) if place.nested else (*span(place.thread), place.namespace),
     ).fetchall()
+    refs = RefTable(slots)
     for *row, put_at in rows:
-        e, state = entry_of(row, thread_id, name, slots), row[3]
+        e, state = entry_of(row, thread_id, name, refs), row[3]
         is_head = bool(head) and head[0] == e.stamp
         yield Node(*(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id), is_head, state == 2, put_at, state == 1)
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import wraps
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import (
@@ -49,17 +50,27 @@ from langgraph_keel.engine.encoding.trees import (
     replay,
     value_of,
 )
-from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, record
+from langgraph_keel.engine.records import NEW, Entry, Kind, Ref, Row, Run, record
+from langgraph_keel.engine.serde.copies import Copier, Copies, Uncopied
 from langgraph_keel.engine.serde.serializer import Codec, digest, join_plain, pack_elements, short_digest, too_large
+from langgraph_keel.engine.serde.types import Shape
 from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _first_of = attrgetter("lo")
 TRIES = 3
 """How often a value is looked at that another thread changes meanwhile, before it is stored as a whole."""
 SHORT = 64
 """Longest text that stands in the header."""
 NO_ITEMS = array_header(0)
+PATIENCE = 2
+"""How often a value is decoded before it is kept to make copies of it: to prepare that may take four times as long."""
+SOON = 3
+"""A value that so many more versions have is kept at once."""
+COPIED = 1 << 19
+"""Bytes of memory up to which a value is kept to make copies of: decoding more takes about as long."""
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
@@ -495,30 +506,178 @@ class Gathered:
         data: All of them, as one array.
         single: The channels that have one item each, and their rows; these come first.
         others: Each other channel, its reference, its rows, and where in the array its items begin and end.
-        texts: Channels whose value is known, as it is a text.
     """
 
     data: bytes = NO_ITEMS
     single: Mapping[str, Row] = field(default_factory=dict)
     others: Sequence[tuple[str, Ref, Sequence[Row], int, int]] = ()
-    texts: Mapping[str, str | bytes] = field(default_factory=dict)
+
+
+def without_collector(function: Callable[P, T]) -> Callable[P, T]:
+    """Carry out a function without the cyclic collector, while thousands of fresh objects appear at once.
+
+    None of them is garbage, but by their number they make it walk the whole heap of the program again and again: that
+    was 18 of 45 ms for ten versions of 1000 messages. If two threads are in here, the first to leave switches it on.
+    """
+
+    @wraps(function)
+    def carry_out(*arguments: P.args, **named: P.kwargs) -> T:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return function(*arguments, **named)
+        finally:
+            if collects:
+                gc.enable()
+
+    return carry_out
+
+
+@record
+class Version:
+    """The values of a checkpoint, as copies are made of them: those of channels that were asked for again.
+
+    Nobody changes one: several threads may make copies of it.
+
+    Attributes:
+        codec: What decodes them.
+        refs: The channels and their references.
+        fixed: All channels in their order: what nobody can change, and something in the place of the rest.
+        copiers: What makes copies of the others.
+        left: The channels that there are no copies of.
+        seen: Of each channel that was decoded, what makes copies of it, or how often it was decoded; `None` of a text,
+            which nobody can change.
+        classes: Classes of objects in it.
+        nbytes: Bytes of memory that it takes, about.
+    """
+
+    codec: Codec
+    refs: Mapping[str, Ref] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
+    copiers: Mapping[str, Copier] = field(default_factory=dict)
+    left: Mapping[str, Ref] = field(default_factory=dict)
+    seen: Mapping[str, Copies | int | None] = field(default_factory=dict)
+    classes: Mapping[type, Shape] = field(default_factory=dict)
+    nbytes: int = 0
+
+    def is_as_decoded(self, codec: Codec) -> bool:
+        """Return whether a codec would decode the same now: it is the one, and the classes are what they were."""
+        if codec is not self.codec:
+            return False
+        return not self.classes or all(codec.revives(*each) for each in self.classes.items())
+
+    def make(self) -> dict[str, Any]:
+        """Return the values: copies, and something in the place of what there are no copies of."""
+        values = self.fixed.copy()
+        for channel, (copy, part) in self.copiers.items():
+            values[channel] = copy(part)
+        return values
+
+    def after(self, refs: Mapping[str, Ref], inline: dict[str, Any]) -> Version:
+        """Return another version: what both have in common, and its own small values."""
+        before, changed = self.refs, [*differences(self.refs, refs)]
+        if len(changed) == len(refs):
+            left = {name: ref for name, ref in refs.items() if ref.kind is not Kind.INLINE}
+            apart: dict[str, Any] = dict.fromkeys(refs)
+            return Version(self.codec, refs, apart | inline, left=left)
+        seen, copiers, nbytes = {**self.seen}, {**self.copiers}, self.nbytes
+        is_alike = [*refs] == [*before]
+        for name in changed if is_alike else [*changed, *(before.keys() - refs.keys())]:
+            copiers.pop(name, None)
+            nbytes -= _nbytes_of(seen.pop(name, 0))
+        left = {name: refs[name] for name in (*self.left, *changed) if name in refs}
+        left = {name: ref for name, ref in left.items() if ref.kind is not Kind.INLINE}
+        fixed = self.fixed.copy() if is_alike else {name: self.fixed.get(name) for name in refs}
+        fixed.update(dict.fromkeys(changed))
+        fixed.update(inline)
+        return Version(self.codec, refs, fixed, copiers, left, seen, self.classes, nbytes)
+
+    def keep(self, values: dict[str, Any], decoded: Mapping[str, Any], soon: Collection[str] = ()) -> Version:
+        """Return this version with what copies can be made of, of what was just decoded; add that to values.
+
+        What can be changed is prepared for copies when it was decoded for the third time, and then a copy is added: who
+        reads a thread once does not pay for it. Another serializer than Keel's may give back something else each time.
+
+        Args:
+            values: All values.
+            decoded: Those that were decoded.
+            soon: Channels whose values are known to be asked for again.
+        """
+        values.update(decoded)
+        if not decoded or not self.codec.is_own or self.codec.shows:
+            return self
+        found = {
+            name: _prepare(value, PATIENCE if name in soon else self.seen.get(name, 0))
+            for name, value in decoded.items()
+        }
+        seen, nbytes, classes = {**self.seen, **found}, self.nbytes, self.classes
+        if {int}.issuperset(map(type, found.values())):
+            return Version(self.codec, self.refs, self.fixed, self.copiers, self.left, seen, classes, nbytes)
+        fixed, copiers = self.fixed.copy(), {**self.copiers}
+        for name, copies in found.items():
+            if isinstance(copies, Copies) and copies.copier is not None:
+                copiers[name], values[name] = copies.copier, copies.make()
+                classes = {**classes, **copies.classes} if copies.classes else classes
+            elif not isinstance(copies, int):
+                fixed[name] = decoded[name]
+            nbytes += _nbytes_of(copies)
+        left = {name: ref for name, ref in self.left.items() if isinstance(seen.get(name), int)}
+        return Version(self.codec, self.refs, fixed, copiers, left, seen, classes, nbytes)
+
+
+def differences(before: Mapping[str, Ref], refs: Mapping[str, Ref]) -> Iterator[str]:
+    """Yield the channels whose references are not those that they were."""
+    return (name for name, ref in refs.items() if (was := before.get(name)) is not ref and was != ref)
+
+
+def _prepare(value: Any, times: Copies | int | None) -> Copies | int | None:
+    """Return what there is to know of a value that was decoded so many times before: see `Version.seen`.
+
+    A value that copies cannot be made of counts as decoded once more, so that nobody looks at it again.
+    """
+    if type(value) in (str, bytes):
+        return None
+    if isinstance(times, int) and times != PATIENCE:
+        return times + 1
+    try:
+        return Copies(value, COPIED)
+    except Uncopied:
+        return PATIENCE + 1
+
+
+def _nbytes_of(copies: Copies | int | None) -> int:
+    return copies.nbytes if isinstance(copies, Copies) else 0
 
 
 class Unpacker:
     """Turns rows into items.
 
-    One unpacker serves several versions: a row they share is decompressed once, and a text in it decoded once.
+    One unpacker serves several versions: a row they share is decompressed once, and of a value that they share copies
+    are made.
 
     Args:
         codec: What decodes the items.
         remember: What is asked for the content of a frame, if not the codec: it is given both.
+        shown: The entries of the versions, if they are known.
     """
 
-    def __init__(self, codec: Codec, remember: Callable[[bytes, Opener], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        remember: Callable[[bytes, Opener], bytes] | None = None,
+        shown: Sequence[Entry] = (),
+    ) -> None:
         self._codec = codec
         self._opener: Opener = (lambda body: remember(body, codec.open)) if remember else codec.open
         self._contents: dict[int, bytes] = {}
-        self._texts: dict[int, str | bytes] = {}
+        self._versions: dict[tuple[str, str], Version] = {}
+        self._later: dict[tuple[str, str, str | None], Mapping[str, Ref]] = {}
+        places: dict[tuple[str, str], list[Entry]] = {}
+        for entry in shown:
+            places.setdefault((entry.address.thread_id, entry.address.checkpoint_ns), []).append(entry)
+        for place, entries in places.items():
+            for entry, later in zip(entries, entries[SOON:], strict=False):
+                self._later[*place, entry.address.checkpoint_id] = later.refs
 
     def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         """Return fresh objects for the items in `runs`, in order.
@@ -569,6 +728,32 @@ class Unpacker:
         """Return the fresh value that `ref` names. Inline values are not in rows: see the header."""
         return _value_of(ref.kind, self.items(ref.runs, rows))
 
+    @without_collector
+    def version(
+        self, refs: Mapping[str, Ref], inline: dict[str, Any], rows: Mapping[str, Sequence[Row]], where: Address
+    ) -> dict[str, Any]:
+        """Return all values of a checkpoint, in their order: copies of what several versions have.
+
+        Raises:
+            CorruptStore: As `values`.
+            RefusedType: Likewise.
+        """
+        place = where.thread_id, where.checkpoint_ns
+        later, version = self._later.get((*place, where.checkpoint_id), {}), self._versions.get(place)
+        soon = {
+            name
+            for name, ref in later.items()
+            if ((mine := refs.get(name)) is ref or mine == ref) and ref.kind is not Kind.INLINE
+        }
+        if version is None and not soon:
+            alone: dict[str, Any] = dict.fromkeys(refs)
+            return alone | inline | self.values(refs, rows, where)
+        version = (version or Version(self._codec)).after(refs, inline)
+        values = version.make()
+        self._versions[place] = version.keep(values, self.values(version.left, rows, where), soon)
+        return values
+
+    @without_collector
     def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address) -> dict[str, Any]:
         """Return the values of the channels that have items.
 
@@ -576,33 +761,17 @@ class Unpacker:
             CorruptStore: As `items`, naming the channel too.
             RefusedType: Likewise.
         """
-        return self.values_of(self.gather(refs, rows), refs, rows, where)
+        found = self._decode(self._gather(refs, rows))
+        for channel, ref in refs.items():
+            if channel not in found and ref.kind is not Kind.INLINE:
+                found[channel] = self._channel(channel, ref, rows.get(channel, ()), where)
+        return found
 
-    def values_of(
-        self, gathered: Gathered, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address
-    ) -> dict[str, Any]:
-        """As `values`, of what was gathered of them before."""
-        # Without the cyclic collector while thousands of fresh objects appear at once. None of them is garbage, but by
-        # their number they make it walk the whole heap of the program again and again: that was 18 of 45 ms for ten
-        # versions of 1000 messages. If two threads are in here, the first to leave switches it on.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            found = self._decode(gathered)
-            for channel, ref in refs.items():
-                if channel not in found and ref.kind is not Kind.INLINE:
-                    found[channel] = self._channel(channel, ref, rows.get(channel, ()), where)
-            return found
-        finally:
-            if collects:
-                gc.enable()
-
-    def gather(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> Gathered:
+    def _gather(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> Gathered:
         """Return the items of channels as they are packed, to be decoded in one go; of none if a row is damaged.
 
         Of a state of 50 channels, by themselves they took 890 µs instead of 150. Most have one item in one row.
         """
-        texts: dict[str, str | bytes] = {}
         single: dict[str, Row] = {}
         several: dict[str, Sequence[Row]] = {}
         for channel, ref in refs.items():
@@ -610,9 +779,7 @@ class Unpacker:
             if len(of) > len(runs) == 1:
                 of = rows_in(of, runs)
             if len(of) == len(runs) == 1 and of[0].count == 1 and ref.kind is not Kind.LIST:
-                if id(of[0]) in self._texts:
-                    texts[channel] = self._texts[id(of[0])]
-                elif runs[0] == (of[0].lo, of[0].lo + 1):
+                if runs[0] == (of[0].lo, of[0].lo + 1):
                     single[channel] = of[0]
             elif ref.kind is not Kind.INLINE and not _overlap(runs):
                 several[channel] = rows_in(of, runs)
@@ -624,17 +791,13 @@ class Unpacker:
         for channel, of in several.items():
             start, count = count, count + sum([row.count for row in of])
             others.append((channel, refs[channel], of, start, count))
-        return Gathered(b"".join((array_header(count), *contents)), single, others, texts)
+        return Gathered(b"".join((array_header(count), *contents)), single, others)
 
     def _decode(self, gathered: Gathered) -> dict[str, Any]:
         """Return the values of what was gathered; of none if something is wrong with one, to say which."""
         try:
             opened = self._codec.unpack_items(gathered.data)
             found: dict[str, Any] = dict(zip(gathered.single, opened, strict=False))
-            found.update(gathered.texts)
-            for channel, row in gathered.single.items():
-                if type(found[channel]) is str:
-                    self._texts[id(row)] = found[channel]
             for channel, ref, rows, start, stop in gathered.others:
                 found[channel] = _value_of(ref.kind, _pick(ref.runs, rows, opened[start:stop]))
             return found
@@ -709,15 +872,20 @@ def remember(value: Any, ref: Ref, rows: Sequence[Row]) -> KnownRows:
     return KnownRows(ref, rows, 200 + weight_of(rows) + len(text or ""), text)
 
 
-def known_values(channels: Mapping[str, Known], codec: Codec) -> dict[str, Any]:
-    """Return the values that are known themselves: texts, which nobody can change, and what consists of them.
+def known_values(
+    channels: Mapping[str, Known], version: Version, unpacker: Unpacker, where: Address
+) -> tuple[dict[str, Any], Version]:
+    """Return fresh values of what is known, and the version with what more copies can be made of.
 
-    Another serializer may give back something else than it was given.
+    Texts, and what consists of texts, are known themselves. Anything else is made of the rows, or a copy of what was.
     """
-    if not codec.is_own:
-        return {}
-    found = {name: _known_value(known) for name, known in channels.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values, texts, left = version.make(), dict[str, Any](), version.left
+    if version.codec.is_own:
+        found = {name: _known_value(channels[name]) for name in left}
+        texts = {name: value for name, value in found.items() if value is not None}
+        left = {name: ref for name, ref in left.items() if name not in texts}
+    decoded = unpacker.values(left, {name: channels[name].rows for name in left}, where) if left else {}
+    return values, version.keep(values, texts | decoded)
 
 
 def _known_value(known: Known) -> Any:

@@ -202,6 +202,15 @@ class TypePolicy:
             raise RefusedType(".".join(name), "it is not (or no longer) a data class of the kind that was stored")
         return found, shape
 
+    def revives(self, cls: type, shape: Shape) -> bool:
+        """Return whether what was stored of a class, by the name that it has, would be revived as it now."""
+        if shape.family is None:
+            return False
+        try:
+            return self.resolve(shape.module, shape.qualname, shape.family)[0] is cls
+        except RefusedType:
+            return False
+
     def _allows(self, module: str, qualname: str) -> bool:
         if self._lists(module, qualname):
             return True

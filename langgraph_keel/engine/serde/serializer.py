@@ -42,7 +42,7 @@ from langgraph_keel.engine.encoding.bodies import (
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.pack import MARKS, Describer, Form, describe, flat, name_of
 from langgraph_keel.engine.serde.policy import Named, OnUnread, TypePolicy
-from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, shape_of, state_of
+from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, Shape, shape_of, state_of
 from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, leaf_or_unread, message_of, message_or_unread
 from langgraph_keel.engine.serde.unread import LOST, Unread
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, RefusedType, UnstorableValue
@@ -655,6 +655,10 @@ class Codec:
         if takes_more(content, most):
             raise CorruptStore(f"a stored body of {len(body)} bytes is {too_large(self.limit)}")
         return content
+
+    def revives(self, cls: type, shape: Shape) -> bool:
+        """Return whether what was stored of a class, by the name that it has, would be revived as it now."""
+        return isinstance(self._serde, KeelSerializer) and self._serde._policy.revives(cls, shape)
 
     def plain_error(self, error: Any) -> Any:
         """Return what stands for what a task failed with: text, as LangGraph's serializer has it.

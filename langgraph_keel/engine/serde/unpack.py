@@ -205,15 +205,24 @@ def _model(record: list[Any], policy: TypePolicy) -> Any:
             raise _no_fit(shape, (), unknown)
     made = _new(cls)
     restore(made, state, shape)
-    _set_names(made, set(names))
-    _set_extra(made, extra)
-    _set_private(made, private)
+    set_model(made, set(names), extra, private)
     return made
 
 
-_set_names, _set_extra, _set_private = (
-    vars(pydantic.BaseModel)[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
-)
+def set_model(made: Any, names: set[str], extra: dict[str, Any] | None, private: dict[str, Any] | None) -> None:
+    """Give a bare model what it has besides fields, past any setter."""
+    _set_names(made, names)
+    _set_extra(made, extra)
+    _set_private(made, private)
+
+
+def model_parts(value: Any) -> list[Any]:
+    """Return what `set_model` gives a model, past any code of its class."""
+    return [slot.__get__(value) for slot in _MODEL_SLOTS]
+
+
+_MODEL_SLOTS = [vars(pydantic.BaseModel)[f"__pydantic_{name}__"] for name in ("fields_set", "extra", "private")]
+_set_names, _set_extra, _set_private = (slot.__set__ for slot in _MODEL_SLOTS)
 
 
 def _model_v1(record: list[Any], policy: TypePolicy) -> Any:

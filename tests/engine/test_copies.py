@@ -1,0 +1,240 @@
+"""Fresh copies of what was decoded once: equal in value and type, and nothing that can be changed is in two of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from checkpoints import checkpoint_of, config_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
+from pydantic import BaseModel, ConfigDict, PrivateAttr
+from serde_samples import VALUES, assert_same
+from serde_values import values
+from tiers import examples
+
+from langgraph_keel import KeelSerializer, RefusedType, SqliteSaver
+from langgraph_keel.engine.encoding.values import COPIED
+from langgraph_keel.engine.serde.copies import DEEPEST, Copies, Uncopied
+from langgraph_keel.engine.serde.unpack import set_model
+from langgraph_keel.saver import KeelSaver
+
+KEEL = KeelSerializer()
+LONG = "a line of a text that is long enough to be kept\n" * 100
+
+
+@dataclass
+class Account:
+    owner: str
+    tags: list[str] = field(default_factory=list)
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    items: list[str]
+    total: int = 0
+    _seen: list[int] = PrivateAttr(default_factory=list)
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """All that stands in a value and can be changed, the value itself included."""
+    if isinstance(value, (dict, list, set, tuple, frozenset)):
+        inner = [*value, *value.values()] if isinstance(value, dict) else [*value]
+    else:
+        inner = [part for name in ("__dict__", "__pydantic_private__") if (part := getattr(value, name, None))]
+    if not isinstance(value, (tuple, frozenset, type)) and (inner or isinstance(value, (dict, list, set))):
+        yield value
+    for part in inner:
+        yield from parts_of(part)
+
+
+def check_copies(value: Any) -> bool:
+    """Make copies of a value as it is read back; return whether they can be made."""
+    decoded = KEEL.unpack(KEEL.pack(value))
+    kept = [*parts_of(decoded)]
+    try:
+        copies = Copies(decoded, COPIED)
+    except Uncopied:
+        return False
+    first, second = copies.make(), copies.make()
+    assert_same(first, value)
+    assert_same(second, value)
+    ids = [{id(part) for part in parts} for parts in (kept, [*parts_of(first)], [*parts_of(second)])]
+    assert sum(map(len, ids)) == len(set.union(*ids))
+    assert copies.nbytes > 0
+    return True
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_copies_are_what_was_put(value: Any) -> None:
+    check_copies(value)
+    check_copies({"here": [value, {"there": value}]})
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.one_of(values, st.lists(values, max_size=4), st.dictionaries(st.text(max_size=3), values, max_size=4)))
+def test_copies_of_anything(value: Any) -> None:
+    check_copies(value)
+
+
+def everyday() -> list[Any]:
+    order = Order(items=["tea"], note={"gift": [True]})  # type: ignore[call-arg]
+    order._seen.append(1)
+    message = AIMessage("yes", id="1", tool_calls=[{"name": "pay", "args": {"sum": [1]}, "id": "2"}])
+    return [
+        {"a": {"b": [1, {"c": []}]}, "t": (1, "x"), "s": {1, 2}, "when": datetime(2026, 1, 1, tzinfo=UTC)},
+        [{"content": "todo", "done": False}] * 3,
+        [message, HumanMessage("no", id="3")],
+        [Account("ann", ["x"]), Account("bob"), order],
+    ]
+
+
+@pytest.mark.parametrize("value", everyday())
+def test_copies_are_made_of_what_states_hold(value: Any) -> None:
+    assert check_copies(value)
+
+
+def test_what_is_deep_or_large_is_decoded_each_time() -> None:
+    deep: Any = []
+    for _ in range(DEEPEST + 1):
+        deep = [deep]
+    assert not check_copies(deep)
+    assert check_copies(deep[0])
+    assert not check_copies([{"text": "x" * 100} for _ in range(COPIED // 100)])
+
+
+class Vain(BaseModel):
+    """A class with code that is never to run: not to weigh a value, nor to look at what it has."""
+
+    items: list[int]
+
+    def __sizeof__(self) -> int:
+        raise AssertionError("it was asked for its size")
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("items", "__pydantic_extra__", "__pydantic_private__", "__pydantic_fields_set__"):
+            raise AssertionError(f"it was asked for {name}")
+        return super().__getattribute__(name)
+
+
+def test_no_code_of_a_class_runs() -> None:
+    vain = Vain.__new__(Vain)
+    set_model(vain, {"items"}, None, None)
+    object.__getattribute__(vain, "__dict__")["items"] = [1]
+    (made,) = Copies([vain], COPIED).make()
+    assert object.__getattribute__(made, "__dict__") == {"items": [1]}
+
+
+# -- by a saver ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saver() -> Iterator[SqliteSaver]:
+    with SqliteSaver(":memory:") as saver:
+        yield saver
+
+
+def put(saver: KeelSaver, number: int, state: dict[str, Any], thread: str = "t") -> None:
+    config = config_for(thread, f"{number - 1:04}" if number else None)
+    metadata: Any = {"source": "loop", "step": number, "parents": {}, "tags": ["a", {"b": 1}]}
+    saver.put(config, checkpoint_of(f"{number:04}", state), metadata, {})
+
+
+def read(saver: KeelSaver, thread: str = "t") -> dict[str, Any]:
+    found = saver.get_tuple(config_for(thread))
+    assert found
+    return found.checkpoint["channel_values"]
+
+
+def state_of(step: int) -> dict[str, Any]:
+    return {
+        "draft": LONG + str(step),
+        "kept": {"tags": ["x", "y"], "text": "n" * 300},
+        "accounts": [Account("ann", ["x"]), Account(f"{step}")],
+        "chat": [HumanMessage(f"{nth}", id=f"{nth}") for nth in range(3 + step)],
+        "todos": [{"content": f"{nth}", "done": nth < step} for nth in range(4)],
+        "count": step,
+        "extra": None if step % 2 else [1.5, {"deep": [step]}],
+    }
+
+
+@pytest.mark.parametrize("reads", [1, 2, 3, 5])
+def test_reads_between_puts(saver: SqliteSaver, reads: int) -> None:
+    """However often a state is read, and whatever is done to what was read: the next read is what was put."""
+    for step in range(5):
+        if step == 3:
+            dropped = state_of(step)
+            del dropped["kept"]
+            put(saver, step, dropped)
+            expected = dropped
+        else:
+            put(saver, step, state_of(step))
+            expected = state_of(step)
+        for _ in range(reads):
+            found = saver.get_tuple(config_for("t"))
+            assert found
+            got = found.checkpoint["channel_values"]
+            assert [*got] == [*expected]
+            assert_same(got, expected)
+            assert found.metadata["tags"] == ["a", {"b": 1}]  # type: ignore[typeddict-item]
+            assert found.checkpoint["id"] == f"{step:04}"
+            for part in [*parts_of(got), *parts_of(found.metadata)]:  # LangGraph changes what it gets
+                if isinstance(part, (list, dict, set)):
+                    part.clear()
+
+
+def test_versions_of_a_list_share_nothing_that_can_be_changed(saver: SqliteSaver) -> None:
+    for step in range(6):
+        put(saver, step, state_of(step))
+    found = [each.checkpoint["channel_values"] for each in saver.list(config_for("t"))]
+    for step, got in zip(range(5, -1, -1), found, strict=True):
+        assert_same(got, state_of(step))
+    ids = [{id(part) for part in parts_of(got)} for got in found]
+    assert sum(map(len, ids)) == len(set().union(*ids))
+
+
+def test_a_thread_that_was_deleted_elsewhere_begins_anew() -> None:
+    """The numbers of its items begin anew, too: what was read of the former thread is nothing of the new one."""
+    with SqliteSaver(":memory:") as saver:
+        put(saver, 0, {"kept": {"a": [1]}, "todos": [{"a": 1}]})
+        for _ in range(4):
+            read(saver)
+        saver.engine.driver.send(next(saver.engine.session.store.delete_thread("t")))  # as another process does it
+        new = {"kept": {"a": [2]}, "todos": [{"a": 2}]}
+        put(saver, 1, new)
+        for _ in range(4):
+            assert read(saver) == new
+
+
+def test_a_class_that_was_defined_anew(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(saver, 0, {"accounts": [Account("ann")]})
+    for _ in range(4):
+        assert type(read(saver)["accounts"][0]) is Account
+
+    @dataclass
+    class Again:
+        owner: str
+        tags: list[str]
+
+    Again.__qualname__ = Again.__name__ = "Account"
+    Again.__module__ = __name__
+    monkeypatch.setattr(sys.modules[__name__], "Account", Again)
+    for _ in range(4):
+        assert type(read(saver)["accounts"][0]) is Again
+
+
+def test_another_serializer_decides_for_itself(saver: SqliteSaver) -> None:
+    put(saver, 0, {"accounts": [Account("ann")], "todos": [{"a": [1]}]})
+    for _ in range(4):
+        read(saver)
+    strict = saver.with_engine(saver.engine)
+    strict.serde = KeelSerializer(types=[])
+    assert strict.engine.session.memo is saver.engine.session.memo
+    with pytest.raises(RefusedType):
+        read(strict)
+    assert read(saver) == {"accounts": [Account("ann")], "todos": [{"a": [1]}]}
