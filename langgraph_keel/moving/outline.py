@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Protocol
 
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -103,7 +104,12 @@ def read_outline(store: Source, thread_id: str, without: Collection[str]) -> Pla
     """
     graph: Graph = yield from store.read_graph(thread_id)
     there = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
-    nodes = [_digest_of_node(node, (node.address.checkpoint_ns, node.parent) in there) for node in graph.nodes]
+    # Of each entry as a store stores it today, which an older one did not: not before the entry put before it.
+    times = accumulate((node.updated_at for node in graph.nodes), max)
+    nodes = [
+        _digest_of_node(node, (node.address.checkpoint_ns, node.parent) in there, at)
+        for node, at in zip(graph.nodes, times, strict=True)
+    ]
     writes: dict[tuple[str, str], list[bytes]] = {}
     after: Writes | None = None
     while True:
@@ -135,11 +141,11 @@ def place_of(writes: Writes) -> tuple[str, str]:
     return writes.address.checkpoint_ns, str(writes.address.checkpoint_id)
 
 
-def _digest_of_node(node: Node, has_parent: bool) -> bytes:
+def _digest_of_node(node: Node, has_parent: bool, at: str) -> bytes:
     """Return what of an entry must be the same elsewhere. A parent that is gone some stores still name."""
     refs = [(name, int(ref.kind), sum(hi - lo for lo, hi in ref.runs)) for name, ref in node.refs.items()]
     address, parent = node.address, node.parent if has_parent else None
-    flags = node.is_ghost, node.is_beside and not node.is_ghost, node.updated_at
+    flags = node.is_ghost, node.is_beside and not node.is_ghost, at
     return _digest(
         address.checkpoint_ns, address.checkpoint_id, parent, node.run_id, *flags, open_frame(node.header), refs
     )
