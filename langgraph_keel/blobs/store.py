@@ -42,7 +42,7 @@ from secrets import token_bytes, token_hex
 from typing import Any
 
 from langgraph_keel.blobs.objects import CopyObjects, Fetch, Listed, ListObjects, Objects, Remove, Upload
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import OBJECTS, Cell
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import (
     BLOB,
@@ -87,7 +87,7 @@ WRITES = 500
 """Writes that are listed at once."""
 THREADS = 500
 
-_SHELF, _KEY = Shelf(None, "blobs"), "store"
+_KEY = "store"
 _STRAY = re.compile(r"\x1fobjects/([0-9a-f]{32})")
 """Names a folder of objects whose thread is gone: nobody knows its id. No thread has such a name."""
 
@@ -470,12 +470,12 @@ class BlobStore(OuterStore):
     def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
         """See `Store.list_kinds`. Without this store's own, which is never sealed: it stands below that."""
         kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
-        return [kind for kind in kinds if kind != _SHELF.kind]
+        return [kind for kind in kinds if kind != OBJECTS.kind]
 
     def _find_id(self) -> Plan[bytes | None]:
         """Return what tells this store from others in the same place; `None` if it has no objects. At most one trip."""
         if self._id is None:
-            cells = yield from self.inner.read_cells(_SHELF, [_KEY])
+            cells = yield from self.inner.read_cells(OBJECTS, [_KEY])
             self._id = _parse_id(cells[_KEY]) if _KEY in cells else None
         return self._id
 
@@ -484,7 +484,7 @@ class BlobStore(OuterStore):
         found = yield from self._find_id()
         if found is None:
             cell = Cell(token_hex(16), raw_frame(token_bytes(8)))
-            swapped = yield from self.inner.swap_cell(_SHELF, _KEY, None, cell)
+            swapped = yield from self.inner.swap_cell(OBJECTS, _KEY, None, cell)
             found = self._id = _parse_id(cell if swapped.done else swapped.cell)
         return found
 

@@ -38,6 +38,10 @@ class Shelf:
             raise InvalidInput(f"{self.kind!r} is no kind of cell: use 1 to 16 letters from a to z")
 
 
+OBJECTS = Shelf(None, "blobs")
+"""Says which objects outside of the store are its own (`blobs.store`): never sealed, and never copied to another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What a cell holds.

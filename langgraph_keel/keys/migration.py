@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import OBJECTS, Cell, Shelf
+from langgraph_keel.engine.encoding.bodies import check_present
 from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Replacement, Row, Writes
@@ -128,6 +129,7 @@ def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
     count, after = 0, None
     while True:
         page: Sequence[Writes] = yield from store.inner.list_writes(thread_id, after, WRITES)
+        check_present(each.batch.body for each in page)
         if plain := [each for each in page if _is_plain(each.batch.body)]:
             seals = yield from store.seals(thread_id)
             sealed = [replace(each, batch=seals.batch(each.batch, each.address)) for each in plain]
@@ -152,6 +154,7 @@ def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Seque
         for name, of_channel in each.rows.items()
         for row in of_channel
     }
+    check_present(row.body for row, _ in rows.values())
     plain = {place: row for place, (row, _) in rows.items() if _is_plain(row.body)}
     entries = [entry for entry in entries if _is_plain(entry.header)]
     if not plain and not entries:
@@ -199,7 +202,8 @@ def _seal_shelves(store: SealedStore, thread_id: str | None) -> Plan[int]:
     count = 0
     shelves = [Shelf(thread_id, kind) for kind in (yield from store.inner.list_kinds(thread_id))]
     for shelf in shelves:
-        if shelf not in (STORE, Shelf(thread_id, KIND)):  # those hold keys, which are wrapped
+        # Those hold keys, which are wrapped, or stand below the seals.
+        if shelf not in (STORE, OBJECTS, Shelf(thread_id, KIND)):
             count += yield from _seal_shelf(store, shelf)
     return count
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import OBJECTS, Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import ABSENT, contents_of, resolve
 from langgraph_keel.engine.plan import Plan
@@ -322,9 +322,9 @@ class SealedStore(OuterStore):
         return [replace(each, batch=seals.open_batch(each.batch, each.address)) for each in page]
 
     def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`; without those of the keys, which are not sealed, and nobody's but this store's."""
+        """See `Store.list_kinds`; without those that are not sealed, and nobody's but this store's: keys, objects."""
         kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
-        return [kind for kind in kinds if kind not in (KIND, STORE.kind)]
+        return [kind for kind in kinds if kind not in (KIND, STORE.kind, OBJECTS.kind)]
 
     # -- tenants -----------------------------------------------------------------------------------------------
 

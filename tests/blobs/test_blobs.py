@@ -625,6 +625,31 @@ def test_what_was_in_plain_text_is_sealed_in_objects_too(
         assert messages_of(saver) == put
 
 
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_a_migration_seals_nothing_whose_object_it_has_not(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any], is_away: bool, writes: bool
+) -> None:
+    path = tmp_path / "keel.db"
+    migrating = {"encryption": Keyring(LocalKey("k1", bytes(range(32))), migrate=True)}
+    with SqliteSaver(path, **blobs) as saver:
+        put = put_images(saver, 2, writes=writes)
+    if is_away:  # the place is not mounted for a while
+        objects.rename(tmp_path / "away")
+        with SqliteSaver(path, **blobs, **migrating) as saver:
+            assert [*saver.migrate_keys().failed] == ["t"]
+        shutil.rmtree(objects, ignore_errors=True)
+        (tmp_path / "away").rename(objects)
+    else:
+        with SqliteSaver(path, **migrating) as saver, pytest.raises(BlobsMissing):
+            saver.migrate_keys()
+    with SqliteSaver(path, **blobs, **migrating) as saver:
+        assert messages_of(saver) == put
+        assert saver.migrate_keys().is_done
+    with SqliteSaver(path, **blobs, encryption=KEYRING) as saver:
+        assert messages_of(saver) == put
+
+
 @pytest.mark.parametrize(
     "blobs",
     [

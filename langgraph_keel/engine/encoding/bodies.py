@@ -31,7 +31,7 @@ from __future__ import annotations
 import struct
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.resources import files
 from math import inf
 from operator import attrgetter
@@ -314,6 +314,18 @@ def refuse_absent(body: bytes) -> StoreError:
         f"a value of {absent.size:,} bytes is kept in an object outside of this store: open it with "
         "blobs='s3://...' (or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS"
     )
+
+
+def check_present(bodies: Iterable[bytes]) -> None:
+    """See that all bodies are at hand, for who stores them again.
+
+    Raises:
+        BlobsMissing: One is kept in an object, and the store was opened without these.
+        BlobLost: The object that holds one is gone.
+    """
+    for body in bodies:
+        if body.startswith(ABSENT):
+            raise refuse_absent(body)
 
 
 def stored_size(body: bytes) -> int:
