@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from langgraph_keel.display.text import count_of, format_size
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import OBJECTS, Cell, Shelf
 from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
@@ -185,7 +185,7 @@ class StoreCopy:
 
     def __init__(self, source: Session, target: Session, mode: Mode, tell: Tell) -> None:
         self._source, self._target, self._mode, self._tell = source, target, mode, tell
-        self._without = {*kinds_that_move(source, "never"), *kinds_that_move(target, "never")}
+        self._without = {OBJECTS.kind, *kinds_that_move(source, "never"), *kinds_that_move(target, "never")}
         self._needed = kinds_that_move(source, "always")
         self._thread = ThreadCopy(source.store, target.store, self._without, self._count)
         self._marks: dict[str | None, Cells[Mark]] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from langgraph_keel.engine.cells import Shelf
-from langgraph_keel.engine.encoding.bodies import array_header, contents_of, raw_frame
+from langgraph_keel.engine.encoding.bodies import array_header, check_present, contents_of, raw_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import NEW, Entry, Found, NewEntry, Node, Ref, Row, Run, Stamp, Stored, Writes
 from langgraph_keel.engine.store import Store
@@ -102,6 +102,7 @@ class ThreadCopy:
         if len(found) < len(asked):
             raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was copied")
         rows = _rows_in(found)
+        check_present(row.body for each in rows.values() for row in each)
         self.size = _next_size(len(page), rows)
         return rows
 

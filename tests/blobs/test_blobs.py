@@ -625,6 +625,41 @@ def test_what_was_in_plain_text_is_sealed_in_objects_too(
         assert messages_of(saver) == put
 
 
+@pytest.mark.parametrize("is_away", [True, False])
+@each_keyring
+def test_a_copy_to_another_store_has_no_references(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any], keyring: Keyring | None, is_away: bool
+) -> None:
+    path, options = tmp_path / "keel.db", {} if keyring is None else {"encryption": keyring}
+    with SqliteSaver(path, **blobs, **options) as saver:
+        put = put_images(saver, 2, writes=False)
+    with MemorySaver() as target:
+        if is_away:  # the place is not mounted for a while
+            objects.rename(tmp_path / "away")
+            with SqliteSaver(path, **blobs, **options) as saver:
+                assert [*saver.copy_to(target).failed] == ["t"]
+            shutil.rmtree(objects, ignore_errors=True)
+            (tmp_path / "away").rename(objects)
+        else:
+            with SqliteSaver(path, **options) as saver, pytest.raises(BlobsMissing):
+                saver.copy_to(target)
+        assert not [*target.threads()]
+        with SqliteSaver(path, **blobs, **options) as saver:
+            assert saver.copy_to(target).is_done
+        assert messages_of(target) == put
+
+
+def test_what_names_the_folder_of_objects_is_not_copied(tmp_path: Path, blobs: dict[str, Any]) -> None:
+    path = tmp_path / "keel.db"
+    with SqliteSaver(path, **blobs) as saver:
+        put_images(saver, 1)
+        saver.delete_thread("t")
+    with SqliteSaver(path) as saver, MemorySaver() as target:  # two stores of one name would sweep each other's objects
+        saver.copy_to(target)
+        store = target.engine.session.store
+        assert "blobs" not in target.engine.run(store.list_kinds(None))
+
+
 @pytest.mark.parametrize("writes", [True, False])
 @pytest.mark.parametrize("is_away", [True, False])
 def test_a_migration_seals_nothing_whose_object_it_has_not(
