@@ -400,6 +400,7 @@ class SealedStore(OuterStore):
             bodies: The records.
             accepts_plain: Whether those in plain text are taken as they are; `None` if that was not looked up yet.
         """
+        bodies = [body for body in bodies if not body.startswith(ABSENT)]  # which no key opens
         found = {key_in(body) for body in bodies}
         names = {name for name in found if name is not None}
         if accepts_plain is None:

@@ -625,6 +625,21 @@ def test_what_was_in_plain_text_is_sealed_in_objects_too(
         assert messages_of(saver) == put
 
 
+def test_sealed_writes_that_are_lost_are_named(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
+    path = tmp_path / "keel.db"
+    with SqliteSaver(path, **blobs, encryption=KEYRING) as saver, MemorySaver() as target:
+        saver.put(at("t"), checkpoint_of("1", {"a": 1}), {}, {"a": 1})
+        assert saver.get_tuple(at("t"))
+        with SqliteSaver(path, **blobs, encryption=KEYRING) as other:
+            other.put_writes(at("t", "", "1"), [("messages", [image(1)])], "task")
+        shutil.rmtree(objects)
+        with pytest.raises(BlobLost):
+            saver.get_tuple(at("t"))
+        assert "is lost: the object" in saver.copy_to(target).failed["t"]
+    with SqliteSaver(path, encryption=KEYRING) as saver, MemorySaver() as target, pytest.raises(BlobsMissing):
+        saver.copy_to(target)
+
+
 @pytest.mark.parametrize("is_away", [True, False])
 @each_keyring
 def test_a_copy_to_another_store_has_no_references(
