@@ -86,6 +86,8 @@ GRACE = 3_600_000
 WRITES = 500
 """Writes that are listed at once."""
 THREADS = 500
+_ROUNDS = 20
+"""How often a thread is read that is pruned meanwhile."""
 
 _KEY = "store"
 _STRAY = re.compile(r"\x1fobjects/([0-9a-f]{32})")
@@ -408,8 +410,24 @@ class BlobStore(OuterStore):
         return listed
 
     def _find_names(self, thread_id: str, upto: Entry | None = None) -> Plan[set[str]]:
-        """Return the names of the objects that a thread refers to, or those of its past up to an entry."""
+        """Return the names of the objects that a thread refers to, or those of its past up to an entry.
+
+        An entry that shows rows of an earlier one is asked for both. So all is read again if one was removed meanwhile,
+        or put again: what the earlier one shows would be missing.
+
+        Raises:
+            StoreBusy: That was so each time.
+        """
         graph: Graph = yield from self.inner.read_graph(thread_id)
+        for _ in range(_ROUNDS):
+            names = yield from self._find_names_in(thread_id, graph, upto)
+            read, graph = graph, (yield from self.inner.read_graph(thread_id))
+            shown = {node.stamp: node.refs for node in graph.nodes}
+            if all(shown.get(node.stamp) == node.refs for node in read.nodes):
+                return names
+        raise StoreBusy(f"thread {thread_id!r} was read {_ROUNDS} times, and checkpoints were removed each time")
+
+    def _find_names_in(self, thread_id: str, graph: Graph, upto: Entry | None) -> Plan[set[str]]:
         nodes = [*graph.nodes]
         if upto is not None:
             at = next((number for number, node in enumerate(nodes) if node.stamp == upto.stamp), -1)

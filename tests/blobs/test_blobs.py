@@ -562,6 +562,31 @@ def test_no_removal_takes_an_object_from_a_put_that_comes_in_between(
     pytest.fail("it has more requests than were looked at")
 
 
+def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes_meanwhile(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any]
+) -> None:
+    for moment in range(20):
+        database = tmp_path / f"{moment}.db"
+        with SqliteSaver(database, **blobs) as saver, SqliteSaver(database, **blobs) as other:
+            put = put_images(saver, 1, writes=False)
+            config = at("t", "", "00000001")
+            saver.put(config, checkpoint_of("2", {"messages": put}), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key, arg-type]
+            make_old(objects)
+
+            def remove(other: KeelSaver = other) -> None:
+                other.delete_for_runs(["r"])
+
+            tap = Meanwhile(moment, remove)
+            sweeping = with_tap(saver, tap)
+            sweeping.engine.run(sweeping.engine.session.store.sweep_outside("t"))
+            if not tap.happened:
+                assert moment > 3
+                return
+            with SqliteSaver(database, **blobs) as cold:
+                assert messages_of(cold) == put
+    pytest.fail("it has more requests than were looked at")
+
+
 def test_a_copy_has_all_its_objects_whatever_comes_in_between(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
