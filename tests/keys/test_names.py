@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from langgraph_keel import (
     FileSaver,
     InvalidInput,
     KeelSaver,
+    KeyMissing,
     Keyring,
     LocalKey,
     MemorySaver,
@@ -30,8 +32,11 @@ from langgraph_keel import (
     open_saver,
 )
 from langgraph_keel.engine.store import Store
+from langgraph_keel.keys.datakeys import KEY as CELL
+from langgraph_keel.keys.datakeys import STORE
 from langgraph_keel.keys.keyring import new_key
 from langgraph_keel.keys.names import NamelessStore, Names
+from langgraph_keel.keys.storekey import parse_cell
 from langgraph_keel.testing.faults import Counter, with_tap
 from langgraph_keel.testing.rig import at, checkpoint_of
 
@@ -313,6 +318,24 @@ def test_a_changed_name_is_a_named_error(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         assert {info.thread_id for info in saver.threads()} == {"t", "u"}
     assert "stands for the name of no channel" in caplog.text
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_the_key_of_names_cannot_be_taken_away(tmp_path: Path, renewed: bool) -> None:
+    """By somebody who may write to the store: who takes it as it is (`None`) would write names in the clear."""
+    path = tmp_path / "keel.db"
+    with SqliteSaver(path, encryption=HIDING) as saver:
+        put(saver)
+        if renewed:
+            saver.renew_keys()
+    with SqliteSaver(path) as plain:
+        engine = plain.engine
+        cell = engine.run(engine.session.store.read_cells(STORE, [CELL]))[CELL]
+        without = replace(parse_cell(cell), names=None).to_cell()
+        engine.run(engine.session.store.swap_cell(STORE, CELL, cell.token, without))
+    for keyring in (EITHER, OPEN):
+        with SqliteSaver(path, encryption=keyring) as saver, pytest.raises(KeyMissing):
+            put(saver, "new")
 
 
 def test_commands_need_the_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
