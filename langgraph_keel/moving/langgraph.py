@@ -36,7 +36,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.session import Hooks, Memo, Session, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists, ValueRefused
-from langgraph_keel.moving.notes import MovedThread, find_note, note
+from langgraph_keel.moving.notes import LEFT, MovedThread, find_note, note
 from langgraph_keel.moving.sources import Index, Reader, Spot, StoredCheckpoint, StoredWrite
 from langgraph_keel.moving.values import Allows
 from langgraph_keel.retention.owners import AT, COPY_TIMES
@@ -185,6 +185,10 @@ def _take_name(session: Session, staged: str, thread_id: str, index: Index) -> b
     outcome = run(session.store.copy_thread(staged, thread_id), session.driver)
     if isinstance(outcome, Occupied):
         return False
+    if run(find_note(session, thread_id), session.driver) == LEFT:
+        # It was deleted while it was read. Who deletes notes that first: one of both sees the other.
+        run(session.store.delete_thread(thread_id), session.driver)
+        return False
     finish(session, thread_id, index)
     return True
 
@@ -314,8 +318,10 @@ def _import_thread(
                 pass
         elif here:
             _replace(session, reader, thread_id, index, last, noted)
-        elif not move_thread(session, reader, thread_id, index):
-            is_late = True
+        else:
+            if known:  # deleted here, and asked for by its name
+                run(note(session, thread_id, MovedThread(is_whole=False, fingerprint="")), session.driver)
+            is_late = not move_thread(session, reader, thread_id, index)
     if is_late:  # somebody was quicker, as with `moving_from`
         report.checkpoints -= len(index.parents)
         return _import_thread(session, reader, thread_id, report, is_named=is_named)

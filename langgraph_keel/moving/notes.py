@@ -35,6 +35,10 @@ class MovedThread:
     fingerprint: str
 
 
+LEFT = MovedThread(is_whole=True, fingerprint="")
+"""Of a thread that was deleted: nothing of it moves in any more."""
+
+
 def _unpack(parts: Sequence[Any]) -> MovedThread:
     if [type(part) for part in parts] != [bool, str]:
         raise TypeError("it does not hold what it should")
@@ -61,6 +65,12 @@ def key_of(thread_id: str) -> str:
 def note(session: Session, thread_id: str, moved: MovedThread) -> Plan[None]:
     """Note that a thread was moved in. Two trips."""
     yield from Cells(session, MOVED, None).change(key_of(thread_id), lambda _: moved)
+
+
+def note_begun(session: Session, thread_id: str) -> Plan[None]:
+    """Note that a thread begins to move in, unless it was deleted a moment ago. Two trips."""
+    begun = MovedThread(is_whole=False, fingerprint="")
+    yield from Cells(session, MOVED, None).change(key_of(thread_id), lambda held: held if held == LEFT else begun)
 
 
 def find_note(session: Session, thread_id: str) -> Plan[MovedThread | None]:

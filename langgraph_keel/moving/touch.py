@@ -24,7 +24,7 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session, run
 from langgraph_keel.engine.store import Store
-from langgraph_keel.moving.notes import MovedThread, find_note, note
+from langgraph_keel.moving.notes import LEFT, find_note, note, note_begun
 
 if TYPE_CHECKING:
     from langgraph_keel.moving.sources import Source
@@ -90,8 +90,8 @@ class Mover:
                 with self.source.open(allows_of(session)) as reader, reader.moment():
                     index = reader.read_index(thread_id)
                     if index.parents:
-                        run(note(session, thread_id, MovedThread(is_whole=False, fingerprint="")), session.driver)
-                        if not move_thread(session, reader, thread_id, index):
+                        run(note_begun(session, thread_id), session.driver)
+                        if not move_thread(session, reader, thread_id, index) and not _has_left(session, thread_id):
                             finish(session, thread_id, index)
             self._remember(thread_id)
 
@@ -100,13 +100,17 @@ class Mover:
         with self._locks[hash(thread_id) % _LOCKS]:
             noted = run(find_note(self.session, thread_id), self.session.driver)
             if noted is None or not noted.is_whole:
-                run(note(self.session, thread_id, MovedThread(is_whole=True, fingerprint="")), self.session.driver)
+                run(note(self.session, thread_id, LEFT), self.session.driver)
             self._remember(thread_id)
 
     def _remember(self, thread_id: str) -> None:
         self._known[thread_id] = None
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
+
+
+def _has_left(session: Session, thread_id: str) -> bool:
+    return run(find_note(session, thread_id), session.driver) == LEFT
 
 
 class Move:

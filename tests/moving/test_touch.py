@@ -162,6 +162,33 @@ def test_what_is_deleted_does_not_come_back(old_file: OldStore, opener: Opener) 
         assert saver.import_from(old_file.url).threads == {"deleted": 2}
 
 
+@pytest.mark.parametrize("how", ["touch", "import"])
+def test_what_is_deleted_while_it_moves_in_does_not_come_back(
+    old_file: OldStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    url, name = f"sqlite:///{tmp_path}/keel.db", "chat"
+    write_scenes(old_file, name)
+    with open_saver(url, moving_from=old_file.url) as deleting, open_saver(url, moving_from=old_file.url) as saver:
+        store = saver._mover.session.store if saver._mover else None
+        copy, staged = type(store).copy_thread, []  # type: ignore[attr-defined]
+
+        def copy_late(self: Any, *args: Any) -> Any:
+            if self is store and not staged:
+                staged.append(args)
+                deleting.delete_thread(name)
+            return copy(self, *args)
+
+        monkeypatch.setattr(type(store), "copy_thread", copy_late)
+        if how == "touch":
+            assert saver.get_tuple(config_of(name)) is None
+        else:
+            assert saver.import_from(old_file.url).threads["deleted"] == 1
+        assert staged
+    with open_saver(url, moving_from=old_file.url) as saver:
+        assert saver.get_tuple(config_of(name)) is None
+        assert saver.import_from(old_file.url, [name]).threads["imported"] == 1  # asked for by its name, it does
+
+
 def test_an_erasure_says_what_it_does_not_reach(old_file: OldStore) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver(moving_from=old_file.url) as saver:
