@@ -123,6 +123,7 @@ class BlobStore(OuterStore):
         self._most = self._room = room
         self._clock = clock
         self._id: bytes | None = None
+        self._can_end = False  # a tenant's can
         self._known: OrderedDict[str, bytes] = OrderedDict()
         self._dying: dict[str, dict[RowPlace, str]] = {}
 
@@ -131,7 +132,7 @@ class BlobStore(OuterStore):
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
         """See `Store.write_entry`. One request more if something is large, before the row is written.
 
-        The first one of a saver takes one trip more, and of a store two.
+        The first one of a saver takes one trip more, as does that of a thread of a tenant, and of a store two.
         """
         if any(self._is_large(row.body) for rows in new.repacks.values() for row in rows):
             # It would be uploaded with all that is in objects by itself already, and a packed row only saves space.
@@ -139,6 +140,8 @@ class BlobStore(OuterStore):
             new = replace(new, repacks={name: tuple(rows) for name, rows in small.items() if rows})
         if not any(self._is_large(row.body) for rows in new.appends.values() for row in rows):
             return (yield from self.inner.write_entry(new))
+        if self._can_end and new.base is None and not (new.checked and new.parent):
+            self._id = None  # nothing in it says that the store was not emptied meanwhile: it would have another one
         bodies: dict[str, bytes] = {}
         store, thread_id = (yield from self._make_id()), new.address.thread_id
         appends = {
@@ -483,7 +486,9 @@ class BlobStore(OuterStore):
 
     def of_tenant(self, tenant: str) -> BlobStore:
         """See `Store.of_tenant`. What a tenant has is in a folder of its own."""
-        return BlobStore(self.inner.of_tenant(tenant), self._objects, self._limit, self._most, self._clock)
+        store = BlobStore(self.inner.of_tenant(tenant), self._objects, self._limit, self._most, self._clock)
+        store._can_end = True
+        return store
 
     def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
         """See `Store.list_kinds`. Without this store's own, which is never sealed: it stands below that."""

@@ -631,6 +631,19 @@ def test_a_process_that_stood_still_writes_its_object_again(
 # -- a migration, bad input, the directory -----------------------------------------------------------------------------
 
 
+def test_who_has_a_tenant_open_that_is_deleted_begins_a_new_folder(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any]
+) -> None:
+    path = tmp_path / "keel.db"
+    with SqliteSaver(path, **blobs) as saver, SqliteSaver(path, **blobs) as other:
+        put_images(saver.for_tenant("acme"), 1)
+        assert other.delete_tenant("acme").complete
+        put_images(saver.for_tenant("acme"), 1, "u", writes=False)
+    with SqliteSaver(path, **blobs) as saver:
+        saver.for_tenant("acme").delete_thread("u")
+        assert not objects_in(objects)
+
+
 @each_backend
 def test_what_was_in_plain_text_is_sealed_in_objects_too(
     stores: Any, backend: str, objects: Path, blobs: dict[str, Any]
