@@ -42,7 +42,7 @@ from secrets import token_bytes, token_hex
 from typing import Any
 
 from langgraph_keel.blobs.objects import CopyObjects, Fetch, Listed, ListObjects, Objects, Remove, Upload
-from langgraph_keel.engine.cells import OBJECTS, Cell
+from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY, Cell, Shelf
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import (
     BLOB,
@@ -89,7 +89,6 @@ THREADS = 500
 _ROUNDS = 20
 """How often a thread is read that is pruned meanwhile."""
 
-_KEY = "store"
 _STRAY = re.compile(r"\x1fobjects/([0-9a-f]{32})")
 """Names a folder of objects whose thread is gone: nobody knows its id. No thread has such a name."""
 
@@ -495,11 +494,15 @@ class BlobStore(OuterStore):
         kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
         return [kind for kind in kinds if kind != OBJECTS.kind]
 
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
+        """See `Store.read_cells`. Without this store's own: who finds it above has no objects at hand."""
+        return {} if shelf == OBJECTS else (yield from self.inner.read_cells(shelf, keys))
+
     def _find_id(self) -> Plan[bytes | None]:
         """Return what tells this store from others in the same place; `None` if it has no objects. At most one trip."""
         if self._id is None:
-            cells = yield from self.inner.read_cells(OBJECTS, [_KEY])
-            self._id = _parse_id(cells[_KEY]) if _KEY in cells else None
+            cells = yield from self.inner.read_cells(OBJECTS, [OBJECTS_KEY])
+            self._id = _parse_id(cells[OBJECTS_KEY]) if OBJECTS_KEY in cells else None
         return self._id
 
     def _make_id(self) -> Plan[bytes]:
@@ -507,7 +510,7 @@ class BlobStore(OuterStore):
         found = yield from self._find_id()
         if found is None:
             cell = Cell(token_hex(16), raw_frame(token_bytes(8)))
-            swapped = yield from self.inner.swap_cell(OBJECTS, _KEY, None, cell)
+            swapped = yield from self.inner.swap_cell(OBJECTS, OBJECTS_KEY, None, cell)
             found = self._id = _parse_id(cell if swapped.done else swapped.cell)
         return found
 

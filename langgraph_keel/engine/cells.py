@@ -40,6 +40,7 @@ class Shelf:
 
 OBJECTS = Shelf(None, "blobs")
 """Says which objects outside of the store are its own (`blobs.store`): never sealed, and never copied to another."""
+OBJECTS_KEY = "store"
 
 
 @dataclass(frozen=True, slots=True)

@@ -352,7 +352,7 @@ class SealedStore(OuterStore):
 
     def _read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
         cells: Mapping[str, Cell] = yield from self.inner.read_cells(shelf, keys)
-        if not cells:
+        if not cells or shelf == OBJECTS:
             return cells
         seals = yield from self.opener(shelf.thread_id, [cell.header for cell in cells.values()])
         return {key: seals.open_cell(cell, shelf, key, has_body=True) for key, cell in cells.items()}

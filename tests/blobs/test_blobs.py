@@ -191,6 +191,26 @@ def test_an_erasure_leaves_no_object(
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
+@each_keyring
+def test_an_erasure_without_the_objects_is_refused(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any], keyring: Keyring | None
+) -> None:
+    path, options = tmp_path / "keel.db", {} if keyring is None else {"encryption": keyring}
+    with SqliteSaver(path, **blobs, **options) as saver:
+        for each in (saver, saver.for_tenant("acme")):
+            config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "user_id": "ada"}}
+            each.put(config, checkpoint_of("1", {"messages": [image(1)]}), {}, {})  # type: ignore[arg-type]
+    with SqliteSaver(path, **options) as saver:
+        with pytest.raises(BlobsMissing, match="would stay"):
+            saver.erase("ada")
+        with pytest.raises(BlobsMissing, match="would stay"):
+            saver.delete_tenant("acme")
+    with SqliteSaver(path, **blobs, **options) as saver:
+        assert saver.erase("ada").threads == ("t",)
+        assert saver.delete_tenant("acme").complete
+    assert not objects_in(objects)
+
+
 def test_requests_are_counted(saver: KeelSaver, blobs: dict[str, Any]) -> None:
     counter = Counter()
     counted = with_tap(saver, counter)
