@@ -304,7 +304,11 @@ class BlobStore(OuterStore):
             dying, writes = yield from view_removed(self.inner, graph, removal, partial(_name_in, thread_id))
         yield from self.inner.remove_entries(thread_id, gone, ghosts)
         if names := [name for name in writes if name]:
-            yield from self._remove(names)
+            # A checkpoint that was put again meanwhile has kept its writes; then a sweep finds what is left of others.
+            went = {node.address for node in graph.nodes if node.stamp in gone}
+            left: Graph = yield from self.inner.read_graph(thread_id)
+            if went.isdisjoint(node.address for node in left.nodes):
+                yield from self._remove(names)
         if rows := {place: name for place, name in dying.items() if name}:
             self._dying.setdefault(thread_id, {}).update(rows)
 

@@ -57,7 +57,7 @@ class StoreCell:
     def context(self) -> bytes:
         """What the master key wraps the store's with, beside it."""
         renewed = () if self.id == FIRST else (self.id, self.is_renewing)
-        # Else whoever can write to the store would take the key of names away, and names stand in the clear from then on.
+        # Else who can write to the store would take the key of names away, and names stand in the clear from then on.
         hides = ("names",) if self.names else ()
         return place_of(self.store_id, "tenant key", self.tenant, *renewed, *hides)
 

@@ -582,6 +582,30 @@ def test_no_removal_takes_an_object_from_a_put_that_comes_in_between(
     pytest.fail("it has more requests than were looked at")
 
 
+def test_no_prune_takes_the_writes_of_a_checkpoint_that_is_put_again(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any]
+) -> None:
+    for moment in range(30):
+        database = tmp_path / f"{moment}.db"
+        with SqliteSaver(database, **blobs) as saver, SqliteSaver(database, **blobs) as other:
+            first: Any = checkpoint_of("1", {"messages": [image(1)]})
+            config = saver.put(at("t"), first, {}, {})
+            saver.put_writes(config, [("messages", image(2))], "task")
+            saver.put(config, checkpoint_of("2", {"messages": [image(3)]}), {}, {})  # type: ignore[arg-type]
+            make_old(objects)
+
+            def put_again(other: KeelSaver = other, first: Any = first) -> None:
+                other.put(at("t"), first, {}, {})
+
+            tap = Meanwhile(moment, put_again)
+            with_tap(saver, tap).prune(["t"])
+            if not tap.happened:
+                return
+            with SqliteSaver(database, **blobs) as cold:
+                assert not [each for each in cold.check() if each.kind != "harmless"]
+    pytest.fail("it has more requests than were looked at")
+
+
 def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes_meanwhile(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
