@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
+from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY
 from langgraph_keel.engine.encoding.bodies import resolve, stored_size
 from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
 from langgraph_keel.engine.hooks import Leaving
@@ -32,7 +33,7 @@ from langgraph_keel.engine.records import Entry, Found, Graph, Node, Row, Run, S
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import touches
-from langgraph_keel.errors import StoreFull
+from langgraph_keel.errors import BlobsMissing, StoreFull
 
 T = TypeVar("T")
 Choose: TypeAlias = Callable[[Sequence[NodeAndHeader]], set[Stamp]]
@@ -82,6 +83,19 @@ def in_room(session: Session, plan: Callable[[], Plan[T]]) -> Plan[T]:
         if not (yield from session.store.make_room()):
             raise
     return (yield from plan())
+
+
+def check_objects(session: Session) -> Plan[None]:
+    """See that what is kept outside of the store can be removed with the rest. One trip.
+
+    Raises:
+        BlobsMissing: The store has objects, and was opened without them.
+    """
+    if (yield from session.store.read_cells(OBJECTS, [OBJECTS_KEY])):
+        raise BlobsMissing(
+            "values of this store are kept in objects outside of it, which would stay: open it with blobs='s3://...' "
+            "(or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS"
+        )
 
 
 def survey(session: Session, thread_id: str) -> Plan[Survey]:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
-from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
+from langgraph_keel.engine.removal import check_objects
 from langgraph_keel.engine.session import EngineSaver, Session
 from langgraph_keel.engine.tenants import check_tenant
-from langgraph_keel.errors import BlobsMissing, InvalidInput, KeelError
+from langgraph_keel.errors import InvalidInput, KeelError
 
 if TYPE_CHECKING:
     from langgraph_keel.retention.check import Finding, StoreCheck
@@ -423,7 +423,7 @@ class RetentionMethods(CheckMethods):
     ) -> Plan[TenantReceipt]:
         from langgraph_keel.retention.tenants import delete_tenant
 
-        yield from _check_objects(theirs)
+        yield from check_objects(theirs)
         tell = on_progress or _ignore_progress
         return (yield from delete_tenant(self._engine.session, theirs, elsewhere, dry_run, tell))
 
@@ -511,7 +511,7 @@ class RetentionMethods(CheckMethods):
         from langgraph_keel.retention.erase import erase
         from langgraph_keel.retention.receipt import receipt_of, record_receipt
 
-        yield from _check_objects(self.engine.session)
+        yield from check_objects(self.engine.session)
         erased = yield from erase(self.engine.session, order, tell)
         elsewhere = (*elsewhere, *(yield from self._describe_backups()))
         receipt = receipt_of(erased, self.engine.session.clock().isoformat(), elsewhere)
@@ -551,19 +551,6 @@ def _compare_with(before: int | None, reclaimed: Reclaimed, also: str = "") -> R
     """Return what was given back since the store took so many bytes; `also` says what else was done."""
     note = f"{also}; {reclaimed.note}" if also else reclaimed.note
     return replace(reclaimed, before=reclaimed.before if before is None else before, note=note)
-
-
-def _check_objects(session: Session) -> Plan[None]:
-    """See that what is kept outside of the store can be removed with the rest. One trip.
-
-    Raises:
-        BlobsMissing: The store has objects, and was opened without them.
-    """
-    if (yield from session.store.read_cells(OBJECTS, [OBJECTS_KEY])):
-        raise BlobsMissing(
-            "values of this store are kept in objects outside of it, which would stay: open it with blobs='s3://...' "
-            "(or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS"
-        )
 
 
 def _check(**options: object) -> None:

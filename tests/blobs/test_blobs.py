@@ -195,7 +195,8 @@ def test_an_erasure_leaves_no_object(
 def test_an_erasure_without_the_objects_is_refused(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], keyring: Keyring | None
 ) -> None:
-    path, options = tmp_path / "keel.db", {} if keyring is None else {"encryption": keyring}
+    path = tmp_path / "keel.db"
+    options: dict[str, Any] = {} if keyring is None else {"encryption": keyring}
     with SqliteSaver(path, **blobs, **options) as saver:
         for each in (saver, saver.for_tenant("acme")):
             config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "user_id": "ada"}}
@@ -727,7 +728,8 @@ def test_sealed_writes_that_are_lost_are_named(tmp_path: Path, objects: Path, bl
 def test_a_copy_to_another_store_has_no_references(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], keyring: Keyring | None, is_away: bool
 ) -> None:
-    path, options = tmp_path / "keel.db", {} if keyring is None else {"encryption": keyring}
+    path = tmp_path / "keel.db"
+    options: dict[str, Any] = {} if keyring is None else {"encryption": keyring}
     with SqliteSaver(path, **blobs, **options) as saver:
         put = put_images(saver, 2, writes=False)
     with MemorySaver() as target:
@@ -763,7 +765,7 @@ def test_a_migration_seals_nothing_whose_object_it_has_not(
     tmp_path: Path, objects: Path, blobs: dict[str, Any], is_away: bool, writes: bool
 ) -> None:
     path = tmp_path / "keel.db"
-    migrating = {"encryption": Keyring(LocalKey("k1", bytes(range(32))), migrate=True)}
+    migrating: dict[str, Any] = {"encryption": Keyring(LocalKey("k1", bytes(range(32))), migrate=True)}
     with SqliteSaver(path, **blobs) as saver:
         put = put_images(saver, 2, writes=writes)
     if is_away:  # the place is not mounted for a while

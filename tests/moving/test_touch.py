@@ -169,8 +169,9 @@ def test_what_is_deleted_while_it_moves_in_does_not_come_back(
     url, name = f"sqlite:///{tmp_path}/keel.db", "chat"
     write_scenes(old_file, name)
     with open_saver(url, moving_from=old_file.url) as deleting, open_saver(url, moving_from=old_file.url) as saver:
-        store = saver._mover.session.store if saver._mover else None
-        copy, staged = type(store).copy_thread, []  # type: ignore[attr-defined]
+        store: Any = saver._mover and saver._mover.session.store  # private: below the store that moves threads in
+        copy = type(store).copy_thread
+        staged: list[Any] = []
 
         def copy_late(self: Any, *args: Any) -> Any:
             if self is store and not staged:
