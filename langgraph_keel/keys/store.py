@@ -164,6 +164,8 @@ class SealedStore(OuterStore):
         if stamp != known:
             return (yield from self._read_entry(address))
         found: Found | Unchanged | None = yield from self.inner.read_known(address, known)
+        if isinstance(found, Unchanged) and found.checkpoint_id not in (None, latest.checkpoint_id):
+            return (yield from self._read_entry(address))  # it was put back to an earlier time: see there
         if isinstance(found, Unchanged) and found.parent not in (None, parent):
             raise SealBroken(f"{latest}: {_OTHER}")
         if isinstance(found, Unchanged) and found.batches:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -301,6 +303,25 @@ def test_a_renewal_leaves_names_as_they_are(tmp_path: Path) -> None:
         put(saver, number=3)
         assert [len(found.checkpoint["channel_values"]["list"]) for found in saver.list(at("t"))] == [3, 2, 1]
         assert [label.name for label in saver.labels("t")] == ["name"]
+
+
+@pytest.mark.parametrize("keyring", [None, OPEN, HIDING], ids=["plain", "sealed", "hiding"])
+def test_a_store_that_is_put_back_while_it_is_open_is_read_as_it_is(tmp_path: Path, keyring: Keyring | None) -> None:
+    """SQLite counts stamps: one that was given away again is another checkpoint's."""
+    path = tmp_path / "keel.db"
+    with SqliteSaver(path, encryption=keyring) as saver, SqliteSaver(path, encryption=keyring) as other:
+        config = saver.put(at("t"), checkpoint_of("1", {"x": 1}), {}, {})  # type: ignore[arg-type]
+        with closing(sqlite3.connect(path)) as file, closing(sqlite3.connect(":memory:")) as backup:
+            file.backup(backup)
+            saver.put(config, checkpoint_of("2", {"x": 2}), {}, {})  # type: ignore[arg-type]
+            backup.backup(file)
+        config = other.put(at("t", "", "1"), checkpoint_of("3", {"x": 3}), {}, {})  # type: ignore[arg-type]
+        other.put_writes(config, [("x", 4)], "task")
+        found = saver.get_tuple(at("t"))
+        assert found
+        assert found.checkpoint["id"] == "3"
+        assert found.checkpoint["channel_values"] == {"x": 3}
+        assert found.pending_writes == [("task", "x", 4)]
 
 
 def test_a_changed_name_is_a_named_error(caplog: pytest.LogCaptureFixture) -> None:
