@@ -108,6 +108,15 @@ def test_what_is_deep_or_large_is_decoded_each_time() -> None:
     assert not check_copies([{"text": "x" * 100} for _ in range(COPIED // 100)])
 
 
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {1: [value]}, lambda value: Order(items=[], **value)])
+def test_keys_are_weighed(wrap: Any) -> None:
+    """A dict whose keys are texts of 100 KB takes memory, though its values take none."""
+    keys = {f"{nth}" + "k" * 100_000: nth for nth in range(6)}
+    assert not check_copies(wrap(keys))
+    few = KEEL.unpack(KEEL.pack(wrap(dict(list(keys.items())[:2]))))
+    assert Copies(few, COPIED).nbytes > 200_000
+
+
 class Vain(BaseModel):
     """A class with code that is never to run: not to weigh a value, nor to look at what it has."""
 

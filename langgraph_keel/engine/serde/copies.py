@@ -32,6 +32,8 @@ DEEPEST = 32
 """Levels of a value that are copied; what is deeper is decoded each time."""
 _CONTAINER, _PART = 200, 40
 """Bytes that a container takes and what makes copies of it, and for each of its parts, about."""
+_NAME = 100
+"""Bytes of memory up to which a key is taken for a name: one object, however many dicts have it."""
 
 
 class Uncopied(Exception):
@@ -80,6 +82,8 @@ class Copies:
             self._weigh(value.values())
             if not _FIXED.issuperset(map(type, value)):
                 raise Uncopied
+            # Names, which many dicts share, weigh nothing.
+            self._add(sum([nbytes for nbytes in map(getsizeof, value) if nbytes > _NAME]))
             is_flat = _FIXED.issuperset(map(type, value.values()))
             return (dict.copy, value) if is_flat else self._copy_dict(value, depth)
         if kind is list:
@@ -92,9 +96,12 @@ class Copies:
 
     def _weigh(self, parts: Collection[Any]) -> None:
         # Not what an object says of its own size: no code of a class runs.
-        self.nbytes += (
+        self._add(
             _CONTAINER + _PART * len(parts) + sum(map(getsizeof, [each for each in parts if type(each) in _FIXED]))
         )
+
+    def _add(self, nbytes: int) -> None:
+        self.nbytes += nbytes
         if self.nbytes > self._most:
             raise Uncopied
 
