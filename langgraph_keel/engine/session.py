@@ -110,6 +110,12 @@ class KnownEntry:
         """The id of the entry."""
         return self.entry.address.checkpoint_id
 
+    def drop_copies(self, most: int) -> None:
+        """Forget what copies are made of, if it would take more bytes than that: an entry is not forgotten for these."""
+        if self.weight > most and self.version is not None:
+            self.version = self.header = None
+            self.weigh()
+
     def within(self, most: int) -> KnownEntry | None:
         """Return itself, without the bodies of large rows if it would take more bytes than that.
 
@@ -168,6 +174,7 @@ class Memo:
 
     def set(self, key: tuple[str, str], base: KnownEntry) -> None:
         """Remember `base`, forgetting others if there is no room."""
+        base.drop_copies(self._most)
         kept = base.within(self._most) if self.drops else base
         with self.lock:
             if kept is None:
@@ -183,16 +190,11 @@ class Memo:
             self._remove(next(iter(self._bases)))
 
     def weigh(self, key: tuple[str, str], base: KnownEntry) -> None:
-        """Count what is known of an entry anew, if that is what is known still; forget others if there is no room.
-
-        An entry is not forgotten for its copies: then it has none.
-        """
+        """Count what is known of an entry anew, if that is what is known still; forget others if there is no room."""
         with self.lock:
             if key in self._bases and self._bases[key][0] is base:
                 base.weigh()
-                if base.weight > self._most:
-                    base.version = base.header = None
-                    base.weigh()
+                base.drop_copies(self._most)
                 self._set(key, base)
 
     def forget(self, key: tuple[str, str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,9 +20,11 @@ from serde_values import values
 from tiers import examples
 
 from langgraph_keel import KeelSerializer, RefusedType, SqliteSaver
+from langgraph_keel.engine.encoding.bodies import HUGE_ROW
 from langgraph_keel.engine.encoding.values import COPIED
 from langgraph_keel.engine.serde.copies import DEEPEST, Copies, Uncopied
 from langgraph_keel.engine.serde.unpack import set_model
+from langgraph_keel.engine.session import Memo
 from langgraph_keel.saver import KeelSaver
 
 KEEL = KeelSerializer()
@@ -205,6 +208,29 @@ def test_versions_of_a_list_share_nothing_that_can_be_changed(saver: SqliteSaver
         assert_same(got, state_of(step))
     ids = [{id(part) for part in parts_of(got)} for got in found]
     assert sum(map(len, ids)) == len(set().union(*ids))
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver, drops: bool) -> None:
+    """Where what copies are made of has no room beside the next entry, that is known without it, and all of it."""
+    todos = [{"content": [nth], "done": False} for nth in range(500)]
+    image = random.Random(1).randbytes(HUGE_ROW)
+    put(saver, 0, {"todos": todos, "image": image, "text": ""})
+    known = saver.engine.session.memo.get(("t", ""))
+    for _ in range(4):
+        read(saver)
+    assert known
+    assert known.version
+    memo = Memo(1, known.weight + 1000, drops=drops)
+    tight = saver.with_engine(replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
+    for _ in range(5):
+        read(tight)
+    put(tight, 1, {"todos": todos, "image": image, "text": LONG})
+    known = memo.get(("t", ""))
+    assert known
+    assert known.is_whole
+    for _ in range(4):
+        assert read(tight) == {"todos": todos, "image": image, "text": LONG}
 
 
 def test_a_thread_that_was_deleted_elsewhere_begins_anew() -> None:
