@@ -130,7 +130,7 @@ class Draft:
             refs[name] = known.ref
         kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
         # Of an entry that was seen to be there, numbers mean the same: of a thread that was deleted, they need not.
-        version = before.version if before and entry.base is not None else None
+        version = before.version or None if before and entry.base is not None else None
         return KnownEntry(kept, channels, versions, version)
 
 
@@ -370,7 +370,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
 def _known_header(session: Session, known: KnownEntry) -> Header:
     """Return the header of a known checkpoint, afresh."""
     entry, codec, header, version = known.entry, session.codec, known.header, known.version
-    if header and version is not None and version.codec is codec:
+    if header and version and version.codec is codec:
         return Header(*header.make())
     return unpack_header(entry.header, codec, entry.address)
 
@@ -379,7 +379,8 @@ def _known_header(session: Session, known: KnownEntry) -> Header:
 def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[str, Any]:
     """Return the values of a known checkpoint, afresh, and keep with it what more copies can be made of."""
     entry, codec, version = known.entry, session.codec, known.version
-    if version is None or not version.is_as_decoded(codec):
+    has_room = version is not False
+    if not version or not version.is_as_decoded(codec):
         version, known.header = Version(codec), None
     if version.refs is not entry.refs:
         version = version.after(entry.refs, header.inline)
@@ -389,8 +390,10 @@ def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[s
             session.memo.weigh(_key(entry.address), known)
         return version.make()
     unpacker = Unpacker(codec, session.memo.open_frame)
-    values, known.version = known_values(known.channels, version, unpacker, entry.address)
-    session.memo.weigh(_key(entry.address), known)
+    values, version = known_values(known.channels, version, unpacker, entry.address)
+    if has_room:
+        known.version = version
+        session.memo.weigh(_key(entry.address), known)
     return values
 
 

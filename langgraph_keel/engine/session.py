@@ -73,7 +73,7 @@ class KnownEntry:
         entry: The entry.
         channels: What stands in items.
         versions: The versions of its channels.
-        version: What makes copies of its values, or of those of the entry before it.
+        version: What makes copies of its values, or of those of the entry before it; `False` if that had no room.
         header: What makes copies of its header, once it was read again; `False` if it is decoded each time.
         weight: Bytes this takes in memory, about.
         is_whole: Whether it has the bodies of all rows, so that it can be read from it.
@@ -90,7 +90,7 @@ class KnownEntry:
     ) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
         self.is_whole = True
-        self.version = version
+        self.version: Version | Literal[False] | None = version
         self.header: Copies | Literal[False] | None = None
         self.weigh()
 
@@ -112,8 +112,8 @@ class KnownEntry:
 
     def drop_copies(self, most: int) -> None:
         """Forget what copies are made of, if it would take more bytes than that: an entry is not forgotten for these."""
-        if self.weight > most and self.version is not None:
-            self.version = self.header = None
+        if self.weight > most and self.version:
+            self.version, self.header = False, None
             self.weigh()
 
     def within(self, most: int) -> KnownEntry | None:

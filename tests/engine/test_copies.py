@@ -233,6 +233,26 @@ def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver, drops: bool) 
         assert read(tight) == {"todos": todos, "image": image, "text": LONG}
 
 
+def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To prepare a value takes several times as long as to decode it: not again and again, to be forgotten each time."""
+    todos = [{"content": [nth], "done": False} for nth in range(500)]
+    put(saver, 0, {"todos": todos})
+    known = saver.engine.session.memo.get(("t", ""))
+    assert known
+    memo, prepared, prepare = Memo(1, known.weight + 1000), list[Any](), Copies.__init__
+
+    def note(copies: Copies, value: Any, most: int) -> None:
+        prepared.append(value)
+        prepare(copies, value, most)
+
+    tight = saver.with_engine(replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
+    monkeypatch.setattr(Copies, "__init__", note)
+    for _ in range(12):
+        assert read(tight) == {"todos": todos}
+    assert memo.get(("t", ""))
+    assert len(prepared) == 1
+
+
 def test_a_thread_that_was_deleted_elsewhere_begins_anew() -> None:
     """The numbers of its items begin anew, too: what was read of the former thread is nothing of the new one."""
     with SqliteSaver(":memory:") as saver:

@@ -121,7 +121,7 @@ def test_what_copies_are_made_of_counts_as_memory(saver: SqliteSaver) -> None:
     small.set(("t", ""), base)
     kept = small.get(("t", ""))
     assert kept, "an entry is not forgotten for its copies"
-    assert kept.version is None
+    assert not kept.version
     assert kept.weight == before
 
 
