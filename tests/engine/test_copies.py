@@ -44,12 +44,15 @@ class Order(BaseModel):
     _seen: list[int] = PrivateAttr(default_factory=list)
 
 
+HOLDERS = ("__dict__", "__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")
+
+
 def parts_of(value: Any) -> Iterator[Any]:
     """All that stands in a value and can be changed, the value itself included."""
     if isinstance(value, (dict, list, set, tuple, frozenset)):
         inner = [*value, *value.values()] if isinstance(value, dict) else [*value]
     else:
-        inner = [part for name in ("__dict__", "__pydantic_private__") if (part := getattr(value, name, None))]
+        inner = [part for name in HOLDERS if (part := getattr(value, name, None))]
     if not isinstance(value, (tuple, frozenset, type)) and (inner or isinstance(value, (dict, list, set))):
         yield value
     for part in inner:
@@ -267,7 +270,7 @@ def test_a_thread_that_was_deleted_elsewhere_begins_anew() -> None:
 
 
 def test_a_class_that_was_defined_anew(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(saver, 0, {"accounts": [Account("ann")]})
+    put(saver, 0, {"accounts": [Account("ann")], "orders": [Order(items=[])]})
     for _ in range(4):
         assert type(read(saver)["accounts"][0]) is Account
 
