@@ -111,7 +111,7 @@ class KnownEntry:
         return self.entry.address.checkpoint_id
 
     def drop_copies(self, most: int) -> None:
-        """Forget what copies are made of, if it would take more bytes than that: an entry is not forgotten for these."""
+        """Forget what copies are made of, if it takes more bytes than that: they are no reason to forget the entry."""
         if self.weight > most and self.version:
             self.version, self.header = False, None
             self.weigh()

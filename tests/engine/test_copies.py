@@ -114,7 +114,9 @@ def test_what_is_deep_or_large_is_decoded_each_time() -> None:
     assert not check_copies([{"text": "x" * 100} for _ in range(COPIED // 100)])
 
 
-@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {1: [value]}, lambda value: Order(items=[], **value)])
+@pytest.mark.parametrize(
+    "wrap", [lambda value: value, lambda value: {1: [value]}, lambda value: Order(items=[], **value)]
+)
 def test_keys_are_weighed(wrap: Any) -> None:
     """A dict whose keys are texts of 100 KB takes memory, though its values take none."""
     keys = {f"{nth}" + "k" * 100_000: nth for nth in range(6)}
@@ -242,7 +244,7 @@ def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver, drops: bool) 
 
 
 def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To prepare a value takes several times as long as to decode it: not again and again, to be forgotten each time."""
+    """To prepare a value takes several times as long as to decode it: not again and again, to be forgotten then."""
     todos = [{"content": [nth], "done": False} for nth in range(500)]
     put(saver, 0, {"todos": todos})
     known = saver.engine.session.memo.get(("t", ""))
