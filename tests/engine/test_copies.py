@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
+from checkpoints import METADATA, checkpoint_of, config_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
@@ -218,6 +218,19 @@ def test_versions_of_a_list_share_nothing_that_can_be_changed(saver: SqliteSaver
         assert_same(got, state_of(step))
     ids = [{id(part) for part in parts_of(got)} for got in found]
     assert sum(map(len, ids)) == len(set().union(*ids))
+
+
+def test_versions_of_namespaces_have_nothing_in_common(saver: SqliteSaver) -> None:
+    """The items of each have numbers of their own, so that references of both are alike."""
+    for namespace in ("", "sub:1"):
+        for step in range(5):
+            config = config_for("t", f"{step - 1:04}" if step else None)
+            config["configurable"]["checkpoint_ns"] = namespace
+            saver.put(config, checkpoint_of(f"{step:04}", {"kept": [[namespace]]}), METADATA, {})
+    found = [*saver.list({"configurable": {"thread_id": "t"}})]
+    assert len(found) == 10
+    for each in found:
+        assert each.checkpoint["channel_values"] == {"kept": [[each.config["configurable"]["checkpoint_ns"]]]}
 
 
 @pytest.mark.parametrize("drops", [False, True])
