@@ -159,7 +159,8 @@ def saver() -> Iterator[SqliteSaver]:
 def put(saver: KeelSaver, number: int, state: dict[str, Any], thread: str = "t") -> None:
     config = config_for(thread, f"{number - 1:04}" if number else None)
     metadata: Any = {"source": "loop", "step": number, "parents": {}, "tags": ["a", {"b": 1}]}
-    saver.put(config, {**checkpoint_of(f"{number:04}", state), **versions_of(state)}, metadata, {})
+    checkpoint: Any = {**checkpoint_of(f"{number:04}", state), **versions_of(state)}
+    saver.put(config, checkpoint, metadata, {})
 
 
 def versions_of(state: dict[str, Any]) -> Any:
@@ -254,6 +255,19 @@ def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver, drops: bool) 
     assert known.is_whole
     for _ in range(4):
         assert read(tight) == {"todos": todos, "image": image, "text": LONG}
+
+
+def test_others_are_forgotten_where_copies_have_no_room() -> None:
+    most = 600_000
+    with SqliteSaver(":memory:", memo_bytes=most) as saver:
+        for nth in range(8):
+            put(saver, 0, {"todos": [{"content": [nth]} for nth in range(500)]}, f"{nth}")
+        for nth in range(8):
+            for _ in range(4):
+                read(saver, f"{nth}")
+        known = [each for nth in range(8) if (each := saver.engine.session.memo.get((f"{nth}", "")))]
+        assert known
+        assert most / 2 < sum(each.weight for each in known) <= most
 
 
 def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pytest.MonkeyPatch) -> None:
