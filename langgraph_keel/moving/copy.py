@@ -144,23 +144,25 @@ def copy_store(
     wanted: ThreadFilter,
     mode: Mode,
     tell: Tell,
+    origin: str,
 ) -> Plan[CopyReport]:
     """Copy threads, those of all tenants, too, if all are asked for of a session that is no tenant's.
 
     See `MovingMethods.copy_to`.
     """
-    report = yield from StoreCopy(source, target, mode, tell).run(thread_ids, wanted)
+    report = yield from StoreCopy(source, target, mode, tell, origin).run(thread_ids, wanted)
     is_whole = thread_ids is None and wanted.is_empty and not source.tenant and not target.tenant
     for tenant in (yield from on(SOURCE, read_tenants(source.store))) if is_whole else ():
         theirs, ours = (replace(each, store=each.store.of_tenant(tenant), tenant=tenant) for each in (source, target))
-        report = report.plus((yield from StoreCopy(theirs, ours, mode, tell).run(None, wanted)), tenant)
+        report = report.plus((yield from StoreCopy(theirs, ours, mode, tell, origin).run(None, wanted)), tenant)
     return report
 
 
 def copy_bundle(bundle: Bundle, target: Session) -> Plan[None]:
     """Copy the thread in a bundle to a store. See `MovingMethods.import_bundle`."""
     source = replace(target, store=bundle)  # type: ignore[arg-type]  # of a source, no more is asked than this has
-    report = yield from StoreCopy(source, target, "copy", lambda *_: None).run([bundle.thread_id], ThreadFilter())
+    copy = StoreCopy(source, target, "copy", lambda *_: None, only_adds=True)
+    report = yield from copy.run([bundle.thread_id], ThreadFilter())
     for why in report.exists.values():
         raise ThreadExists(why)
     for why in report.failed.values():
@@ -181,10 +183,16 @@ class StoreCopy:
         target: What the target runs on.
         mode: Whether to copy, only to look, or only to compare.
         tell: Is told how far it is.
+        origin: Where the source is: two stores may have threads of one name.
+        only_adds: Whether a copy that is there stays if it is no earlier state of what comes: who reads a file may have
+            an old one, and a source that is pruned is what it is.
     """
 
-    def __init__(self, source: Session, target: Session, mode: Mode, tell: Tell) -> None:
+    def __init__(
+        self, source: Session, target: Session, mode: Mode, tell: Tell, origin: str = "", *, only_adds: bool = False
+    ) -> None:
         self._source, self._target, self._mode, self._tell = source, target, mode, tell
+        self._origin, self._only_adds = origin, only_adds
         self._without = {OBJECTS.kind, *kinds_that_move(source, "never"), *kinds_that_move(target, "never")}
         self._needed = kinds_that_move(source, "always")
         self._thread = ThreadCopy(source.store, target.store, self._without, self._count)
@@ -358,6 +366,10 @@ class StoreCopy:
             raise ThreadExists(f"thread {thread_id!r}: the target holds another one of that name")
         if mark.digest not in ("", have.digest.hex()):
             raise ThreadExists(f"thread {thread_id!r}: in the target, somebody has gone on with it since {mark.at}")
+        if mark.source != self._origin and have.graph.nodes and not have.is_akin_to(want):
+            raise ThreadExists(f"thread {thread_id!r}: the target holds a copy of another one, of {mark.source!r}")
+        if self._only_adds and mark.digest and not have.begins(want):
+            raise ThreadExists(f"thread {thread_id!r}: the target holds a copy of a later state, or of another branch")
 
     def _follow(self, thread_id: str, have: Outline) -> Plan[bool]:
         """Delete a thread from the target that was deleted from the source while it was copied."""
@@ -382,7 +394,7 @@ class StoreCopy:
 
     def _mark(self, thread_id: str | None, digest: str) -> Plan[None]:
         cells = Cells(self._target, COPIES, thread_id)
-        yield from on(TARGET, cells.overwrite_raw(KEY, cells.cell(Mark(digest, self._now()))))
+        yield from on(TARGET, cells.overwrite_raw(KEY, cells.cell(Mark(digest, self._now(), self._origin))))
 
     # -- what threads share ------------------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from langgraph_keel.moving.langgraph import ImportReport, Progress
     from langgraph_keel.moving.notes import SourceLike
     from langgraph_keel.moving.sources import Call
-    from langgraph_keel.moving.touch import Mover
     from langgraph_keel.retention.erase import Order
     from langgraph_keel.retention.receipt import Receipt
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 class ImportMethods(RetentionMethods):
     """The methods for threads of LangGraph's own savers; those of retention are told of the store they come from."""
 
-    _mover: Mover | None = None
+    _mover: Any = None  # a `Mover`, if there is one; not named, so that hints of types need no import of it
 
     def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
         """Erase; the receipt says that the store has all of it still from which threads move in (`moving_from`)."""

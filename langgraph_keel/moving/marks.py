@@ -24,14 +24,16 @@ class Mark(NamedTuple):
     Attributes:
         digest: Of what it was when it was copied; empty while it is being copied.
         at: When that was, ISO time.
+        source: Where it was copied from, as the `repr` of a saver names it; empty if that has no name.
     """
 
     digest: str
     at: str
+    source: str = ""
 
 
 def _unpack(parts: Sequence[Any]) -> Mark:
-    if [type(part) for part in parts] != [str, str]:
+    if [type(part) for part in parts] != [str, str, str]:
         raise TypeError("it does not hold what it should")
     return Mark(*parts)
 

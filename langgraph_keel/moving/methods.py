@@ -196,4 +196,6 @@ class MovingMethods(EngineSaver):
         check_mode(mode)
         ids = None if thread_ids is None else [thread_id_of(each) for each in thread_ids]
         tell = on_progress or (lambda looked, total, nbytes: None)
-        return copy_store(self.engine.session, other.engine.session, ids, filter_of(**wanted), mode, tell)
+        return copy_store(
+            self.engine.session, other.engine.session, ids, filter_of(**wanted), mode, tell, self._place()
+        )

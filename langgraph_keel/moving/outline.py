@@ -81,6 +81,11 @@ class Outline:
         """Whether there is nothing of the thread."""
         return not (self.nodes or self.writes or self.cells)
 
+    def is_akin_to(self, other: Outline) -> bool:
+        """Return whether both have a checkpoint in common, as two states of one thread do, also after a prune."""
+        ours, theirs = ({*map(_name_node, each.graph.nodes)} for each in (self, other))
+        return not ours.isdisjoint(theirs)
+
     def begins(self, other: Outline) -> bool:
         """Return whether another one can come of this by adding to it: entries and writes, whatever of cells."""
         return [*other.nodes[: len(self.nodes)]] == [*self.nodes] and all(
@@ -134,6 +139,10 @@ def read_cells_digest(store: Source, thread_id: str | None, without: Collection[
             found.update(_digest(kind, cell[0], digest_of_cell(cell[1])))
             count += 1
     return found.digest() if count else b""
+
+
+def _name_node(node: Node) -> tuple[str, str | None, bytes]:
+    return node.address.checkpoint_ns, node.address.checkpoint_id, open_frame(node.header)
 
 
 def place_of(writes: Writes) -> tuple[str, str]:

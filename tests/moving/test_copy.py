@@ -290,6 +290,25 @@ def test_a_thread_that_the_target_has_otherwise_is_left_alone(kept: Any) -> None
     assert engine.run(engine.session.store.list_cells(Shelf("t", "later"), "", None, 9)) == []
 
 
+def test_a_copy_of_another_thread_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    """Two stores, each with a thread "main", are copied to a third one: nobody has used the first copy yet."""
+    first, second, target = (SqliteSaver(tmp_path / name) for name in ("first.db", "second.db", "target.db"))
+    with first, second, target:
+        for saver, name in ((first, "1"), (second, "2")):
+            saver.put(at("main"), checkpoint_of(name, {"text": name}), {}, {"text": name})  # type: ignore[arg-type]
+        assert first.copy_to(target).is_done
+        for mode in ("look", "copy"):
+            report = second.copy_to(target, mode=mode)  # type: ignore[arg-type]
+            assert (report.copied, [*report.exists]) == (0, ["main"])
+            assert "first.db" in report.exists["main"]
+        assert [found.checkpoint["id"] for found in target.list(at("main"))] == ["1"]
+        # What was pruned is the same thread still.
+        first.put(at("main", "", "1"), checkpoint_of("3", {"text": "3"}), {}, {"text": "3"})  # type: ignore[arg-type]
+        first.prune(["main"])
+        assert first.copy_to(target).is_done
+        assert [found.checkpoint["id"] for found in target.list(at("main"))] == ["3"]
+
+
 def test_a_copy_that_somebody_has_used_is_left_alone() -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     write_history(backend, 5)
@@ -342,7 +361,7 @@ def test_looking_and_comparing_write_nothing(kept: Any) -> None:
     report = kept.open().copy_to(target.open(), mode="look")
     assert (report.copied, report.same, report.is_done) == (4, 0, False)
     report = kept.open().copy_to(target.open(), mode="verify")
-    assert set(report.differs) == {"t", "delta", "stray", "a:b%{ü}/#1 \x1b[31m"}
+    assert set(report.differs) == {"", "t", "delta", "stray", "a:b%{ü}/#1 \x1b[31m"}  # "" is what threads share
     assert target.raw() == b""
 
 

@@ -27,8 +27,9 @@ PLACES: Mapping[str, Callable[[Path], Place]] = {
     "files": files_place,
 }
 """Per kind, a store below a directory."""
-IGNORED = (".db-shm",)
-"""Endings of files that are memory which processes share: they do not outlive them."""
+IGNORED = (".db-shm", ".db.lock")
+"""Endings of files that are memory which processes share, and do not outlive them; and of the lock, whose content
+nobody reads: it is space that is kept for a full disk."""
 ATTEMPTS = 5
 
 

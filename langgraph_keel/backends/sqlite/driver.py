@@ -688,10 +688,11 @@ class SqliteDriver:
         if type(error) not in (StoreError, CorruptStore) or self.private:
             return
         try:
-            list_due(self.path, self.migrations)
+            with named_errors(self.path):
+                list_due(self.path, self.migrations)
         except NewerFormat:
             raise
-        except (KeelError, sqlite3.Error, OSError):
+        except KeelError:
             return  # the first error says it
 
     def _goes_to_writer(self, request: Work) -> bool:

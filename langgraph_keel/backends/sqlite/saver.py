@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import MIGRATIONS, list_due, read_format, schema, script_of
-from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, LockFile, SqliteDriver, name_error, named_errors
+from langgraph_keel.backends.sqlite.driver import (
+    RESERVE,
+    AsyncSqliteDriver,
+    LockFile,
+    SqliteDriver,
+    name_error,
+    named_errors,
+)
 from langgraph_keel.backends.sqlite.entries import MAKE_ROOM, PUT_AT, TENS, Execute, Work
 from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
 from langgraph_keel.engine.serde.moved import publish
@@ -66,20 +73,23 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
 
 def _give_back(driver: SqliteDriver, *, whole: bool) -> tuple[str, int]:
     """Return what was done, and whether the write-ahead log stays, as somebody reads an old state."""
-    with _exclude_writers(driver) as connection:
-        return _rewrite(connection, driver.path, whole=whole), _ask(connection, "wal_checkpoint(TRUNCATE)")
+    with _exclude_writers(driver) as (connection, lock):
+        done = _rewrite(connection, driver.path, whole=whole), _ask(connection, "wal_checkpoint(TRUNCATE)")
+        if os.path.getsize(driver.path) < RESERVE:
+            lock.give_up_reserve()  # it is kept again once a log was written back
+        return done
 
 
 @contextmanager
-def _exclude_writers(driver: SqliteDriver) -> Iterator[Any]:
-    """Lend a connection, outside of any transaction, while nobody else writes."""
+def _exclude_writers(driver: SqliteDriver) -> Iterator[tuple[Any, LockFile]]:
+    """Lend a connection, outside of any transaction, and the lock, while nobody else writes."""
     with (
         closing(LockFile(driver.path)) as lock,
         named_errors(driver.path),
         driver.lend() as connection,
         lock.hold(driver.timeout),
     ):
-        yield connection
+        yield connection, lock
 
 
 def _do_nothing(execute: object) -> None:
