@@ -170,8 +170,14 @@ def check_values(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         may_be, is_right = _RULES.get(name, _ANYTHING)
         if not is_right(value):
-            is_url = isinstance(value, str) and "://" in value  # it may hold a password
-            raise InvalidInput(f"{name} must be {may_be}, not {'a URL' if is_url else repr(value)[:100]}")
+            raise InvalidInput(f"{name} must be {may_be}, not {_show(name, value)}")
+
+
+def _show(name: str, value: object) -> str:
+    """Return a value for an error, without a password or a key that it may be."""
+    if name == "encryption" and isinstance(value, str | bytes | bytearray):
+        return f"a {type(value).__name__}"
+    return "a URL" if isinstance(value, str) and "://" in value else repr(value)[:100]
 
 
 _Rule = tuple[str, Callable[[Any], bool]]

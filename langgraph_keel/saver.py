@@ -293,10 +293,6 @@ class KeelSaver(
             self._views[tenant] = view  # of two threads that come at once, each has one: as good as two savers
         return view
 
-    def _place(self) -> str:
-        """Return where the store is, as far as the saver knows, for `repr`; backends override it."""
-        return ""
-
     @property
     def raw(self) -> Self:
         """This saver for who looks, and need not have the program's classes: all that can be read is read.

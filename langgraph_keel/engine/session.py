@@ -502,6 +502,10 @@ class EngineSaver(BaseCheckpointSaver[Any]):
 
     _engine: Engine
 
+    def _place(self) -> str:
+        """Return where the store is, as far as the saver knows, for people; backends override it."""
+        return ""
+
     @property
     def engine(self) -> Engine:
         """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`).

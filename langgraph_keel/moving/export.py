@@ -32,7 +32,7 @@ from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
 from langgraph_keel.engine.records import Batch, Node
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Hooks, Memo, Session, engine_of, run
-from langgraph_keel.errors import InvalidInput, KeelError, NotFound, StoreError, ThreadExists
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, StoreError, ThreadExists
 from langgraph_keel.moving.connection import open_postgres, open_sqlite, place_of, postgres_errors, sqlite_errors
 from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.moving.sources import Call, Spot, call_directly
@@ -156,7 +156,7 @@ def export_threads(session: Session, call: Call, threads: Sequence[str] | None, 
         try:
             outcome = _export_thread(session, call, thread_id, report)
         except KeelError as error:
-            if isinstance(error, StoreError) and error.code not in ("corrupt_store", "seal_broken"):
+            if isinstance(error, StoreError) and not isinstance(error, CorruptStore):
                 raise
             outcome = _fail(report, thread_id, error)
         except (TypeError, ValueError, NotImplementedError) as error:  # LangGraph's serializer, of what it cannot store

@@ -33,8 +33,11 @@ class ImportMethods(RetentionMethods):
 
     def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
         """Erase; the receipt says that the store has all of it still from which threads move in (`moving_from`)."""
-        old = () if self._mover is None else (_OLD_STORE.format(self._mover.source.place),)
-        return super()._erase(order, tell, (*elsewhere, *old))
+        receipt = yield from super()._erase(order, tell, elsewhere)
+        if self._mover is None:
+            return receipt
+        # Also if nothing was found here: what has not moved in yet is there.
+        return replace(receipt, exempt=(*receipt.exempt, _OLD_STORE.format(self._mover.source.place)))
 
     def import_from(
         self,
@@ -110,7 +113,8 @@ class ImportMethods(RetentionMethods):
 
         session = self._whole_session()
         if self._mover is not None and not session.tenant:
-            return replace(self._mover.session, codec=session.codec)
+            within: Session = self._mover.session
+            return replace(within, codec=session.codec)
         return arriving(session)
 
     def _whole_session(self) -> Session:

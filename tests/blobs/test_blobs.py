@@ -328,6 +328,8 @@ def test_a_lost_object_is_named_and_all_else_reads(
         findings = [finding for finding in saver.check() if finding.kind != "harmless"]
         assert {(finding.kind, finding.thread_id) for finding in findings} == {("lost", "t")}
         assert any(victim in finding.message and "messages" in finding.path for finding in findings)
+        exported = saver.export_to(str(tmp_path / "langgraph.db"))
+        assert ([*exported.failed], exported.threads["exported"]) == (["t"], 1)
         # The thread goes on from before.
         saver.rewind(at("t", "", "00000001"))
         assert messages_of(saver) == put[:1]
@@ -615,7 +617,7 @@ def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes_m
         with SqliteSaver(database, **blobs) as saver, SqliteSaver(database, **blobs) as other:
             put = put_images(saver, 1, writes=False)
             config = at("t", "", "00000001")
-            saver.put(config, checkpoint_of("2", {"messages": put}), {"run_id": "r"}, {})  # type: ignore[typeddict-unknown-key, arg-type]
+            saver.put(config, checkpoint_of("2", {"messages": put}), {"run_id": "r"}, {})  # type: ignore[arg-type]
             make_old(objects)
 
             def remove(other: KeelSaver = other) -> None:
@@ -711,7 +713,7 @@ def test_what_was_in_plain_text_is_sealed_in_objects_too(
 def test_sealed_writes_that_are_lost_are_named(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     path = tmp_path / "keel.db"
     with SqliteSaver(path, **blobs, encryption=KEYRING) as saver, MemorySaver() as target:
-        saver.put(at("t"), checkpoint_of("1", {"a": 1}), {}, {"a": 1})
+        saver.put(at("t"), checkpoint_of("1", {"a": 1}), {}, {"a": 1})  # type: ignore[arg-type]
         assert saver.get_tuple(at("t"))
         with SqliteSaver(path, **blobs, encryption=KEYRING) as other:
             other.put_writes(at("t", "", "1"), [("messages", [image(1)])], "task")

@@ -72,6 +72,7 @@ def test_what_is_no_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch
         lambda: LocalKey("a", SHOWN),  # type: ignore[arg-type]
         lambda: LocalKey("a", b"a" * 32),
         lambda: MemorySaver(encryption=SHOWN),  # type: ignore[arg-type]
+        lambda: MemorySaver(encryption=SHOWN.encode()),  # type: ignore[arg-type]
         lambda: MemorySaver(encryption=LocalKey("a", SECRET)),  # type: ignore[arg-type]
         lambda: MemorySaver().rotate_keys(),
         lambda: MemorySaver().master_keys(),
@@ -80,7 +81,7 @@ def test_what_is_no_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch
 def test_what_cannot_be_meant_is_refused(make: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
         make()
-    assert SHOWN[:20] not in str(refused.value) or "encryption must be" in str(refused.value)
+    assert SHOWN[:20] not in str(refused.value)
 
 
 def test_no_repr_shows_a_secret() -> None:

@@ -298,7 +298,7 @@ def test_a_copy_of_another_thread_of_that_name_is_left_alone(tmp_path: Path) -> 
             saver.put(at("main"), checkpoint_of(name, {"text": name}), {}, {"text": name})  # type: ignore[arg-type]
         assert first.copy_to(target).is_done
         for mode in ("look", "copy"):
-            report = second.copy_to(target, mode=mode)  # type: ignore[arg-type]
+            report = second.copy_to(target, mode=mode)
             assert (report.copied, [*report.exists]) == (0, ["main"])
             assert "first.db" in report.exists["main"]
         assert [found.checkpoint["id"] for found in target.list(at("main"))] == ["1"]

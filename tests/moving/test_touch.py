@@ -193,6 +193,9 @@ def test_what_is_deleted_while_it_moves_in_does_not_come_back(
 def test_an_erasure_says_what_it_does_not_reach(old_file: OldStore) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver(moving_from=old_file.url) as saver:
+        receipt = saver.erase("ada")  # nothing of hers has moved in yet
+        assert receipt.threads == ()
+        assert [each for each in receipt.exempt if old_file.path in each]
         saver.get_tuple(config_of("chat"))
         receipt = saver.erase("ada")
         assert receipt.threads == ("chat",)
