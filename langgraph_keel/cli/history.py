@@ -63,7 +63,8 @@ def check_thread(saver: Any, thread: str) -> None:
 
 
 def _has_checkpoint(saver: Any, thread: str) -> bool:
-    return any(True for _ in saver.list(config_of(thread, None), limit=1))
+    # Whether its values can be read is another question: a thread that has lost one can be deleted.
+    return any(True for _ in saver.raw.list(config_of(thread, None), limit=1))
 
 
 def no_thread(saver: Any, thread: str, ns: str) -> NotFound:

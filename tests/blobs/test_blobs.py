@@ -422,6 +422,8 @@ def test_commands_find_the_objects(saver: KeelSaver, objects: Path, monkeypatch:
     assert "--import" not in shown.stderr
     found = keel_json("check", "--url", url, status=1)["findings"]
     assert {finding["kind"] for finding in found} == {"lost"}
+    keel("delete", "t", "--yes", "--url", url)  # what the finding advises
+    assert keel_json("threads", "--url", url)["threads"] == []
 
 
 @pytest.mark.parametrize("lost_reply", [False, True])
