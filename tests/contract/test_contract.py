@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from contract_brief import BriefContract
 from servers import PostgresServer, RedisServer
 from stores import MemoryUnderTest, SqliteUnderTest
 from stores_files import FilesUnderTest
@@ -36,7 +37,7 @@ class TestFiles(SaverContract):
         store.close()
 
 
-class TestSqliteInMemory(SaverContract):
+class TestSqliteInMemory(BriefContract):
     @pytest.fixture
     def backend(self) -> Iterator[SqliteUnderTest]:
         store = SqliteUnderTest(":memory:")
@@ -77,7 +78,7 @@ def redis_cluster(redis_cluster_url: str) -> Iterator[RedisUnderTest]:
         yield store
 
 
-class TestRedisCluster(SaverContract):
+class TestRedisCluster(BriefContract):
     @pytest.fixture
     def backend(self, redis_cluster: RedisUnderTest) -> RedisUnderTest:
         redis_cluster.wipe()

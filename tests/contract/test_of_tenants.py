@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract_brief import BriefContract
 from servers import PostgresServer, RedisServer
 from stores import MemoryUnderTest, SqliteUnderTest
 from stores_files import FilesUnderTest
@@ -14,7 +15,6 @@ from stores_postgres import PostgresUnderTest, postgres_store
 from stores_redis import RedisUnderTest, redis_store
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.testing import SaverContract
 
 
 class OfTenant:
@@ -38,13 +38,13 @@ class OfTenant:
         self._store.close()
 
 
-class TestMemoryOfTenant(SaverContract):
+class TestMemoryOfTenant(BriefContract):
     @pytest.fixture
     def backend(self) -> Any:
         return OfTenant(MemoryUnderTest())
 
 
-class TestSqliteOfTenant(SaverContract):
+class TestSqliteOfTenant(BriefContract):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[Any]:
         store = SqliteUnderTest(str(tmp_path / "keel.db"))
@@ -52,7 +52,7 @@ class TestSqliteOfTenant(SaverContract):
         store.close()
 
 
-class TestFilesOfTenant(SaverContract):
+class TestFilesOfTenant(BriefContract):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[Any]:
         store = FilesUnderTest(tmp_path / "files")
@@ -66,7 +66,7 @@ def redis(redis_server: RedisServer) -> Iterator[RedisUnderTest]:
         yield store
 
 
-class TestRedisOfTenant(SaverContract):
+class TestRedisOfTenant(BriefContract):
     @pytest.fixture
     def backend(self, redis: RedisUnderTest) -> Any:
         redis.wipe()
@@ -79,7 +79,7 @@ def postgres(postgres_server: PostgresServer) -> Iterator[PostgresUnderTest]:
         yield store
 
 
-class TestPostgresOfTenant(SaverContract):
+class TestPostgresOfTenant(BriefContract):
     @pytest.fixture
     def backend(self, postgres: PostgresUnderTest) -> Any:
         postgres.wipe()

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract_brief import BriefContract
 from servers import PostgresServer, RedisServer
 from stores import MemoryUnderTest, SqliteUnderTest
 from stores_postgres import PostgresUnderTest, postgres_store
 from stores_redis import RedisUnderTest, redis_store
 from stores_tiered import TieredUnderTest
 
-from langgraph_keel.testing import SaverContract
 
-
-class TieredContract(SaverContract):
+class TieredContract(BriefContract):
     """The contract, but for trips: there are two stores, and tests/backends/test_tiered.py counts those to each."""
 
     most_trips = 30

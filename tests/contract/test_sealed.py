@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract_brief import BriefContract
 from servers import PostgresServer, RedisServer
 from stores import MemoryUnderTest, SqliteUnderTest
 from stores_files import FilesUnderTest
@@ -18,7 +19,6 @@ from langgraph_keel import KeelSaver, Keyring, LocalKey
 from langgraph_keel.keys import store as sealed_store
 from langgraph_keel.keys.datakeys import KEY, STORE
 from langgraph_keel.keys.sealing import seal_frame
-from langgraph_keel.testing import SaverContract
 
 KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
 HIDING = Keyring(LocalKey("k1", bytes(range(32))), hide_names=True)
@@ -75,7 +75,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
     return found
 
 
-class SealedContract(SaverContract):
+class SealedContract(BriefContract):
     """The contract, but for trips, which are counted in tests/keys: the first of a thread and of a saver take more."""
 
     most_trips = 20

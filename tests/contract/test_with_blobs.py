@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract_brief import BriefContract
 from stores import MemoryUnderTest, SqliteUnderTest
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.blobs.store import LEAST
-from langgraph_keel.testing import SaverContract
 
 
 class WithBlobs:
@@ -37,7 +37,7 @@ class WithBlobs:
         self._store.close()
 
 
-class BlobContract(SaverContract):
+class BlobContract(BriefContract):
     """The contract, but for trips, which are counted in tests/blobs: what is large takes some more."""
 
     most_trips = 20

@@ -11,7 +11,8 @@ quick   `pytest` alone. Not: tests that are marked slow; and where parameters mu
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
         SQLite by each face with each temperature, on the others by both faces; a third of it on those that differ by
         their client only. On each backend each parameter has each of its values once.
-full    Everything, with the whole matrices and large samples.
+full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
+        the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
 
 A test that is named on the command line (`pytest file.py::test`) runs in any tier.
 """
