@@ -26,7 +26,7 @@ from langgraph_keel import CheckpointConflict, MemorySaver, NewerState, UpgradeF
 from langgraph_keel.cli import app
 from langgraph_keel.upgrades.bulk import UPGRADED, upgrade_threads
 
-THREADS = sized(14, 14, 5_000)
+THREADS = int(os.environ.get("KEEL_UPGRADE_THREADS") or sized(14, 14, 500))
 KILLS = sized(2, 2, 12)
 
 
