@@ -164,7 +164,7 @@ class KeelSaver(
             metadata as `user_id`, and `erase` finds it. A run that names nobody goes on for whom the checkpoint names
             that it continues, as far as this process remembers it (of the last 10,000 threads): name them in each run.
         memo_entries: Most (thread, namespace) pairs the memo remembers.
-        memo_bytes: Most bytes it takes, about.
+        memo_bytes: Most bytes it takes, about. A thread that takes more by itself is read again by each run.
         extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
         upgrades: What carries states of older versions of the application over to this one (`upgrade`): a list, or a
             module that has them. Each checkpoint then says which version has stored it.
@@ -253,7 +253,7 @@ class KeelSaver(
             return Session(
                 store,
                 Codec(self.serde, inf if blobs is None else blob_limit),
-                Memo(memo_entries, memo_bytes, drops=blobs is not None),
+                Memo(memo_entries, memo_bytes),
                 Hooks(hooks),
                 clock=partial(datetime.now, UTC),
                 new_token=partial(token_hex, 16),

@@ -295,13 +295,12 @@ def _recall(
     """
     try:
         reading = Reading(config_of(parent, "named"), parent)
-        found = yield from _read(session, reading, runs=session.memo.drops)
+        base = yield from _read(session, reading, runs=True)
     except (ValueRefused, CorruptStore):
         return None, {}
-    base = session.memo.get(_key(parent))
-    if base is not None or found is None or not session.hooks.revive:
+    if base is not None or reading.result is None or not session.hooks.revive:
         return base, {}
-    return None, inheritance.values_of(found.checkpoint)
+    return None, inheritance.values_of(reading.result.checkpoint)
 
 
 def _key(address: Address) -> tuple[str, str]:
@@ -317,7 +316,8 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
     if is_hidden(reading.address) and begins_run(config):
         raise _gone(reading.address)
     yield from tell(session.hooks.begin, session, reading)
-    found = yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
+    yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
+    found = reading.result
     if found is None and reading.address.checkpoint_id and begins_run(config):
         raise _gone(reading.address)
     return found
@@ -333,13 +333,17 @@ def _gone(address: Address) -> NotFound:
 
 def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTuple | None]:
     """Read one checkpoint, of which no run begins."""
-    return (yield from _read(session, Reading(config, address_of(config))))
+    reading = Reading(config, address_of(config))
+    yield from _read(session, reading)
+    return reading.result
 
 
-def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[CheckpointTuple | None]:
+def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[KnownEntry | None]:
+    """Read a checkpoint into `reading.result`, and return what is known of it: who puts the next one needs it."""
     address, key = reading.address, _key(reading.address)
     if is_hidden(address):
-        return (yield from read_hidden(session, address))
+        reading.result = yield from read_hidden(session, address)
+        return None
     base = session.memo.get(key)
     if base is not None and (address.checkpoint_id not in (None, base.checkpoint_id) or not base.is_whole):
         base = None
@@ -362,9 +366,10 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     origin: Origin = "named" if address.checkpoint_id else "head"
     reading.result = result = yield from _revive(session, found, None, origin, reading, known)
     if base is None and not reading.is_revived:
-        session.memo.set(key, _base_of(session, found, result, runs))
+        base = _base_of(session, found, result, runs)
+        session.memo.set(key, base)
     yield from tell(session.hooks.read, session, reading)
-    return reading.result
+    return base
 
 
 def _known_header(session: Session, known: KnownEntry) -> Header:

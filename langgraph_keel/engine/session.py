@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, open_frame
-from langgraph_keel.engine.encoding.values import Known, Version, without_large_rows
+from langgraph_keel.engine.encoding.values import Known, Version, without_bodies
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
@@ -117,14 +117,14 @@ class KnownEntry:
             self.weigh()
 
     def within(self, most: int) -> KnownEntry | None:
-        """Return itself, without the bodies of large rows if it would take more bytes than that.
+        """Return itself, without the bodies of its rows if it would take more bytes than that.
 
-        What is left is enough for the next put; who reads gets the rows from the store. `None` if it is not even that,
-        for nobody has looked at one of the values yet.
+        What is left is enough for the next put, which must not write again all that the thread has; who reads gets the
+        rows from the store. `None` if it is not even that, for nobody has looked at one of the values yet.
         """
         found = self
         if self.weight > most:
-            light = {name: without_large_rows(known) for name, known in self.channels.items()}
+            light = {name: without_bodies(known) for name, known in self.channels.items()}
             kept = {name: known for name, known in light.items() if known is not None}
             if len(kept) < len(light):
                 return None
@@ -145,14 +145,11 @@ class Memo:
 
     Args:
         entries: Most of them.
-        nbytes: Most bytes that they take, about.
-        drops: Whether one that takes more by itself is known without its large rows, and not forgotten: these are kept
-            outside of the store, and what is put once must not be put again with each checkpoint.
+        nbytes: Most bytes that they take, about. One that takes more by itself is known without what its rows hold.
     """
 
-    def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES, *, drops: bool = False) -> None:
+    def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
         self._entries = entries
-        self.drops = drops
         self._room = self._most = nbytes
         self._bases: OrderedDict[tuple[str, str], tuple[KnownEntry, int]] = OrderedDict()
         self._contents: OrderedDict[bytes, bytes] = OrderedDict()
@@ -162,7 +159,7 @@ class Memo:
 
     def empty(self) -> Memo:
         """Return one of the same size that knows nothing."""
-        return Memo(self._entries, self._most, drops=self.drops)
+        return Memo(self._entries, self._most)
 
     def get(self, key: tuple[str, str]) -> KnownEntry | None:
         """Return what is known of a (thread, namespace)."""
@@ -175,12 +172,12 @@ class Memo:
     def set(self, key: tuple[str, str], base: KnownEntry) -> None:
         """Remember `base`, forgetting others if there is no room."""
         base.drop_copies(self._most)
-        kept = base.within(self._most) if self.drops else base
+        kept = base.within(self._most)
         with self.lock:
-            if kept is None:
-                self._remove(key)
-            else:
+            if kept is not None:
                 self._set(key, kept)
+            elif key in self._bases and self._bases[key][0].stamp != base.stamp:
+                self._remove(key)
 
     def _set(self, key: tuple[str, str], base: KnownEntry) -> None:
         self._remove(key)

@@ -234,8 +234,7 @@ def test_versions_of_namespaces_have_nothing_in_common(saver: SqliteSaver) -> No
         assert each.checkpoint["channel_values"] == {"kept": [[each.config["configurable"]["checkpoint_ns"]]]}
 
 
-@pytest.mark.parametrize("drops", [False, True])
-def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver, drops: bool) -> None:
+def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver) -> None:
     """Where what copies are made of has no room beside the next entry, that is known without it, and all of it."""
     todos = [{"content": [nth], "done": False} for nth in range(500)]
     image = random.Random(1).randbytes(HUGE_ROW)
@@ -245,7 +244,7 @@ def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver, drops: bool) 
         read(saver)
     assert known
     assert known.version
-    memo = Memo(1, known.weight + 1000, drops=drops)
+    memo = Memo(1, known.weight + 1000)
     tight = saver.with_engine(replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
     for _ in range(5):
         read(tight)

@@ -194,6 +194,12 @@ class TinyMemo(Histories):
     memo = 1, 1000
 
 
+class LightMemo(Histories):
+    """What is known of a thread mostly has room without what its rows hold, and not with it."""
+
+    memo = 10, 3000
+
+
 class InSqlite(Histories):
     memo = 100, 1 << 20
 
@@ -245,6 +251,8 @@ TestMemory = Histories.TestCase
 TestMemory.settings = settings(COMMON, max_examples=examples(60))
 TestMemoryForgetting = TinyMemo.TestCase
 TestMemoryForgetting.settings = settings(COMMON, max_examples=examples(40))
+TestMemoryLight = LightMemo.TestCase
+TestMemoryLight.settings = settings(COMMON, max_examples=examples(40))
 TestSqlite = InSqlite.TestCase
 TestSqlite.settings = settings(COMMON, max_examples=examples(60))
 TestSqliteForgetting = InSqliteTinyMemo.TestCase

@@ -107,6 +107,29 @@ def test_an_append_stores_one_item_and_one_run(writing: Writing) -> None:
     assert writing.runs("m") == ((0, 30),)
 
 
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("memo_bytes", [0, 100_000], ids=["no memo", "a memo for what is known of it"])
+def test_a_thread_that_has_no_room_in_the_memo_stores_what_is_new(memo_bytes: int, reads: bool) -> None:
+    """It was written whole at each checkpoint, which is 400 KB here."""
+    with SqliteSaver(":memory:", memo_bytes=memo_bytes) as saver:
+        writing, chat, note = Writing(saver), messages(1000), {"pages": [text(nth) for nth in range(500)], "seen": 0}
+        values, config = {"m": chat, **({"note": note} if memo_bytes else {})}, config_for("t")
+        for number in range(80):
+            if number:
+                chat.append(message(1000 + number))
+                note["seen"] = number
+            config = saver.put(config, checkpoint_of(f"{number:08}", values), {"step": number}, {})
+            if reads:
+                saver.get_tuple(config)
+        first, *others = map(nbytes, writing.sent)
+        assert first > 200_000
+        assert sorted(others)[-4] < 30_000  # a snapshot is written again when its deltas have become many
+        assert sum(bool(new.repacks) for new in writing.sent) >= 2
+        found = saver.get_tuple(config)
+        assert found
+        assert found.checkpoint["channel_values"] == values
+
+
 def test_nothing_new_stores_nothing(writing: Writing) -> None:
     state = {"m": messages(5), "d": {str(n): text(n) for n in range(5)}, "whole": (1, 2, text(1)), "n": 1}
     writing.put(**state)

@@ -403,19 +403,20 @@ class KnownRows:
 Known: TypeAlias = KnownWhole | KnownList | KnownTree | KnownRows
 
 
-def without_large_rows(known: Known) -> Known | None:
-    """Return what is known of a value without what its large rows hold; `None` if that is all there is.
+def without_bodies(known: Known) -> Known | None:
+    """Return what is known of a value without what its rows hold; `None` if that is all there is.
 
-    These are never packed with others, so that nobody needs them for the next version. Nor is the end of a list needed
-    as it is packed: its elements have hashes, too.
+    The next version needs only those that are to be packed with what it appends. Nor is the end of a list needed as it
+    is packed: its elements have hashes, too.
     """
-    rows = [row if len(row.body) < HUGE_ROW else Row(row.lo, row.count, b"") for row in known.rows]
+    if isinstance(known, KnownRows):
+        return None if any(len(row.body) >= HUGE_ROW for row in known.rows) else known
+    loose = NOTHING if isinstance(known, KnownWhole) else known.loose
+    rows = [row if loose.lo <= row.lo < loose.hi else Row(row.lo, row.count, b"") for row in known.rows]
     weight = known.weight - weight_of(known.rows) + weight_of(rows)
     if isinstance(known, KnownList) and len(known.tail or b"") >= HUGE_ROW:
         return replace(known, rows=rows, weight=weight - len(known.tail or b""), tail=None)
-    if weight == known.weight:
-        return known
-    return None if isinstance(known, KnownRows) else replace(known, rows=rows, weight=weight)
+    return replace(known, rows=rows, weight=weight)
 
 
 def is_inline(value: Any) -> bool:
