@@ -274,7 +274,8 @@ def test_a_resumed_renewal_leaves_what_was_done(tmp_path: Path) -> None:
         with pytest.raises(Injected):
             with_tap(saver, Fault(30)).renew_keys()
         (id, *earlier) = keys_of_store(saver)
-        assert 0 < (left := saver.renew_keys().threads) < 15
+        left = saver.renew_keys().threads
+        assert 0 < left < 15
         assert [*keys_of_store(saver)] == [id, *earlier]
     third = LocalKey("third", token_bytes(32))
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(third, NEW)) as saver, pytest.raises(Injected):
@@ -285,7 +286,6 @@ def test_a_resumed_renewal_leaves_what_was_done(tmp_path: Path) -> None:
         assert saver.renew_keys() == (20, {}, "fourth")
         assert len(keys_of_store(saver)) == 4
         assert {length(saver, f"t{number}") for number in range(20)} == {1}
-    assert left
 
 
 # -- savers that are open ----------------------------------------------------------------------------------------------
