@@ -16,9 +16,11 @@ from typing import Any
 
 import nbformat
 import pytest
+import servers
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+POSTGRES = "KEEL_POSTGRES"
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 CHANGING = [
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(?=\+00:00)", "YYYY-MM-DDThh:mm:ss.ssssss"),
@@ -42,8 +44,12 @@ PATH = re.compile(r"(?<![\w.:/])/(?!messages/)(?:[\w.-]+/)+|\b[A-Z]:\\\\?\w")
 """A path from the root of somebody's disk; `/messages/3` is one in a JSON Patch."""
 
 
-def run(notebook: Any) -> None:
+def run(notebook: Any, **env: str) -> None:
     """Run a notebook in a fresh kernel, in an empty directory, with nobody's profile.
+
+    Args:
+        notebook: What to run; its outputs are replaced.
+        env: What else is in its environment.
 
     Raises:
         CellExecutionError: A cell has failed, whatever tags it has.
@@ -58,7 +64,7 @@ def run(notebook: Any) -> None:
             coalesce_streams=True,
             record_timing=False,
             resources={"metadata": {"path": directory}},
-        ).execute(env={**os.environ, **own, "PATH": path, "LANGSMITH_TRACING": "false"})
+        ).execute(env={**os.environ, **own, "PATH": path, "LANGSMITH_TRACING": "false", **env})
 
 
 def read(path: Path) -> Any:
@@ -122,9 +128,9 @@ def lines(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs_and_shows_what_was_saved(path: Path) -> None:
+def test_it_runs_and_shows_what_was_saved(path: Path, request: pytest.FixtureRequest) -> None:
     saved, notebook = read(path), read(path)
-    run(notebook)
+    run(notebook, **({POSTGRES: request.getfixturevalue("postgres_url")} if POSTGRES in path.read_text() else {}))
     assert shown(saved) == shown(notebook)
 
 
@@ -163,7 +169,8 @@ def save() -> None:
     """Run all notebooks, and save what they show where that is something else, but for times, ids and sizes."""
     for path in NOTEBOOKS:
         saved, notebook = read(path), read(path)
-        run(notebook)
+        with servers.postgres(own=True) as server:
+            run(notebook, **{POSTGRES: server.url})
         if shown(notebook) != shown(saved):
             notebook.metadata = saved.metadata  # as it was: the kernel notes the version of Python
             nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
