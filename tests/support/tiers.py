@@ -62,6 +62,8 @@ WITH_BLOBS = "TestBlobsMemory"
 """With objects; what they hold, each backend is tested with by itself (tests/blobs)."""
 OF_TENANT = "TestSqliteOfTenant"
 """A tenant where all share tables; the other backends are for a full run."""
+LONGEST = 3600
+"""Seconds that a large sample may take."""
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
@@ -198,6 +200,10 @@ class Tiers:
         """Deselect what is not of this tier, unless somebody has named it."""
         if any("::" in argument for argument in config.args):
             return
+        if TIER == "full":  # 300 damages of a store took more than the ten minutes of other tiers, among other work
+            for item in items:
+                if not item.get_closest_marker("timeout"):
+                    item.add_marker(pytest.mark.timeout(LONGEST))
         taken, others = [], []
         for item, tier in zip(items, tiers_of(items), strict=True):
             if TIERS.index(tier) <= TIERS.index(TIER):
