@@ -51,6 +51,20 @@ TargetKeys = Annotated[
     str | None, typer.Option("--target-keys", metavar="FILE", help="The key file of the target, or `none`.")
 ]
 
+SourceBlobs = Annotated[
+    str | None,
+    typer.Option(
+        "--source-blobs",
+        metavar="PLACE",
+        help="Where the source has values in objects (s3://bucket/prefix, file:DIRECTORY), or `none`. "
+        "Default: KEEL_BLOBS, for both stores.",
+    ),
+]
+TargetBlobs = Annotated[
+    str | None,
+    typer.Option("--target-blobs", metavar="PLACE", help="Where the target is to have large values, or `none`."),
+]
+
 
 def copy(
     source: From,
@@ -66,6 +80,8 @@ def copy(
     verify: Verify = False,
     source_keys: SourceKeys = None,
     target_keys: TargetKeys = None,
+    source_blobs: SourceBlobs = None,
+    target_blobs: TargetBlobs = None,
     json: AsJson = False,
 ) -> None:
     """Copy threads from one store to another, of any backend, and compare all that was copied. Nothing is deleted.
@@ -91,8 +107,8 @@ def copy(
     }
     what = "Copying" if mode == "copy" else "Comparing"
     with (
-        open_to_read(source, keys=_keyring(source_keys)) as theirs,
-        _open_target(target, mode, _keyring(target_keys)) as ours,
+        open_to_read(source, **_options(source_keys, source_blobs)) as theirs,
+        _open_target(target, mode, _options(target_keys, target_blobs)) as ours,
         bar(what, quiet=json, speed=True) as tell,
     ):
         report = theirs.copy_to(ours, threads or None, mode=mode, on_progress=tell, **wanted)
@@ -105,9 +121,9 @@ def copy(
 
 
 @contextmanager
-def _open_target(url: str, mode: str, keys: Mapping[str, Any] | None) -> Iterator[Any]:
+def _open_target(url: str, mode: str, options: Mapping[str, Any]) -> Iterator[Any]:
     if mode == "copy":
-        with open_store(url, keys=keys) as saver:
+        with open_store(url, **options) as saver:
             yield saver
         return
     try:
@@ -115,15 +131,18 @@ def _open_target(url: str, mode: str, keys: Mapping[str, Any] | None) -> Iterato
     except NotFound:
         yield open_saver("memory:")  # nothing is there yet
         return
-    with open_to_read(url, keys=keys) as saver:
+    with open_to_read(url, **options) as saver:
         yield saver
 
 
-def _keyring(path: str | None) -> Mapping[str, Any] | None:
-    """Return the option that an option for keys stands for; `None` where the environment says it."""
-    if path is None:
-        return None
-    return {} if path == "none" else {"encryption": Keyring.from_file(path, hide_names=None)}
+def _options(keys: str | None, blobs: str | None) -> Mapping[str, Any]:
+    """Return what is said of one of the stores; the environment says the rest."""
+    options: dict[str, Any] = {}
+    if keys is not None:
+        options["encryption"] = None if keys == "none" else Keyring.from_file(keys, hide_names=None)
+    if blobs is not None:
+        options["blobs"] = None if blobs == "none" else blobs
+    return options
 
 
 def _show(report: Any) -> None:

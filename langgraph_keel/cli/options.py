@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -118,30 +118,30 @@ def moment_since(text: str, option: str = "--since") -> datetime:
 
 
 @contextmanager
-def open_store(
-    url: str, *, migrate: bool = False, keys: Mapping[str, Any] | None = None, **options: Any
-) -> Iterator[Any]:
+def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[Any]:
     """Open a store, or what the tenant that `keel --tenant` names has in it.
 
     With the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one; with `migrate`, one
-    that reads what stands there in plain text; and with the objects in the place that `KEEL_BLOBS` names. With `keys`,
-    the option that they are, or none, whatever stands there.
+    that reads what stands there in plain text; and with the objects in the place that `KEEL_BLOBS` names. An option
+    `encryption` or `blobs` stands for what the environment says, `None` too.
     """
-    if blobs := os.environ.get("KEEL_BLOBS"):
+    if "blobs" not in options and (blobs := os.environ.get("KEEL_BLOBS")):
         options["blobs"] = blobs
-    if keys is not None:
-        options |= keys
-    elif path := os.environ.get("KEEL_KEYS_FILE"):
-        options["encryption"] = Keyring.from_file(path, migrate=migrate, hide_names=None)
-    elif os.environ.get("KEEL_KEYS"):
-        options["encryption"] = Keyring.from_env(migrate=migrate, hide_names=None)
+    if "encryption" not in options and (keyring := _read_keyring(migrate)):
+        options["encryption"] = keyring
     tenant = TENANT.get()
     with open_saver(url, **options) as saver:
         yield saver if tenant is None else saver.for_tenant(tenant)
 
 
+def _read_keyring(migrate: bool) -> Keyring | None:
+    if path := os.environ.get("KEEL_KEYS_FILE"):
+        return Keyring.from_file(path, migrate=migrate, hide_names=None)
+    return Keyring.from_env(migrate=migrate, hide_names=None) if os.environ.get("KEEL_KEYS") else None
+
+
 @contextmanager
-def open_to_read(url: str, imports: list[str] | None = None, *, keys: Mapping[str, Any] | None = None) -> Iterator[Any]:
+def open_to_read(url: str, imports: list[str] | None = None, **options: Any) -> Iterator[Any]:
     """Open the store at `url` for reading only; values of the classes of these modules may be read.
 
     An error about something missing names the store. Placeholders stand for values of other classes: whoever runs a
@@ -149,7 +149,7 @@ def open_to_read(url: str, imports: list[str] | None = None, *, keys: Mapping[st
     """
     types = [cls for module in imports or () for cls in import_classes(module, "--import")]
     try:
-        with _name_store(url), open_store(url, read_only=True, keys=keys, types=types or None) as saver:
+        with _name_store(url), open_store(url, read_only=True, types=types or None, **options) as saver:
             yield saver.raw
     except RefusedType as error:
         raise advise_import(error) from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blob_threads import messages_of, objects_in, put_images
 from golden import loaded
 from typer.testing import CliRunner
 
@@ -74,6 +75,27 @@ def test_each_store_with_keys_of_its_own(urls: tuple[str, str], tmp_path: Path) 
     assert "encrypted" in keel("copy", urls[1], plain).stderr
     done = keel("copy", urls[1], plain, "--source-keys", keys, "--target-keys", "none")
     assert "2 threads copied" in done.stdout
+
+
+def test_each_store_with_objects_of_its_own(
+    urls: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    with SqliteSaver(urls[0].removeprefix("sqlite:///"), blobs=f"file:{old}") as saver:
+        put = put_images(saver, 2)
+    third = f"sqlite:///{tmp_path / 'third.db'}"
+    assert "--source-blobs" in " ".join(keel("copy", *urls).stderr.split())
+    done = keel("copy", *urls, "--source-blobs", f"file:{old}", "--target-blobs", f"file:{new}")
+    assert "3 threads copied" in done.stdout
+    assert len(objects_in(new)) == len(objects_in(old)) == 4
+    monkeypatch.setenv("KEEL_BLOBS", f"file:{old}")
+    assert keel("copy", urls[1], third).exit_code == 1  # it is another place
+    assert keel("copy", urls[1], third, "--source-blobs", f"file:{new}", "--target-blobs", "none").exit_code == 0
+    assert len(objects_in(old)) == 4
+    assert keel("copy", *urls, "--verify", "--target-blobs", f"file:{new}").exit_code == 0
+    with SqliteSaver(tmp_path / "third.db") as saver:
+        assert messages_of(saver) == put
+    assert keel("copy", *urls, "--source-blobs", "nowhere").exit_code == 2
 
 
 def test_a_bundle(urls: tuple[str, str], tmp_path: Path) -> None:

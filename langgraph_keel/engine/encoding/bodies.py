@@ -312,7 +312,8 @@ def refuse_absent(body: bytes) -> StoreError:
         return BlobLost(absent.reason)
     return BlobsMissing(
         f"a value of {absent.size:,} bytes is kept in an object outside of this store: open it with "
-        "blobs='s3://...' (or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS"
+        "blobs='s3://...' (or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS (or say --source-blobs to "
+        "`keel copy`)"
     )
 
 
