@@ -614,10 +614,11 @@ class KeelSaver(
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive.
 
-        Five round trips, one more for each prune, two more for each megabyte of the archive, or part of one.
+        Six round trips, one more for each prune, two more for each megabyte of the archive, or part of one.
 
         Raises:
             ThreadExists: The target holds checkpoints or writes already.
+            BlobsMissing: Values of the store are kept in objects outside of it, and this saver has no `blobs=`.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
         self.engine.run(copy_thread(self.engine.session, source, target))

@@ -18,7 +18,17 @@ import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import from_url
 
-from langgraph_keel.blobs.objects import CopyObjects, Fetch, Listed, ListObjects, ObjectRequest, Remove, Upload
+from langgraph_keel.blobs.objects import (
+    CopyObjects,
+    Fetch,
+    Listed,
+    ListObjects,
+    MakeFolder,
+    ObjectRequest,
+    Remove,
+    RemoveFolder,
+    Upload,
+)
 from langgraph_keel.errors import AccessDenied, InvalidInput, StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -109,6 +119,8 @@ class BucketObjects:
             case ListObjects(folder):
                 found = await obstore.list(self._store, folder).collect_async()
                 return [Listed(each["path"], int(each["last_modified"].timestamp() * 1000)) for each in found]
+            case MakeFolder() | RemoveFolder():
+                pass
 
     async def _put(self, named: tuple[str, bytes]) -> None:
         # In one piece: parts of an upload that was cut off would stay in the bucket, and no listing shows them.

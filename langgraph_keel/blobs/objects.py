@@ -19,6 +19,20 @@ class ObjectRequest:
 
 
 @record
+class MakeFolder(ObjectRequest):
+    """Make the folder of a store that has no objects yet. In a bucket there is nothing to be made."""
+
+    folder: str
+
+
+@record
+class RemoveFolder(ObjectRequest):
+    """Remove the folder of a store that has no objects any more; no error if it is gone, or if there are some."""
+
+    folder: str
+
+
+@record
 class Upload(ObjectRequest):
     """Write objects, durably. None of them is there in part; of several, some may be there if it fails."""
 
@@ -81,7 +95,8 @@ class Objects(Protocol):
         """Carry out a request, blocking.
 
         Raises:
-            StoreUnavailable: The place cannot be reached, or there is none.
+            StoreUnavailable: The place cannot be reached, there is none, or it is another one: a directory that has no
+                folder of the store, which was made by `MakeFolder`.
             AccessDenied: It lets nobody in who comes so.
             StoreFull: There is no space left.
             StoreError: It fails.

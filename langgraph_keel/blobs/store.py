@@ -24,6 +24,13 @@ an object ever refers to it, and one that nothing has referred to since it was w
 without a race. What a row has referred to that was removed is deleted at once: no put can come back to it, as rows
 that no entry shows are never shown again. It costs that what is put twice is kept twice, as it is within a database.
 
+*A copy* is what writes again: its objects have the names that they have in the source, under another folder, which a
+thread may have had that is being deleted, or that was. So whoever removes what a copy may need says so first, by an
+object beside them that is there until the others are gone (`_Mark`). A copy looks for that after its rows are there:
+if there is one, the copy is taken back and refused; if there is none, then all has gone that will, and it sees what is
+missing. A prune says nothing of it. It could only harm a thread that was deleted and copied anew between two of its
+requests.
+
 *The clock* by which an hour is over is this machine's, and an object's time is the place's. Buckets refuse requests
 that are signed more than 15 minutes away from their own time, and a directory is on this machine, or has one that
 mounts it.
@@ -36,12 +43,23 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from secrets import token_bytes, token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
-from langgraph_keel.blobs.objects import CopyObjects, Fetch, Listed, ListObjects, Objects, Remove, Upload
+from langgraph_keel.blobs.objects import (
+    CopyObjects,
+    Fetch,
+    Listed,
+    ListObjects,
+    MakeFolder,
+    Objects,
+    Remove,
+    RemoveFolder,
+    Upload,
+)
 from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY, Cell, Shelf
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import (
@@ -62,6 +80,7 @@ from langgraph_keel.engine.records import (
     Found,
     Graph,
     NewEntry,
+    Occupied,
     Outcome,
     Query,
     Replacement,
@@ -75,7 +94,7 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.engine.removal import Removal, RowPlace, view_removed
 from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.engine.thread import touches
-from langgraph_keel.errors import CorruptStore, StoreBusy
+from langgraph_keel.errors import CorruptStore, StoreBusy, StoreFull
 
 LIMIT = 1 << 16
 """Bytes above which a body is kept in an object, unless a program says otherwise."""
@@ -89,8 +108,23 @@ THREADS = 500
 _ROUNDS = 20
 """How often a thread is read that is pruned meanwhile."""
 
+_REMOVING = "removing-"
+"""How the names of objects begin that are no values, but marks."""
+
 _STRAY = re.compile(r"\x1fobjects/([0-9a-f]{32})")
 """Names a folder of objects whose thread is gone: nobody knows its id. No thread has such a name."""
+
+
+class _Mark(NamedTuple):
+    """Says in a folder that objects are being removed there that a copy may write again.
+
+    Attributes:
+        name: The object that says so. One that a process left that died counts for an hour, and is swept.
+        written_at: When it was written, in milliseconds since 1970.
+    """
+
+    name: str
+    written_at: int
 
 
 def _milliseconds() -> int:
@@ -328,14 +362,33 @@ class BlobStore(OuterStore):
                 self._room += len(body)
         yield Remove(names)
 
+    def _mark(self, folder: str) -> Plan[_Mark]:
+        mark = _Mark(f"{folder}/{_REMOVING}{token_hex(8)}", self._clock())
+        with suppress(StoreFull):  # there is no space even for that, and what is removed makes some
+            yield Upload({mark.name: b""})
+        return mark
+
+    def _remove_marked(self, mark: _Mark, names: Collection[str]) -> Plan[None]:
+        """Delete objects, and then the mark. If this process stood still meanwhile, a later sweep does it."""
+        if names and self._clock() - mark.written_at < GRACE // 2:
+            yield from self._remove(names)
+        yield Remove([mark.name])
+
     def sweep_outside(self, thread_id: str) -> Plan[None]:
         """Delete objects of a thread that nothing refers to, an hour after they were written.
 
         One request; if there are some so old, all rows and writes of the thread are read, but not what is in objects.
+        Four more to delete some.
         """
         old = self._old((yield from self._list(thread_id)))
         if old and (left := old - (yield from self._find_names(thread_id))):
-            yield from self._remove(left)
+            yield from self._sweep(left)
+
+    def _sweep(self, left: Collection[str]) -> Plan[None]:
+        """Delete old objects of one folder that nothing refers to, but for those that a copy has written anew."""
+        folder = _folder_in(left)
+        mark = yield from self._mark(folder)
+        yield from self._remove_marked(mark, self._old((yield ListObjects(folder))).intersection(left))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
         """See `Store.delete_thread`. Objects that it referred to go after it, and what is left of puts that failed.
@@ -346,14 +399,15 @@ class BlobStore(OuterStore):
         if stray := _STRAY.fullmatch(thread_id):
             store = yield from self._find_id()
             if left := self._old((yield ListObjects(f"{store.hex()}/{stray[1]}")) if store else ()):
-                yield from self._remove(left)
+                yield from self._sweep(left)
             return True
         listed = {each.name for each in (yield from self._list(thread_id))}
         names: Collection[str] = (yield from self._find_names(thread_id)) if listed else ()
+        mark = (yield from self._mark(_folder_in(listed))) if names else None
         is_deleted: bool = yield from self.inner.delete_thread(thread_id, last)
         self._dying.pop(thread_id, None)
-        if is_deleted and names:
-            yield from self._remove(names)
+        if mark is not None:
+            yield from self._remove_marked(mark, names if is_deleted else ())
         if is_deleted and listed:
             yield from self.sweep_outside(thread_id)
         return is_deleted
@@ -399,8 +453,9 @@ class BlobStore(OuterStore):
             if listed:
                 yield from self._remove([each.name for each in listed])
         deleted: int = yield from self.inner.delete_all(limit)
-        if not deleted:
+        if not deleted and store is not None:
             self._id = None
+            yield RemoveFolder(store.hex())
         return deleted
 
     def _old(self, listed: Iterable[Listed]) -> set[str]:
@@ -461,10 +516,13 @@ class BlobStore(OuterStore):
         A request for the copies; and of both threads, all rows and writes are read, but not what is in objects.
 
         Raises:
-            StoreBusy: The source was pruned so that the copy does not have all of its objects: it was deleted again.
+            StoreBusy: The source was pruned so that the copy does not have all of its objects, or those of a thread
+                that was there before are still being removed: the copy was deleted again.
         """
-        if (yield from self._find_id()) is None or (yield from self._is_occupied(target)):
+        if (yield from self._find_id()) is None:
             return (yield from self.inner.copy_thread(source, target, upto))
+        if (yield from self._is_occupied(target)):
+            return Occupied()
         if names := (yield from self._find_names(source, upto)):
             yield CopyObjects({name: _moved(name, source, target) for name in names})
         outcome: CopyOutcome = yield from self.inner.copy_thread(source, target, upto)
@@ -472,7 +530,14 @@ class BlobStore(OuterStore):
         if not isinstance(outcome, Copied):
             return outcome
         needed = yield from self._find_names(target)
-        there = {each.name for each in (yield from self._list(target))}
+        listed = yield from self._list(target)
+        there = {each.name for each in listed}
+        if needed and any(_REMOVING in name for name in there - self._old(listed)):
+            yield from self.delete_thread(target)
+            raise StoreBusy(
+                f"thread {target!r}: objects of the thread that was there before are still being removed: copy "
+                f"{source!r} again in a while, or to another thread id"
+            )
         if missing := needed - there:
             lost: Collection[str] = yield CopyObjects({_moved(name, target, source): name for name in missing})
             if lost and not set(lost) <= (yield from self._find_names(source)):
@@ -481,7 +546,7 @@ class BlobStore(OuterStore):
         return outcome
 
     def _is_occupied(self, thread_id: str) -> Plan[bool]:
-        """Return whether a thread holds anything, so that a copy to it will be refused."""
+        """Return whether a thread holds anything, so that nothing can be copied to it."""
         entries: Sequence[Entry] = yield from self.inner.scan(Query(thread_id, limit=1))
         return bool(entries) or bool((yield from self.inner.list_writes(thread_id, None, 1)))
 
@@ -510,10 +575,11 @@ class BlobStore(OuterStore):
         return self._id
 
     def _make_id(self) -> Plan[bytes]:
-        """As `_find_id`; if there is none, it is made. One trip more then."""
+        """As `_find_id`; if there is none, it is made. One trip more then, and a request."""
         found = yield from self._find_id()
         if found is None:
             cell = Cell(token_hex(16), raw_frame(token_bytes(8)))
+            yield MakeFolder(_parse_id(cell).hex())  # first: who finds the cell and no folder is at another place
             swapped = yield from self.inner.swap_cell(OBJECTS, OBJECTS_KEY, None, cell)
             found = self._id = _parse_id(cell if swapped.done else swapped.cell)
         return found
@@ -533,6 +599,11 @@ def _parse_id(cell: Cell | None) -> bytes:
 
 def _folder_of(thread_id: str) -> str:
     return hashlib.sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _folder_in(names: Collection[str]) -> str:
+    """Return the folder that objects of one thread are in."""
+    return next(iter(names)).rpartition("/")[0]
 
 
 def _name_of(absent: Absent, thread_id: str) -> str:

@@ -90,7 +90,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     record,
 )
-from langgraph_keel.engine.removal import in_room
+from langgraph_keel.engine.removal import check_objects, in_room
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.serde.copies import Copies, Uncopied
 from langgraph_keel.engine.serde.serializer import Codec
@@ -675,9 +675,13 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
     """Copy a thread to a new one, and then what features have beside it; see `KeelSaver.copy_thread`.
 
     In that order, for only then is the target known to be new. A copy that is cut off in between knows less.
+
+    Raises:
+        BlobsMissing: The store has objects, and was opened without them.
     """
     if source == target:
         raise InvalidInput(f"cannot copy thread {source!r} to itself")
+    yield from check_objects(session, f"a copy of thread {source!r} would not have")
     if isinstance((yield from session.store.copy_thread(source, target)), Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first")
     yield from tell(session.hooks.after_copy, session, Copy(source, target))

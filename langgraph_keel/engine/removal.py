@@ -85,16 +85,23 @@ def in_room(session: Session, plan: Callable[[], Plan[T]]) -> Plan[T]:
     return (yield from plan())
 
 
-def check_objects(session: Session) -> Plan[None]:
-    """See that what is kept outside of the store can be removed with the rest. One trip.
+def check_objects(session: Session, why: str) -> Plan[None]:
+    """See that what is kept outside of the store can be removed, or copied, with the rest.
+
+    One trip; none where it can.
+
+    Args:
+        session: What it runs on.
+        why: What would become of it: the end of "values are kept outside of it, which ...".
 
     Raises:
         BlobsMissing: The store has objects, and was opened without them.
     """
     if (yield from session.store.read_cells(OBJECTS, [OBJECTS_KEY])):
         raise BlobsMissing(
-            "values of this store are kept in objects outside of it, which would stay: open it with blobs='s3://...' "
-            "(or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS"
+            f"values of this store are kept in objects outside of it, which {why}: open it with blobs='s3://...' "
+            "(or 'file:...'), as it was written; for `keel`, set KEEL_BLOBS (or say --source-blobs to "
+            "`keel copy`)"
         )
 
 

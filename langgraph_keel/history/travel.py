@@ -19,7 +19,7 @@ from langgraph_keel.engine.hooks import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stamp, Stored
-from langgraph_keel.engine.removal import live_runs
+from langgraph_keel.engine.removal import check_objects, live_runs
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
@@ -113,7 +113,7 @@ def _put_branch(session: Session, entry: Entry) -> Plan[tuple[Address, Header]]:
 def fork(session: Session, address: Address, target: str) -> Plan[Address]:
     """Make a thread of what another one was when a checkpoint was put; return the address of its latest.
 
-    Eight trips; nine where the threads may be on different servers; two more if steps after the checkpoint had
+    Nine trips; ten where the threads may be on different servers; two more if steps after the checkpoint had
     overtaken it (`durability="async"`), which are left out; one for each prune that has carried records of calls, and
     for each owner that one has noted; two for an archive, and some more than one for each of its cells. Rows are
     copied: the work grows with the history up to the checkpoint, not with what follows. A crash in between leaves a
@@ -131,6 +131,7 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
         NotFound: There is no such checkpoint, or it, or the new thread, was deleted meanwhile.
         ThreadExists: The new thread holds something already.
         InvalidInput: The checkpoint belongs to a subgraph.
+        BlobsMissing: The store has objects, and was opened without them.
     """
     _check_root(address)
     entry = yield from _read_entry(session, address)
@@ -138,6 +139,7 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
     origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
     header.metadata[FORKED_FROM] = origin
     body = pack_header(header, session.codec, entry.address)
+    yield from check_objects(session, f"a fork of thread {address.thread_id!r} would not have")
     outcome = yield from session.store.copy_thread(address.thread_id, target, replace(entry, header=body))
     if isinstance(outcome, Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")

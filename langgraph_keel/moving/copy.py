@@ -372,12 +372,15 @@ class StoreCopy:
             raise ThreadExists(f"thread {thread_id!r}: the target holds a copy of a later state, or of another branch")
 
     def _follow(self, thread_id: str, have: Outline) -> Plan[bool]:
-        """Delete a thread from the target that was deleted from the source while it was copied."""
+        """Delete a thread from the target that was deleted from the source while it was copied.
+
+        Not every name that a source tells is of a thread (`Store.list_strays`): of some there is never a copy.
+        """
         if not have.is_empty and (yield from self._read_mark(thread_id)) is not None:
             yield from self._check_free(thread_id, have, have)
             yield from on(TARGET, self._target.store.delete_thread(thread_id))
+            self._gone[thread_id] = None
         self._done[thread_id] = "gone"
-        self._gone[thread_id] = None
         return True
 
     def _find_gone(self, names: Collection[str]) -> Plan[None]:

@@ -423,7 +423,7 @@ class RetentionMethods(CheckMethods):
     ) -> Plan[TenantReceipt]:
         from langgraph_keel.retention.tenants import delete_tenant
 
-        yield from check_objects(theirs)
+        yield from check_objects(theirs, "would stay")
         tell = on_progress or _ignore_progress
         return (yield from delete_tenant(self._engine.session, theirs, elsewhere, dry_run, tell))
 
@@ -511,7 +511,7 @@ class RetentionMethods(CheckMethods):
         from langgraph_keel.retention.erase import erase
         from langgraph_keel.retention.receipt import receipt_of, record_receipt
 
-        yield from check_objects(self.engine.session)
+        yield from check_objects(self.engine.session, "would stay")
         erased = yield from erase(self.engine.session, order, tell)
         elsewhere = (*elsewhere, *(yield from self._describe_backups()))
         receipt = receipt_of(erased, self.engine.session.clock().isoformat(), elsewhere)

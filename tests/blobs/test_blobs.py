@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from blob_threads import (
     backend_of,
     bodies_of,
     image,
+    lose_objects,
     messages_of,
     moved_bodies,
     objects_in,
@@ -47,6 +48,7 @@ from langgraph_keel import (
     SqliteSaver,
     StoreBusy,
     StoreError,
+    StoreUnavailable,
     Unread,
 )
 from langgraph_keel.blobs.store import GRACE, LEAST
@@ -164,6 +166,7 @@ def test_tenants_have_folders_of_their_own(stores: Any, backend: str, objects: P
         receipt = saver.delete_tenant("other")
         assert receipt.complete
         assert any("directory of objects" in sentence for sentence in receipt.exempt)
+        assert len([*objects.iterdir()]) == 2
         assert len(objects_in(objects)) == 4
         assert messages_of(saver) == put[0]
 
@@ -216,7 +219,7 @@ def test_requests_are_counted(saver: KeelSaver, blobs: dict[str, Any]) -> None:
     counter = Counter()
     counted = with_tap(saver, counter)
     put_images(counted, 1, writes=False)
-    assert counter.taken() == 4  # the database, twice for the name of the store's folder; the object; the row
+    assert counter.taken() == 5  # the database, twice for the name of the store's folder; that; the object; the row
     put = put_images(counted, 2, "u", writes=False)
     assert counter.taken() == 4  # each the object and the row
     counted.put(at("small"), checkpoint_of("1", {"messages": ["small"]}), {}, {})  # type: ignore[arg-type]
@@ -269,7 +272,7 @@ def test_small_items_do_not_share_a_row_with_a_large_one(
     """Else a lost object would take them with it, and whoever wants one of them would fetch it."""
     values = {"messages": ["first", "second", image(0), "third", image(1)]}
     saver.put(at(), checkpoint_of("1", values), {}, {})  # type: ignore[arg-type]
-    shutil.rmtree(objects)
+    lose_objects(objects)
     with another(saver, **blobs) as cold:
         shown = messages_of(cold.raw)
     assert [each for each in shown if not isinstance(each, Unread)] == ["first", "second", "third"]
@@ -350,7 +353,7 @@ def _holds(saver: KeelSaver, name: str, number: int) -> bool:
 
 def test_lost_writes_are_named_and_shown(saver: KeelSaver, objects: Path, blobs: dict[str, Any]) -> None:
     put_images(saver, 1)
-    shutil.rmtree(objects)
+    lose_objects(objects)
     with another(saver, **blobs) as cold:
         with pytest.raises(BlobLost, match=r"'t'.*00000001"):
             cold.get_tuple(at())
@@ -384,7 +387,7 @@ def test_a_value_with_edits_is_a_placeholder_if_a_part_is_lost(
         found = cold.get_tuple(at())
         assert found
         assert found.checkpoint["channel_values"] == values
-    shutil.rmtree(objects)
+    lose_objects(objects)
     with another(saver, **blobs) as cold:
         found = cold.raw.get_tuple(at())
         assert found
@@ -416,7 +419,7 @@ def test_commands_find_the_objects(saver: KeelSaver, objects: Path, monkeypatch:
     monkeypatch.setenv("KEEL_BLOBS", f"file:{objects}")
     assert "image_url" in keel("show", "t", "--url", url).output
     assert keel_json("check", "--url", url)["findings"] == []
-    shutil.rmtree(objects)
+    lose_objects(objects)
     shown = keel("show", "t", "--json", "--url", url)
     assert "is gone" in json.dumps(json.loads(shown.stdout))
     assert "--import" not in shown.stderr
@@ -465,6 +468,61 @@ def test_a_put_that_is_refused_leaves_no_object(saver: KeelSaver, objects: Path)
         else:
             saver.put(late.config, checkpoint, {}, {})  # type: ignore[arg-type]
     assert len(objects_in(objects)) == 2
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["directory", "mount point"])
+def test_a_directory_that_is_not_mounted_has_lost_nothing(
+    saver: KeelSaver, objects: Path, blobs: dict[str, Any], is_there: bool
+) -> None:
+    """It is missing, or what it is mounted on is there, and empty."""
+    put = put_images(saver, 2)
+    saver.prune(["t"])
+    away = objects.rename(objects.with_name("away"))
+    if is_there:
+        objects.mkdir()
+    config = at("t", "", "00000002")
+    checkpoint: Any = checkpoint_of("3", {"messages": [image(7)]})
+    with another(saver, **blobs) as cold:
+        verbs: dict[str, Callable[[], object]] = {
+            "get": lambda: cold.get_tuple(at()),
+            "aget": lambda: asyncio.run(cold.aget_tuple(at())),
+            "raw": lambda: cold.raw.get_tuple(at()),
+            "put": lambda: cold.put(config, checkpoint, {}, {}),
+            "put_writes": lambda: cold.put_writes(config, [("messages", image(7))], "task"),
+            "prune": lambda: cold.prune(["t"], strategy="delete"),
+            "delete": lambda: cold.delete_thread("t"),
+            "copy": lambda: cold.copy_thread("t", "u"),
+            "reclaim": lambda: cold.reclaim(full=True, strays=True),
+            "check": lambda: [*cold.check()],
+        }
+        for call in verbs.values():
+            with pytest.raises(StoreUnavailable, match=rf"file:{objects}: .* is not there, .* mounted"):
+                call()
+        cold.put(at("small"), checkpoint_of("1", {"messages": ["small"]}), {}, {})  # type: ignore[arg-type]
+        assert messages_of(cold, "small") == ["small"]
+    assert [*objects.parent.glob("objects/*")] == []
+    assert objects.is_dir() == is_there
+    shutil.rmtree(objects, ignore_errors=True)
+    away.rename(objects)
+    with another(saver, **blobs) as cold:
+        assert messages_of(cold) == put
+        cold.delete_thread("t")
+        assert objects_in(objects) == []
+        put_images(cold, 1)  # the folder of the store is still there
+
+
+def test_a_directory_that_is_made_anew_has_lost_them(saver: KeelSaver, objects: Path, blobs: dict[str, Any]) -> None:
+    """As the error says."""
+    put_images(saver, 1)
+    (store,) = objects.iterdir()
+    shutil.rmtree(objects)
+    store.mkdir(parents=True)
+    with another(saver, **blobs) as cold:
+        with pytest.raises(BlobLost, match="is gone"):
+            cold.get_tuple(at())
+        cold.delete_thread("t")
+        put = put_images(cold, 1)
+        assert messages_of(cold) == put
 
 
 # -- what is left over, and who removes it -----------------------------------------------------------------------------
@@ -670,7 +728,7 @@ def test_a_process_that_stood_still_writes_its_object_again(
 
     def sleep() -> None:
         now[0] += GRACE
-        shutil.rmtree(objects)
+        lose_objects(objects)
 
     put = put_images(with_tap(saver, Meanwhile(3, sleep)), 1, writes=False)
     with another(saver, blobs=f"file:{objects}") as cold:
@@ -719,7 +777,7 @@ def test_sealed_writes_that_are_lost_are_named(tmp_path: Path, objects: Path, bl
         assert saver.get_tuple(at("t"))
         with SqliteSaver(path, **blobs, encryption=KEYRING) as other:
             other.put_writes(at("t", "", "1"), [("messages", [image(1)])], "task")
-        shutil.rmtree(objects)
+        lose_objects(objects)
         with pytest.raises(BlobLost):
             saver.get_tuple(at("t"))
         assert "is lost: the object" in saver.copy_to(target).failed["t"]
@@ -739,9 +797,8 @@ def test_a_copy_to_another_store_has_no_references(
     with MemorySaver() as target:
         if is_away:  # the place is not mounted for a while
             objects.rename(tmp_path / "away")
-            with SqliteSaver(path, **blobs, **options) as saver:
-                assert [*saver.copy_to(target).failed] == ["t"]
-            shutil.rmtree(objects, ignore_errors=True)
+            with SqliteSaver(path, **blobs, **options) as saver, pytest.raises(StoreUnavailable, match="mounted"):
+                saver.copy_to(target)
             (tmp_path / "away").rename(objects)
         else:
             with SqliteSaver(path, **options) as saver, pytest.raises(BlobsMissing):
@@ -774,9 +831,8 @@ def test_a_migration_seals_nothing_whose_object_it_has_not(
         put = put_images(saver, 2, writes=writes)
     if is_away:  # the place is not mounted for a while
         objects.rename(tmp_path / "away")
-        with SqliteSaver(path, **blobs, **migrating) as saver:
-            assert [*saver.migrate_keys().failed] == ["t"]
-        shutil.rmtree(objects, ignore_errors=True)
+        with SqliteSaver(path, **blobs, **migrating) as saver, pytest.raises(StoreUnavailable, match="mounted"):
+            saver.migrate_keys()
         (tmp_path / "away").rename(objects)
     else:
         with SqliteSaver(path, **migrating) as saver, pytest.raises(BlobsMissing):
@@ -846,4 +902,8 @@ def test_objects_are_on_the_disk_before_their_row_is(tmp_path: Path, objects: Pa
     assert any("fsync" in line and "objects" in line for line in lines[:renamed])
     after = [line for line in lines[renamed:] if "sync(" in line]
     until = next(number for number, line in enumerate(after) if "keel.db-wal" in line)
-    assert len({line for line in after[:until] if "objects" in line}) >= 3  # the folder of the thread, and those above
+    synced = {
+        line.partition("<")[2].partition(">")[0] for line in [*lines[:renamed], *after[:until]] if "sync(" in line
+    }
+    name, _ = objects_in(objects)
+    assert {str(folder) for folder in (objects / name).parents if folder.is_relative_to(objects.parent)} <= synced

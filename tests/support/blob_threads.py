@@ -55,6 +55,12 @@ def objects_in(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
+def lose_objects(directory: Path) -> None:
+    """Delete all files below a directory, which stays, as do the folders of stores."""
+    for name in objects_in(directory):
+        (directory / name).unlink()
+
+
 def backend_of(saver: KeelSaver) -> Any:
     """The store of the backend, below all that stands around it."""
     store = saver.engine.session.store

@@ -1,0 +1,306 @@
+"""Copies of threads with objects: whole, or refused by name, whoever removes something beside them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blob_threads import image, messages_of, objects_in, put_images
+from savers import each_backend
+
+from langgraph_keel import (
+    BlobsMissing,
+    KeelSaver,
+    Keyring,
+    LocalKey,
+    MemorySaver,
+    SqliteSaver,
+    StoreBusy,
+    TieredSaver,
+)
+from langgraph_keel.blobs.objects import CopyObjects
+from langgraph_keel.blobs.store import GRACE, LEAST
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.testing.faults import Tap, with_tap
+from langgraph_keel.testing.rig import at, checkpoint_of
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+@pytest.fixture
+def blobs(objects: Path) -> dict[str, Any]:
+    return {"blobs": f"file:{objects}"}
+
+
+def lost_in(saver: KeelSaver) -> list[str]:
+    """What a check of all values finds."""
+    return [finding.message for finding in saver.check() if finding.kind != "harmless"]
+
+
+# -- without blobs= ----------------------------------------------------------------------------------------------------
+
+
+@each_backend
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_a_copy_by_a_saver_without_the_objects_is_refused(
+    stores: Any, backend: str, objects: Path, blobs: dict[str, Any], tenant: str | None
+) -> None:
+    def of(saver: KeelSaver) -> KeelSaver:
+        return saver if tenant is None else saver.for_tenant(tenant)
+
+    store = stores[backend]
+    store.wipe()
+    with store.open(**blobs) as saver:
+        put = put_images(of(saver), 2)
+    names = objects_in(objects)
+    with store.open() as saver:
+        for change in (
+            lambda: of(saver).copy_thread("t", "u"),
+            lambda: of(saver).fork(at("t", "", "00000001"), "u"),
+            lambda: of(saver).fork(at("t"), "u"),
+        ):
+            with pytest.raises(BlobsMissing, match=r"of thread 't' would not have: open it with blobs="):
+                change()
+        assert not of(saver).raw.get_tuple(at("u"))
+    with store.open(**blobs) as saver:
+        assert objects_in(objects) == names
+        of(saver).copy_thread("t", "u")
+        of(saver).delete_thread("t")
+        assert messages_of(of(saver), "u") == put
+
+
+# -- beside removals ---------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """A plan that is carried out some requests at a time."""
+
+    def __init__(self, saver: KeelSaver, plan: Plan[Any]) -> None:
+        self._driver, self._plan = saver.engine.driver, plan
+        self._request: Any = next(plan)
+        self.is_over = False
+
+    def go(self, requests: int | None = None) -> None:
+        """Carry out so many, or all."""
+        for _ in count() if requests is None else range(requests):
+            if self.is_over:
+                return
+            try:
+                reply = self._driver.send(self._request)
+                self._request = self._plan.send(reply)
+            except (StopIteration, StoreBusy):
+                self.is_over = True
+
+
+@pytest.fixture
+def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
+    """Plans that remove objects of a thread `u`, which is a copy of `t`, or of which one has left objects."""
+
+    def delete(saver: KeelSaver) -> Plan[Any]:
+        saver.copy_thread("t", "u")
+        return saver.engine.session.store.delete_thread("u")
+
+    def leave_objects(saver: KeelSaver) -> str:
+        """Return the folder in which a copy has left some that was cut off before it had rows, an hour ago."""
+        store = saver.engine.session.store
+        plan = store.copy_thread("t", "u")
+        reply = None
+        while not isinstance(request := plan.send(reply), CopyObjects):
+            reply = saver.engine.driver.send(request)
+        saver.engine.driver.send(request)
+        for name in set(request.names.values()):
+            os.unlink(objects / name)  # it is the same file as that of the source
+            (objects / name).write_bytes(b"cut off")
+            os.utime(objects / name, (0, 0))
+        (name, *_) = request.names.values()
+        return name.split("/")[1]
+
+    def sweep(saver: KeelSaver) -> Plan[Any]:
+        leave_objects(saver)
+        return saver.engine.session.store.sweep_outside("u")
+
+    def remove_strays(saver: KeelSaver) -> Plan[Any]:
+        return saver.engine.session.store.delete_thread(f"\x1fobjects/{leave_objects(saver)}")
+
+    return {"delete": delete, "sweep": sweep, "strays": remove_strays}
+
+
+@pytest.mark.parametrize("removal", ["delete", "sweep", "strays"])
+def test_a_copy_loses_nothing_to_a_removal_beside_it(
+    blobs: dict[str, Any], removals: dict[str, Any], removal: str
+) -> None:
+    """Some requests of the removal, some of the copy, some of the removal, and the rest of both: every such order."""
+    most, is_over = 0, False
+    for before in count():
+        for between in count():
+            for then in count():
+                with MemorySaver(**blobs, blob_limit=LEAST) as saver:
+                    saver.put(at("t"), checkpoint_of("1", {"messages": [image(1, 2000)]}), {}, {"messages": "1"})  # type: ignore[arg-type]
+                    put = messages_of(saver)
+                    removing = Steps(saver, removals[removal](saver))
+                    copying = Steps(saver, saver.engine.session.store.copy_thread("t", "u"))
+                    removing.go(before)
+                    is_over = removing.is_over
+                    copying.go(between)
+                    is_copied = copying.is_over
+                    removing.go(then)
+                    is_last = removing.is_over
+                    copying.go()
+                    removing.go()
+                    assert lost_in(saver) == [], (before, between, then)
+                    assert messages_of(saver) == put
+                    assert messages_of(saver, "u") in (None, put)
+                    if is_over:
+                        assert messages_of(saver, "u") == put
+                if is_last:
+                    break
+            most = max(most, between)
+            if is_copied:
+                break
+        if is_over:
+            break
+    assert before > 3
+    assert most > 6
+
+
+def make_marks_old(objects: Path) -> None:
+    """See that what says that objects are being removed was written an hour ago."""
+    for path in objects.glob("*/*/removing-*"):
+        os.utime(path, (0, 0))
+
+
+def test_a_copy_that_is_refused_is_taken_back_and_made_later(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any]
+) -> None:
+    """A process died while it deleted the thread that was there before: that counts for an hour."""
+    with SqliteSaver(tmp_path / "keel.db", **blobs) as saver:
+        put = put_images(saver, 2)
+        saver.copy_thread("t", "u")
+        plan: Any = saver.engine.session.store.delete_thread("u")
+        reply = None
+        while saver.get_tuple(at("u")):
+            reply = saver.engine.driver.send(plan.send(reply))
+        with pytest.raises(StoreBusy, match=r"thread 'u': .* still being removed: copy 't' again"):
+            saver.copy_thread("t", "u")
+        assert saver.get_tuple(at("u")) is None
+        make_marks_old(objects)
+        saver.copy_thread("t", "u")
+        assert messages_of(saver, "u") == put
+        saver.delete_thread("u")
+        saver.delete_thread("t")
+        assert objects_in(objects) == []
+
+
+def test_a_delete_that_stood_still_takes_nothing(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on after an hour, when what it has said to copies does not count any more."""
+    path = tmp_path / "keel.db"
+    with SqliteSaver(path, **blobs) as saver, SqliteSaver(path, **blobs) as other:
+        put = put_images(saver, 1, writes=False)
+        saver.copy_thread("t", "u")
+        now = [int(time.time() * 1000)]
+        monkeypatch.setattr(saver.engine.session.store, "_clock", lambda: now[0])
+
+        class Sleep(Tap):
+            def replied(self, request: Any, reply: Any) -> None:
+                if other.get_tuple(at("u")) is None:
+                    now[0] += GRACE
+                    make_marks_old(objects)
+                    other.copy_thread("t", "u")
+
+        with_tap(saver, Sleep()).delete_thread("u")
+    with SqliteSaver(path, **blobs) as saver:
+        assert messages_of(saver, "u") == put
+
+
+# -- with other features -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hidden() -> Keyring:
+    return Keyring(LocalKey("k1", bytes(range(32))), hide_names=True)
+
+
+def test_a_copy_of_a_store_that_hides_names(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any], hidden: Keyring
+) -> None:
+    with SqliteSaver(tmp_path / "keel.db", **blobs, encryption=hidden) as saver, MemorySaver() as target:
+        put = put_images(saver, 2)
+        saver.copy_thread("t", "u")
+        saver.fork(at("t", "", "00000001"), "v")
+        assert saver.copy_to(target).is_done
+        saver.prune(["t"])
+        saver.delete_thread("t")
+        for each in (saver, target):
+            assert messages_of(each, "u") == put
+            assert messages_of(each, "v") == put[:1]
+        assert not lost_in(saver)
+        saver.delete_thread("u")
+        saver.delete_thread("v")
+        assert objects_in(objects) == []
+    with SqliteSaver(tmp_path / "keel.db", encryption=hidden) as saver, pytest.raises(BlobsMissing):
+        saver.copy_thread("t", "u")
+
+
+def test_tiers_share_references_to_objects(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
+    hot, cold = MemorySaver(), SqliteSaver(tmp_path / "cold.db")
+    with TieredSaver(hot=hot, cold=cold, **blobs) as saver:
+        put = put_images(saver, 2)
+        saver.copy_thread("t", "u")
+        saver.fork(at("t", "", "00000001"), "v")
+        saver.prune(["t"])
+        assert [messages_of(saver, name) for name in "tuv"] == [put, put, put[:1]]
+        saver.delete_thread("t")
+        assert [messages_of(saver, name) for name in "tuv"] == [None, put, put[:1]]
+    with SqliteSaver(tmp_path / "cold.db", **blobs) as saver:
+        assert messages_of(saver, "u") == put
+        assert not lost_in(saver)
+        saver.delete_thread("u")
+        saver.delete_thread("v")
+    assert objects_in(objects) == []
+
+
+def test_what_moves_in_goes_to_objects(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
+    from langgraph.checkpoint.sqlite import SqliteSaver as OldSaver
+
+    old = tmp_path / "old.db"
+    with OldSaver.from_conn_string(str(old)) as saver:
+        for thread in ("t", "other"):
+            checkpoint: Any = {**checkpoint_of("1", {"messages": [image(1)]}), "channel_versions": {"messages": 1}}
+            config = saver.put(at(thread), checkpoint, {}, {"messages": 1})
+            saver.put_writes(config, [("messages", [image(2)])], "task")
+    with SqliteSaver(tmp_path / "new.db", **blobs, moving_from=str(old)) as saver:
+        assert messages_of(saver) == [image(1)]
+        assert len(objects_in(objects)) == 2
+        saver.copy_thread("other", "copy")
+        saver.delete_thread("other")
+        assert messages_of(saver, "copy") == [image(1)]
+        assert not lost_in(saver)
+        saver.delete_thread("copy")
+        saver.delete_thread("t")
+        assert saver.get_tuple(at()) is None
+        assert objects_in(objects) == []
+
+
+def test_a_copy_to_another_store_names_no_folder_of_objects_as_a_thread(
+    tmp_path: Path, objects: Path, blobs: dict[str, Any]
+) -> None:
+    with SqliteSaver(tmp_path / "keel.db", **blobs) as saver, MemorySaver() as target:
+        put_images(saver, 1)
+        name = objects_in(objects)[0]
+        saver.put(at("u"), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]
+        (objects / name.split("/")[0] / ("0" * 32)).mkdir()
+        (objects / name.split("/")[0] / ("0" * 32) / "left-over").write_bytes(b"")
+        report = saver.copy_to(target)
+        assert (report.copied, report.gone, report.is_done) == (2, [], True)
+        saver.delete_thread("u")
+        assert saver.copy_to(target).gone == ["u"]
