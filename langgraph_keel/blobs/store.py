@@ -519,15 +519,14 @@ class BlobStore(OuterStore):
             StoreBusy: The source was pruned so that the copy does not have all of its objects, or those of a thread
                 that was there before are still being removed: the copy was deleted again.
         """
-        if (yield from self._find_id()) is None:
-            return (yield from self.inner.copy_thread(source, target, upto))
-        if (yield from self._is_occupied(target)):
-            return Occupied()
-        if names := (yield from self._find_names(source, upto)):
-            yield CopyObjects({name: _moved(name, source, target) for name in names})
+        if (yield from self._find_id()) is not None:
+            if (yield from self._is_occupied(target)):
+                return Occupied()
+            if names := (yield from self._find_names(source, upto)):
+                yield CopyObjects({name: _moved(name, source, target) for name in names})
         outcome: CopyOutcome = yield from self.inner.copy_thread(source, target, upto)
         # Not taken away again if it is refused: somebody who has copied the same meanwhile refers to the same names.
-        if not isinstance(outcome, Copied):
+        if not isinstance(outcome, Copied) or (yield from self._find_id()) is None:
             return outcome
         needed = yield from self._find_names(target)
         listed = yield from self._list(target)

@@ -26,7 +26,7 @@ from langgraph_keel import (
 from langgraph_keel.blobs.objects import CopyObjects
 from langgraph_keel.blobs.store import GRACE, LEAST
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.testing.faults import Tap, with_tap
+from langgraph_keel.testing.faults import Meanwhile, Tap, with_tap
 from langgraph_keel.testing.rig import at, checkpoint_of
 
 
@@ -169,6 +169,24 @@ def test_a_copy_loses_nothing_to_a_removal_beside_it(
             break
     assert before > 3
     assert most > 6
+
+
+def test_a_copy_has_the_first_object_of_a_store_whatever_comes_in_between(
+    tmp_path: Path, blobs: dict[str, Any]
+) -> None:
+    for moment in count():
+        path = tmp_path / f"{moment}.db"
+        with SqliteSaver(path, **blobs) as saver, SqliteSaver(path, **blobs) as other:
+            config = saver.put(at("t"), checkpoint_of("1", {"messages": []}), {}, {})  # type: ignore[arg-type]
+            checkpoint: Any = checkpoint_of("2", {"messages": [image(1)]})
+            tap = Meanwhile(moment, lambda: other.put(config, checkpoint, {}, {}))  # noqa: B023
+            with_tap(saver, tap).copy_thread("t", "u")
+        if not tap.happened:
+            assert moment > 2
+            return
+        with SqliteSaver(path, **blobs) as saver:
+            saver.delete_thread("t")
+            assert messages_of(saver, "u") in ([], [image(1)])
 
 
 def make_marks_old(objects: Path) -> None:
