@@ -24,7 +24,6 @@ from langgraph_keel.blobs.objects import (
     MakeFolder,
     ObjectRequest,
     Remove,
-    RemoveFolder,
     Upload,
 )
 from langgraph_keel.errors import AccessDenied, InvalidInput, StoreBusy, StoreError, StoreFull, StoreUnavailable
@@ -62,9 +61,6 @@ class DirectoryObjects:
             match request:
                 case MakeFolder(folder):
                     self._make_folder(self._root / folder)
-                case RemoveFolder(folder):
-                    with suppress(OSError):
-                        (self._root / folder).rmdir()
                 case Upload(bodies):
                     return self._upload(bodies)
                 case Fetch(sizes):

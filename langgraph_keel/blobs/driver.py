@@ -26,7 +26,6 @@ from langgraph_keel.blobs.objects import (
     MakeFolder,
     ObjectRequest,
     Remove,
-    RemoveFolder,
     Upload,
 )
 from langgraph_keel.errors import AccessDenied, InvalidInput, StoreError, StoreUnavailable
@@ -119,7 +118,7 @@ class BucketObjects:
             case ListObjects(folder):
                 found = await obstore.list(self._store, folder).collect_async()
                 return [Listed(each["path"], int(each["last_modified"].timestamp() * 1000)) for each in found]
-            case MakeFolder() | RemoveFolder():
+            case MakeFolder():
                 pass
 
     async def _put(self, named: tuple[str, bytes]) -> None:

@@ -26,13 +26,6 @@ class MakeFolder(ObjectRequest):
 
 
 @record
-class RemoveFolder(ObjectRequest):
-    """Remove the folder of a store that has no objects any more; no error if it is gone, or if there are some."""
-
-    folder: str
-
-
-@record
 class Upload(ObjectRequest):
     """Write objects, durably. None of them is there in part; of several, some may be there if it fails."""
 

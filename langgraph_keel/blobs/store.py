@@ -57,7 +57,6 @@ from langgraph_keel.blobs.objects import (
     MakeFolder,
     Objects,
     Remove,
-    RemoveFolder,
     Upload,
 )
 from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY, Cell, Shelf
@@ -453,9 +452,8 @@ class BlobStore(OuterStore):
             if listed:
                 yield from self._remove([each.name for each in listed])
         deleted: int = yield from self.inner.delete_all(limit)
-        if not deleted and store is not None:
+        if not deleted:
             self._id = None
-            yield RemoveFolder(store.hex())
         return deleted
 
     def _old(self, listed: Iterable[Listed]) -> set[str]:
