@@ -10,7 +10,7 @@ serialized before the first `await`, so a node that mutates its state afterwards
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 Q = TypeVar("Q")
@@ -40,3 +40,19 @@ class AsyncDriver(Protocol[Q_contra, R_co]):
     async def send(self, request: Q_contra) -> R_co:
         """Execute `request` atomically and return its reply."""
         ...
+
+
+def map_requests(plan: Plan[T], change: Callable[[Any], Any]) -> Plan[T]:
+    """Carry out a plan, each request of which is changed on its way to the driver."""
+    try:
+        request = next(plan)
+        while True:
+            try:
+                reply = yield change(request)
+            except BaseException as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value

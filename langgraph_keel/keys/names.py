@@ -41,7 +41,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     Writes,
 )
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.errors import SealBroken
 
 T = TypeVar("T")
@@ -186,8 +186,8 @@ class _Veil:
         return [(self._turn_key(key), replace(cell, token=self._turn_key(cell.token))) for key, cell in cells]
 
 
-class NamelessStore(Store[Any, Any]):
-    """Hides names from another store.
+class NamelessStore(OuterStore):
+    """Hides names from another store. What it hands on names no channel, namespace or task.
 
     Args:
         store: That store.
@@ -196,7 +196,7 @@ class NamelessStore(Store[Any, Any]):
     """
 
     def __init__(self, store: Store[Any, Any], names: Callable[[bool], Plan[Names | None]]) -> None:
-        self._store = store
+        super().__init__(store)
         self._find_names = names
 
     def _veils(self, *, to_write: bool = False) -> Plan[tuple[_Veil, _Veil]]:
@@ -219,24 +219,24 @@ class NamelessStore(Store[Any, Any]):
             repacks=hide.channels(new.repacks),
             known=hide.channels(new.known),
         )
-        outcome: Outcome = yield from self._store.write_entry(hidden)
+        outcome: Outcome = yield from self.inner.write_entry(hidden)
         return Stored(outcome.stamp, show.channels(outcome.first)) if isinstance(outcome, Stored) else outcome
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
         """See `Store.write_batch`."""
         hide, _ = yield from self._veils(to_write=True)
-        yield from self._store.write_batch(hide.address(address), hide.batch(batch))
+        yield from self.inner.write_batch(hide.address(address), hide.batch(batch))
 
     def read_entry(self, address: Address) -> Plan[Found | None]:
         """See `Store.read_entry`."""
         hide, show = yield from self._veils()
-        found: Found | None = yield from self._store.read_entry(hide.address(address))
+        found: Found | None = yield from self.inner.read_entry(hide.address(address))
         return found and show.found(found)
 
     def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         """See `Store.read_known`."""
         hide, show = yield from self._veils()
-        found: Found | Unchanged | None = yield from self._store.read_known(hide.address(address), known)
+        found: Found | Unchanged | None = yield from self.inner.read_known(hide.address(address), known)
         if isinstance(found, Unchanged):
             return replace(found, batches=[*map(show.batch, found.batches)])
         return found and show.found(found)
@@ -246,16 +246,16 @@ class NamelessStore(Store[Any, Any]):
         hide, show = yield from self._veils()
         ns, after = query.checkpoint_ns, query.after
         hidden = replace(query, checkpoint_ns=ns and hide.namespace(ns), after=after and hide.entry(after))
-        entries: Sequence[Entry] = yield from self._store.scan(hidden)
+        entries: Sequence[Entry] = yield from self.inner.scan(hidden)
         return [show.entry(entry) for entry in entries]
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         """See `Store.read_values`."""
-        return self._read_values(self._store.read_values, entries)
+        return self._read_values(self.inner.read_values, entries)
 
     def read_stored(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         """See `Store.read_stored`."""
-        return self._read_values(self._store.read_stored, entries)
+        return self._read_values(self.inner.read_stored, entries)
 
     def _read_values(
         self, read: Callable[[Sequence[Entry]], Plan[Sequence[Found]]], entries: Sequence[Entry]
@@ -268,13 +268,13 @@ class NamelessStore(Store[Any, Any]):
         """See `Store.read_history`."""
         hide, show = yield from self._veils()
         hidden = {*map(hide.channel, channels)}
-        found: Sequence[Found] = yield from self._store.read_history(hide.address(address), hidden)
+        found: Sequence[Found] = yield from self.inner.read_history(hide.address(address), hidden)
         return [show.found(each) for each in found]
 
     def read_graph(self, thread_id: str) -> Plan[Graph]:
         """See `Store.read_graph`."""
         _, show = yield from self._veils()
-        return show.graph((yield from self._store.read_graph(thread_id)))
+        return show.graph((yield from self.inner.read_graph(thread_id)))
 
     # -- threads -----------------------------------------------------------------------------------------------
 
@@ -284,45 +284,26 @@ class NamelessStore(Store[Any, Any]):
         """See `Store.remove_entries`."""
         hide, _ = yield from self._veils()
         hidden = {stamp: {*map(hide.channel, channels)} for stamp, channels in ghosts.items()}
-        yield from self._store.remove_entries(thread_id, gone, hidden)
+        yield from self.inner.remove_entries(thread_id, gone, hidden)
 
     def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
         """See `Store.remove_rows`."""
         hide, _ = yield from self._veils()
-        removed: int = yield from self._store.remove_rows(thread_id, hide.places(live), hide.graph(graph))
+        removed: int = yield from self.inner.remove_rows(thread_id, hide.places(live), hide.graph(graph))
         return removed
-
-    def sweep_outside(self, thread_id: str) -> Plan[None]:
-        """See `Store.sweep_outside`."""
-        return self._store.sweep_outside(thread_id)
-
-    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`."""
-        is_deleted: bool = yield from self._store.delete_thread(thread_id, last)
-        return is_deleted
-
-    def delete_all(self, limit: int) -> Plan[int]:
-        """See `Store.delete_all`."""
-        deleted: int = yield from self._store.delete_all(limit)
-        return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
         """See `Store.copy_thread`."""
         hide, _ = yield from self._veils()
-        outcome: CopyOutcome = yield from self._store.copy_thread(source, target, upto and hide.entry(upto))
+        outcome: CopyOutcome = yield from self.inner.copy_thread(source, target, upto and hide.entry(upto))
         return outcome
-
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Sequence[str]]:
-        """See `Store.find_runs`."""
-        names: Sequence[str] = yield from self._store.find_runs(run_ids)
-        return names
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> Plan[Sequence[Listed]]:
         """See `Store.read_threads`."""
         _, show = yield from self._veils()
-        page: Sequence[Listed] = yield from self._store.read_threads(after, limit, terms)
+        page: Sequence[Listed] = yield from self.inner.read_threads(after, limit, terms)
         return [(info, head and show.entry(head)) for info, head in page]
 
     def show_threads(
@@ -330,7 +311,7 @@ class NamelessStore(Store[Any, Any]):
     ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`. A thread whose names do not open is listed without its head, and logged."""
         _, show = yield from self._veils()
-        page: Sequence[Listed] = yield from self._store.show_threads(after, limit, terms)
+        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, terms)
         shown: list[Listed] = []
         for info, head in page:
             try:
@@ -340,30 +321,11 @@ class NamelessStore(Store[Any, Any]):
                 shown.append((info, None))
         return shown
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_strays`."""
-        names: Sequence[str] = yield from self._store.list_strays(after, limit)
-        return names
-
-    def make_room(self) -> Plan[bool]:
-        """See `Store.make_room`."""
-        return self._store.make_room()
-
-    def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_tenants`."""
-        names: Sequence[str] = yield from self._store.list_tenants(after, limit)
-        return names
-
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
         """See `Store.list_writes`."""
         hide, show = yield from self._veils()
-        page: Sequence[Writes] = yield from self._store.list_writes(thread_id, after and hide.writes(after), limit)
+        page: Sequence[Writes] = yield from self.inner.list_writes(thread_id, after and hide.writes(after), limit)
         return [show.writes(each) for each in page]
-
-    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`."""
-        kinds: Sequence[str] = yield from self._store.list_kinds(thread_id)
-        return kinds
 
     def find_unproved(self, new: NewEntry) -> Collection[str]:
         """See `Store.find_unproved`: what proves stands above."""
@@ -373,7 +335,7 @@ class NamelessStore(Store[Any, Any]):
         """See `Store.replace_plain`."""
         hide, _ = yield from self._veils()
         writes = [hide.writes(each) for each in new.writes]
-        yield from self._store.replace_plain(thread_id, replace(new, rows=hide.places(new.rows), writes=writes))
+        yield from self.inner.replace_plain(thread_id, replace(new, rows=hide.places(new.rows), writes=writes))
 
     # -- cells -------------------------------------------------------------------------------------------------
 
@@ -382,13 +344,13 @@ class NamelessStore(Store[Any, Any]):
         hide, show = yield from self._veils(to_write=new is not None)
         expected = expected and hide.key(shelf, expected)
         swapped: Swapped
-        swapped = yield from self._store.swap_cell(shelf, hide.key(shelf, key), expected, hide.cell(shelf, new))
+        swapped = yield from self.inner.swap_cell(shelf, hide.key(shelf, key), expected, hide.cell(shelf, new))
         return Swapped(swapped.done, show.cell(shelf, swapped.cell))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
         """See `Store.read_cells`."""
         hide, show = yield from self._veils()
-        cells: Mapping[str, Cell] = yield from self._store.read_cells(shelf, [hide.key(shelf, key) for key in keys])
+        cells: Mapping[str, Cell] = yield from self.inner.read_cells(shelf, [hide.key(shelf, key) for key in keys])
         return dict(show.cells(shelf, cells.items()))
 
     def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
@@ -396,14 +358,14 @@ class NamelessStore(Store[Any, Any]):
         hide, show = yield from self._veils()
         place = after and hide.key(shelf, after)
         page: Sequence[tuple[str, Cell]]
-        page = yield from self._store.list_cells(shelf, hide.key(shelf, prefix), place, limit)
+        page = yield from self.inner.list_cells(shelf, hide.key(shelf, prefix), place, limit)
         return show.cells(shelf, page)
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
         """See `Store.remove_cells`."""
         hide, _ = yield from self._veils()
         hidden = {hide.key(shelf, key): hide.key(shelf, token) for key, token in tokens.items()}
-        removed: int = yield from self._store.remove_cells(shelf, hidden)
+        removed: int = yield from self.inner.remove_cells(shelf, hidden)
         return removed
 
 

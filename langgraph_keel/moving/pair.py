@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, map_requests
 
 T = TypeVar("T")
 Side: TypeAlias = Literal[0, 1]
@@ -15,18 +15,7 @@ TARGET: Side = 1
 
 def on(side: Side, plan: Plan[T]) -> Plan[T]:
     """Carry out a plan of one store within a plan of two."""
-    try:
-        request = next(plan)
-        while True:
-            try:
-                reply = yield side, request
-            except BaseException as error:
-                request = plan.throw(error)
-            else:
-                request = plan.send(reply)
-    except StopIteration as done:
-        value: T = done.value
-        return value
+    return map_requests(plan, lambda request: (side, request))
 
 
 class PairDriver:

@@ -23,7 +23,7 @@ from weakref import WeakSet
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session, run
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.moving.notes import LEFT, find_note, note, note_begun
 
 if TYPE_CHECKING:
@@ -156,15 +156,10 @@ def _touch(verb: str, thread_of: Callable[[Any], str | None]) -> Any:
     return touch
 
 
-def _pass(verb: str) -> Any:
-    def pass_on(self: MovingStore, *given: Any, **more: Any) -> Any:
-        return getattr(self.inner, verb)(*given, **more)
-
-    return pass_on
-
-
-class MovingStore(Store[Any, Any]):
+class MovingStore(OuterStore):
     """A store into which threads move at their first touch.
+
+    What it hands on names no thread, or was given what was read of one.
 
     Args:
         inner: The store of the backend.
@@ -172,7 +167,7 @@ class MovingStore(Store[Any, Any]):
     """
 
     def __init__(self, inner: Store[Any, Any], mover: Mover) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._mover = mover
 
     def see_to(self, thread_id: str) -> Plan[None]:
@@ -207,19 +202,6 @@ class MovingStore(Store[Any, Any]):
         """See `Store.delete_thread`: it does not move in any more."""
         yield Move(lambda: self._mover.leave(thread_id))
         return (yield from self.inner.delete_thread(thread_id, *others, **more))
-
-    # What names no thread, or was given what was read of one.
-    read_values = _pass("read_values")
-    read_stored = _pass("read_stored")
-    sweep_outside = _pass("sweep_outside")
-    find_unproved = _pass("find_unproved")
-    find_runs = _pass("find_runs")
-    read_threads = _pass("read_threads")
-    show_threads = _pass("show_threads")
-    list_strays = _pass("list_strays")
-    delete_all = _pass("delete_all")
-    make_room = _pass("make_room")
-    list_tenants = _pass("list_tenants")
 
     def of_tenant(self, tenant: str) -> Store[Any, Any]:
         """See `Store.of_tenant`: LangGraph's savers have no tenants, so nothing moves in there."""

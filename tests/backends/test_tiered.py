@@ -51,6 +51,7 @@ from langgraph_keel.backends.tiered.chains import LOG
 from langgraph_keel.backends.tiered.driver import Hot
 from langgraph_keel.backends.tiered.store import TieredStore
 from langgraph_keel.engine.records import Found, Row, Unchanged
+from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.testing import Fault, Injected, Meanwhile, Tap, with_tap
 from langgraph_keel.testing.machine import chat
 from langgraph_keel.testing.rig import FACES, Face, exact, values_of
@@ -120,6 +121,17 @@ def test_which_store_is_asked_for_what(pair: TieredUnderTest, kind: str) -> None
     assert trips.taken() == "hch"
     assert face.get_tuple(config_for("t")) is None
     face.close()
+
+
+def test_no_verb_of_a_store_goes_by() -> None:
+    """What the base class hands on removes nothing that the hot store may have, and reads no latest entry."""
+    verbs = {name for name in vars(Store) if not name.startswith("_")}
+    assert verbs - vars(OuterStore).keys() == {"of_tenant"}
+    assert verbs - vars(TieredStore).keys() == {
+        *("copy_thread", "find_runs", "find_unproved", "list_cells", "list_kinds", "list_strays", "list_tenants"),
+        *("list_writes", "make_room", "read_cells", "read_graph", "read_history", "read_stored", "read_threads"),
+        *("read_values", "remove_cells", "scan", "show_threads", "swap_cell", "sweep_outside", "write_batch"),
+    }
 
 
 def test_rows_of_a_copy_are_not_read_from_the_cold_store(tmp_path: Path) -> None:

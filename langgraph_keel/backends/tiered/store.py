@@ -45,27 +45,20 @@ from langgraph_keel.backends.tiered.chains import (
     room_after,
 )
 from langgraph_keel.backends.tiered.driver import Hot
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, map_requests
 from langgraph_keel.engine.records import (
-    Batch,
-    CopyOutcome,
-    Entry,
     Found,
     Graph,
-    Listed,
     NewEntry,
     Outcome,
-    Query,
     Replacement,
     Run,
     Stamp,
     Stored,
     Unchanged,
-    Writes,
 )
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.errors import CorruptStore, StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -76,8 +69,10 @@ _MOST = 10_000
 """Namespaces whose chains are remembered."""
 
 
-class TieredStore(Store[Any, Any]):
+class TieredStore(OuterStore):
     """Keeps threads in one store, and copies of what was put last in another.
+
+    What tasks have written and cells are in the cold store alone: what is done once must be known for certain.
 
     Args:
         cold: The store that has all.
@@ -86,6 +81,7 @@ class TieredStore(Store[Any, Any]):
     """
 
     def __init__(self, cold: Store[Any, Any], hot: Store[Any, Any], tenant: str = "") -> None:
+        super().__init__(cold)
         self.cold = cold
         self._all_hot = hot
         digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # a name with all of theirs could be too long
@@ -111,10 +107,6 @@ class TieredStore(Store[Any, Any]):
         outcome = yield from self._try(self.hot.write_entry(entry))
         if isinstance(outcome, Stored):
             self._remember(new.address, chain_of(entry, outcome, stored.stamp, room))
-
-    def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
-        """See `Store.write_batch`. They are in the cold store alone: what a task has done must never be missed."""
-        return self.cold.write_batch(address, batch)
 
     def read_entry(self, address: Address) -> Plan[Found | None]:
         """See `Store.read_entry`. The latest: a trip to each store, and up to three more if the hot one has it not."""
@@ -183,22 +175,6 @@ class TieredStore(Store[Any, Any]):
         else:
             yield from self._try(self.hot.delete_thread(thread_id))
 
-    def scan(self, query: Query) -> Plan[Sequence[Entry]]:
-        """See `Store.scan`."""
-        return self.cold.scan(query)
-
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
-        """See `Store.read_values`."""
-        return self.cold.read_values(entries)
-
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
-        """See `Store.read_history`."""
-        return self.cold.read_history(address, channels)
-
-    def read_graph(self, thread_id: str) -> Plan[Graph]:
-        """See `Store.read_graph`."""
-        return self.cold.read_graph(thread_id)
-
     # -- removing ----------------------------------------------------------------------------------------------
 
     def remove_entries(
@@ -219,10 +195,6 @@ class TieredStore(Store[Any, Any]):
         """See `Store.replace_plain`. Two trips more: plain text goes from the hot store, too."""
         return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
 
-    def make_room(self) -> Plan[bool]:
-        """See `Store.make_room`."""
-        return self.cold.make_room()
-
     def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
         """Remove what is removed from both stores; see above for the order of this.
 
@@ -237,8 +209,8 @@ class TieredStore(Store[Any, Any]):
     def _forget(self, thread_id: str, so_far: str) -> Plan[None]:
         for namespace in [each for each in list(self._chains) if each[0] == thread_id]:
             self._chains.pop(namespace, None)
-        with _naming(f"thread {thread_id!r}: {so_far}"):
-            yield from _in_hot(self.hot.delete_thread(thread_id), must=True)
+        with _explain_failure(f"thread {thread_id!r}: {so_far}"):
+            yield from _send_to_hot(self.hot.delete_thread(thread_id), must=True)
 
     def delete_all(self, limit: int) -> Plan[int]:
         """See `Store.delete_all`. The same is done to the hot store, before and afterwards."""
@@ -249,43 +221,9 @@ class TieredStore(Store[Any, Any]):
         return deleted
 
     def _forget_all(self, so_far: str) -> Plan[None]:
-        with _naming(so_far):
-            while (yield from _in_hot(self.hot.delete_all(_MOST), must=True)):
+        with _explain_failure(so_far):
+            while (yield from _send_to_hot(self.hot.delete_all(_MOST), must=True)):
                 pass
-
-    # -- threads -----------------------------------------------------------------------------------------------
-
-    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`."""
-        return self.cold.copy_thread(source, target, upto)
-
-    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
-        """See `Store.list_writes`."""
-        return self.cold.list_writes(thread_id, after, limit)
-
-    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`."""
-        return self.cold.list_kinds(thread_id)
-
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Sequence[str]]:
-        """See `Store.find_runs`."""
-        return self.cold.find_runs(run_ids)
-
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.read_threads`."""
-        return self.cold.read_threads(after, limit, terms)
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.show_threads`."""
-        return self.cold.show_threads(after, limit, terms)
-
-    def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_strays`."""
-        return self.cold.list_strays(after, limit)
 
     # -- tenants -----------------------------------------------------------------------------------------------
 
@@ -293,34 +231,12 @@ class TieredStore(Store[Any, Any]):
         """See `Store.of_tenant`."""
         return type(self)(self.cold.of_tenant(tenant), self._all_hot, tenant)
 
-    def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_tenants`."""
-        return self.cold.list_tenants(after, limit)
-
-    # -- cells: what is done once must be known for certain, so they are in the cold store alone ----------------
-
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
-        """See `Store.swap_cell`."""
-        return self.cold.swap_cell(shelf, key, expected, new)
-
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
-        return self.cold.read_cells(shelf, keys)
-
-    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
-        return self.cold.list_cells(shelf, prefix, after, limit)
-
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
-        """See `Store.remove_cells`."""
-        return self.cold.remove_cells(shelf, tokens)
-
     # -- the hot store -----------------------------------------------------------------------------------------
 
     def _try(self, plan: Plan[T]) -> Plan[T | None]:
         """Carry out a plan of the hot store; `None` if it fails, which nobody else has to hear of."""
         try:
-            return (yield from _in_hot(plan))
+            return (yield from _send_to_hot(plan))
         except CorruptStore as error:
             _log.warning("a record of the hot store is damaged, and the cold one answers: %s", error)
         except StoreError:
@@ -336,24 +252,12 @@ class TieredStore(Store[Any, Any]):
             self._chains.popitem(last=False)
 
 
-def _in_hot(plan: Plan[T], *, must: bool = False) -> Plan[T]:
-    """Carry out a plan of the hot store: each of its requests says that it is for that one."""
-    try:
-        request = next(plan)
-        while True:
-            try:
-                reply = yield Hot(request, must)
-            except BaseException as error:
-                request = plan.throw(error)
-            else:
-                request = plan.send(reply)
-    except StopIteration as done:
-        result: T = done.value
-        return result
+def _send_to_hot(plan: Plan[T], *, must: bool = False) -> Plan[T]:
+    return map_requests(plan, lambda request: Hot(request, must))
 
 
 @contextmanager
-def _naming(so_far: str) -> Iterator[None]:
+def _explain_failure(so_far: str) -> Iterator[None]:
     """Say of an error of the hot store what it means for a removal."""
     try:
         yield
