@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,25 +146,23 @@ def _options(keys: str | None, blobs: str | None) -> Mapping[str, Any]:
 
 
 def _show(report: Any) -> None:
-    out = console()
-    out.print(Text(str(report), "green" if report.is_done else ""), soft_wrap=True)
+    console().print(Text(str(report), "green" if report.is_done else ""), soft_wrap=True)
     for found in (report.exists, report.failed, report.differs):
-        for why in [*found.values()][:_SHOWN]:
-            out.print(Text(f"  {plain(why)}", "red"), soft_wrap=True)
-        _show_more(out, len(found))
+        _print_first([plain(why) for why in found.values()], "red")
     for names, what in (
         (report.changing, "changed each time that it was copied: copy again when nothing writes to it"),
         (report.kept, "the target has another one, and keeps it"),
         (report.gone, "the source has it no more"),
     ):
-        for name in names[:_SHOWN]:
-            out.print(Text(f"  {plain(name) or 'what threads share'}: {what}", "yellow"), soft_wrap=True)
-        _show_more(out, len(names))
+        _print_first([f"{plain(name) or 'what threads share'}: {what}" for name in names], "yellow")
 
 
-def _show_more(out: Any, count: int) -> None:
-    if count > _SHOWN:
-        out.print(Text(f"  … and {count - _SHOWN:,} more: --json names all", "dim"))
+def _print_first(lines: Sequence[str], style: str) -> None:
+    out = console()
+    for line in lines[:_SHOWN]:
+        out.print(Text(f"  {line}", style), soft_wrap=True)
+    if len(lines) > _SHOWN:
+        out.print(Text(f"  … and {len(lines) - _SHOWN:,} more: --json names all", "dim"))
 
 
 bundle = typer.Typer(
@@ -248,8 +246,7 @@ def stats(
     saved = f"{format_size(found.prunable)} by keeping the latest checkpoints only (keel prune), "
     saved += f"{format_size(found.packable)} by packing rows that are still small, which happens as threads go on."
     out.print(Text(f"{count_of(found.threads, 'thread')}, {format_size(found.nbytes)}. Less would be: {saved}"))
-    for why in [*found.failed.values()][:_SHOWN]:
-        out.print(Text(f"  {plain(why)}", "red"), soft_wrap=True)
+    _print_first([plain(why) for why in found.failed.values()], "red")
 
 
 def _stats_table(found: Any) -> RenderableType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -76,9 +76,7 @@ def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     if json:
         print_json(done.to_dict())
     else:
-        console().print(str(done), markup=False)
-        for thread_id, why in done.failed.items():
-            console().print(f"  {thread_id!r}: {why}", markup=False)
+        _print_report(done)
     if done.failed:
         raise typer.Exit(1)
 
@@ -105,12 +103,15 @@ def migrate(
     if json:
         print_json(done.to_dict() | {"reclaimed": space and space.to_dict()})
     else:
-        out = console()
-        out.print(str(done), markup=False)
-        for thread_id, why in done.failed.items():
-            out.print(f"  {thread_id!r}: {why}", markup=False)
-        out.print(
+        _print_report(done)
+        console().print(
             str(space) if space else "Freed space may still hold plain text until `keel reclaim --full`.", markup=False
         )
     if not done.is_done:
         raise typer.Exit(1)
+
+
+def _print_report(done: Any) -> None:
+    console().print(str(done), markup=False)
+    for thread_id, why in done.failed.items():
+        console().print(f"  {thread_id!r}: {why}", markup=False)

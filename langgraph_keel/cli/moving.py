@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Url, check_store, open_store
-from langgraph_keel.cli.output import bar, console, print_json
-from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.cli.output import bar, console, print_failures, print_json
+from langgraph_keel.display.text import count_of
 from langgraph_keel.errors import NotFound
 from langgraph_keel.opening import import_classes
 
@@ -91,8 +91,7 @@ _SAID = {
 def _tell(counts: Counter[str], words: Mapping[str, str], failed: Mapping[str, str]) -> None:
     lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
     console().print(Text("\n".join(lines) or "There are no threads."), soft_wrap=True)
-    for thread, reason in failed.items():
-        console().print(Text.assemble(("! ", "red"), (plain(thread), "bold"), f"  {plain(reason)}"), soft_wrap=True)
+    print_failures(failed)
 
 
 def _types(imports: list[str] | None) -> list[type] | None:

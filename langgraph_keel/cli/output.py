@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -77,6 +77,12 @@ def report_error(error: KeelError, *, as_json: bool) -> None:
 def error_line(error: KeelError) -> Text:
     """Return the line that names an error."""
     return Text.assemble(("error: ", "bold red"), plain(str(error)), style="red")
+
+
+def print_failures(failed: Mapping[str, str]) -> None:
+    """Print the threads that something has failed for, and why."""
+    for thread, reason in failed.items():
+        console().print(Text.assemble(("! ", "red"), (plain(thread), "bold"), f"  {plain(reason)}"), soft_wrap=True)
 
 
 @dataclass(frozen=True)

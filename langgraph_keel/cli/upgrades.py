@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, open_store
-from langgraph_keel.cli.output import bar, console, print_json
+from langgraph_keel.cli.output import bar, console, print_failures, print_json
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.session import engine_of
 from langgraph_keel.errors import InvalidInput
@@ -126,8 +126,7 @@ def _tell_report(report: Any, *, dry_run: bool) -> None:
     lines = [f"{count_of(counts['upgraded'], 'thread')} {done}."]
     lines += [f"{counts[name]:,} {words}." for name, words in _SAID.items() if counts[name]]
     console().print(Text("\n".join(lines)), soft_wrap=True)
-    for thread, reason in report.failed.items():
-        console().print(Text.assemble(("! ", "red"), (plain(thread), "bold"), f"  {plain(reason)}"), soft_wrap=True)
+    print_failures(report.failed)
 
 
 def _sampled(saver: Any, most: int | None) -> Iterator[str]:

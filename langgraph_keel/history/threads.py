@@ -24,6 +24,7 @@ from langgraph_keel.engine.checkpoints import describe_thread
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Status, as_lists, error_class, marks_of, status_of
 from langgraph_keel.engine.lineage import instant
+from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry, Listed, ThreadInfo, record
@@ -226,6 +227,17 @@ class ThreadPages:
     def _has_label(self, thread_id: str) -> Plan[bool]:
         name = self._wanted.label
         return name is None or name in {label.name for label in (yield from read_labels(self._session, thread_id))}
+
+
+def read_names_of(session: Session, wanted: ThreadFilter) -> Plan[list[str]]:
+    """Name the threads that are wanted; if that is all, with those that show no checkpoint. A trip for each page."""
+    if wanted.is_empty:
+        return (yield from read_names(session.store))
+    names: list[str] = []
+    pages = ThreadPages(session, None, wanted)
+    while (page := (yield from pages.next())) is not None:
+        names += [info.thread_id for info in page]
+    return names
 
 
 def _read_all(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:

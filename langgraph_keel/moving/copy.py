@@ -20,7 +20,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing, NotFound, ThreadExists
-from langgraph_keel.history.threads import ThreadFilter, ThreadPages
+from langgraph_keel.history.threads import ThreadFilter, read_names_of
 from langgraph_keel.moving.bundle import Bundle
 from langgraph_keel.moving.cells import CHAIN, CellCopy, Moved
 from langgraph_keel.moving.marks import COPIES, KEY, PROBE, Mark
@@ -257,16 +257,11 @@ class StoreCopy:
         )
 
     def _read_names(self, asked: Collection[str] | None, wanted: ThreadFilter, again: bool = False) -> Plan[list[str]]:
-        if asked is None and wanted.is_empty:
-            found: list[str] = yield from on(SOURCE, read_names(self._source.store))
-            return found
+        if asked is None or not wanted.is_empty:
+            found = yield from on(SOURCE, read_names_of(self._source, wanted))
+            return [name for name in found if asked is None or name in asked]
         listed: list[str] = []
-        if not wanted.is_empty:
-            pages = ThreadPages(self._source, None, wanted)
-            while (page := (yield from on(SOURCE, pages.next()))) is not None:
-                listed += [info.thread_id for info in page if asked is None or info.thread_id in asked]
-            return listed
-        for name in () if again else dict.fromkeys(asked or ()):
+        for name in () if again else dict.fromkeys(asked):
             if (yield from self._look(SOURCE, name)).is_empty:
                 raise NotFound(f"thread {name!r}: the source has none of that name")
             listed.append(name)

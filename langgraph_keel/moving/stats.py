@@ -15,13 +15,12 @@ from typing import Any, TypeAlias
 from langgraph_keel.display.text import format_size, one_line
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import HUGE_ROW, array_header, content_of, frame, is_full
-from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Ref, Row, Writes
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, KeyMissing
-from langgraph_keel.history.threads import ThreadFilter, ThreadPages
+from langgraph_keel.history.threads import ThreadFilter, read_names_of
 from langgraph_keel.moving.items import Numbers
 from langgraph_keel.moving.outline import WRITES, Shelves
 from langgraph_keel.retention.policy import KEEP_LATEST
@@ -103,7 +102,7 @@ def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[Store
     Raises:
         StoreError: The store fails.
     """
-    names = yield from _read_names(session, wanted)
+    names = yield from read_names_of(session, wanted)
     count = _Count(session)
     for number, name in enumerate(names):
         tell(number, len(names))
@@ -119,16 +118,6 @@ def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[Store
     return StoreStats(
         *(len(names), sum(kinds.values()), kinds, channels, largest, count.prunable, count.packable, count.failed)
     )
-
-
-def _read_names(session: Session, wanted: ThreadFilter) -> Plan[Sequence[str]]:
-    if wanted.is_empty:
-        return (yield from read_names(session.store))
-    names: list[str] = []
-    pages = ThreadPages(session, None, wanted)
-    while (page := (yield from pages.next())) is not None:
-        names += [info.thread_id for info in page]
-    return names
 
 
 class _Count:
