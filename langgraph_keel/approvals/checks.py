@@ -96,15 +96,15 @@ def ago(what: str, seconds: object) -> str:
     Raises:
         InvalidInput: `what` is no number of seconds, or negative.
     """
-    return _moved(what, seconds, -1)
+    return _shift_now(what, seconds, -1)
 
 
 def ahead(what: str, seconds: object) -> str:
     """Return the time in that many seconds, as ISO text; errors are those of `ago`."""
-    return _moved(what, seconds, 1)
+    return _shift_now(what, seconds, 1)
 
 
-def _moved(what: str, seconds: object, sign: int) -> str:
+def _shift_now(what: str, seconds: object, sign: int) -> str:
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _CENTURY:

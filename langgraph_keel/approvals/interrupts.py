@@ -188,7 +188,7 @@ def _keel(value: Any, schema: Any) -> Asks:
     return [Ask(action, value["args"], _prose(value), kinds, value)] if request and kinds else []
 
 
-def _batched(value: Any, schema: Any) -> Asks:
+def _read_batch(value: Any, schema: Any) -> Asks:
     requests, configs = _at(value, "action_requests"), _at(value, "review_configs")
     if not (_is_list(requests) and _is_list(configs)):
         return []
@@ -320,7 +320,7 @@ def _free_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> Any:
 
 _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
     (_keel, _keel_answer),
-    (_batched, _batched_answer),
+    (_read_batch, _batched_answer),
     (_per_call, _per_call_answer),
     (_inbox, _inbox_answer),
     (_doubt, _doubt_answer),

@@ -212,7 +212,7 @@ def history_table(
             str(moment.position),
             Text(plain(short[moment.id]), "bold green" if moment.is_head else "green"),
             local_time(moment.time.isoformat()) if moment.time else "",
-            _happened(moment, short, follows_previous(moments, place), every_ns),
+            _render_event(moment, short, follows_previous(moments, place), every_ns),
             _next(moment, (marks or {}).get(moment.id, "")),
         )
         for place, moment in enumerate(shown)
@@ -247,7 +247,7 @@ def _stack(place: str, marker: Text, time: str, happened: Text, following: Text)
     return [first, Padding(Text.assemble(happened, (" → ", "dim"), following, overflow="fold"), (0, 0, 0, 6))]
 
 
-def _happened(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
+def _render_event(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
     from langgraph_keel.history.render.rows import PRUNED, lost_parent, twin_of
 
     style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(moment.source, "")

@@ -49,7 +49,7 @@ def show(
     Example: `keel show my-thread`, or one moment of it: `keel show my-thread 14`
     """
     with open_to_read(url, imports) as saver:
-        found = _latest(saver, thread, ns) if checkpoint is None else _named(saver, thread, ns, checkpoint)
+        found = _latest(saver, thread, ns) if checkpoint is None else _find_tuple(saver, thread, ns, checkpoint)
         position = open_timeline(saver, thread).moment(found.config).position
     if json:
         print_json({"position": position, **_checkpoint_json(found)})
@@ -61,7 +61,7 @@ def show(
     tell_unread([shown, found.metadata], imports)
 
 
-def _named(saver: Any, thread: str, ns: str, at: str) -> CheckpointTuple:
+def _find_tuple(saver: Any, thread: str, ns: str, at: str) -> CheckpointTuple:
     moment = moment_of(open_timeline(saver, thread), at)
     if ns not in ("", EVERY_NS, moment.namespace):
         raise NotFound(f"thread {thread!r}: {at!r} is in namespace {moment.namespace!r}, not in {ns!r}")

@@ -65,7 +65,7 @@ def doctor(
     with _open(graph, url, upgrades, read_only=True) as (saver, compiled):
         found = Doctor(saver, compiled)
         with bar("threads opened", quiet=json) as tell:
-            for done, thread in enumerate(_sampled(saver, sample), 1):
+            for done, thread in enumerate(_choose_threads(saver, sample), 1):
                 found.examine(thread)
                 tell(done, None)
         diagnosis = found.conclude()
@@ -129,7 +129,7 @@ def _tell_report(report: Any, *, dry_run: bool) -> None:
     print_failures(report.failed)
 
 
-def _sampled(saver: Any, most: int | None) -> Iterator[str]:
+def _choose_threads(saver: Any, most: int | None) -> Iterator[str]:
     seen: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for info in saver.threads():
         seen[info.status, info.next] += 1

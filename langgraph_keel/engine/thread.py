@@ -219,14 +219,14 @@ def entry_of(new: NewEntry, stamp: Stamp, first: Mapping[str, int]) -> Entry:
     return Entry(new.address, new.parent, stamp, new.header, refs, new.run_id)
 
 
-def shown(thread: Thread, record: Record) -> Entry:
+def read_entry(thread: Thread, record: Record) -> Entry:
     """Return the entry as it is read: without a parent that is not there to be read."""
     entry = record.entry
     seen = entry.parent and thread.visible(entry.address.checkpoint_ns, entry.parent)
     return entry if seen or not entry.parent else replace(entry, parent=None)
 
 
-def found(thread: Thread, record: Record, channels: Collection[str] | None = None) -> Found:
+def read_record(thread: Thread, record: Record, channels: Collection[str] | None = None) -> Found:
     """Return an entry with its rows (of `channels`, or of all of them) and its writes."""
     address, refs = record.entry.address, record.entry.refs
     rows = {
@@ -235,7 +235,7 @@ def found(thread: Thread, record: Record, channels: Collection[str] | None = Non
         if ref.runs and (channels is None or channel in channels)
     }
     batches = thread.batches.get((address.checkpoint_ns, str(address.checkpoint_id)), ())
-    return Found(shown(thread, record), rows, tuple(batches))
+    return Found(read_entry(thread, record), rows, tuple(batches))
 
 
 def ancestors(thread: Thread, address: Address, channels: Collection[str]) -> Iterator[Found]:
@@ -247,7 +247,7 @@ def ancestors(thread: Thread, address: Address, channels: Collection[str]) -> It
         record = thread.named(address.checkpoint_ns, record.entry.parent) if record.entry.parent else None
         if record is None or record.entry.stamp in seen:
             return
-        yield found(thread, record, channels)
+        yield read_record(thread, record, channels)
         missing -= set(record.entry.refs)
 
 
@@ -272,14 +272,14 @@ def info_of(name: str, thread: Thread) -> Listed:
     head = thread.head("")
     latest = head.entry.address.checkpoint_id if head else None
     updated_at = visible[-1].updated_at if visible else ""
-    return ThreadInfo(name, len(visible), updated_at, latest, None), shown(thread, head) if head else None
+    return ThreadInfo(name, len(visible), updated_at, latest, None), read_entry(thread, head) if head else None
 
 
 def selected(thread: Thread, query: Query) -> Iterator[Entry]:
     """Return the entries of a thread that a query means, newest first, whatever their page."""
     for record in reversed(thread.records.values()):
         if _is_meant(record, thread, query):
-            yield shown(thread, record)
+            yield read_entry(thread, record)
 
 
 def list_writes(thread_id: str, thread: Thread, after: Writes | None, limit: int) -> list[Writes]:

@@ -252,7 +252,7 @@ def _diff_revived(session: Session, older: Entry, newer: Entry, deltas: Mapping[
     sides: list[Mapping[str, Any]] = []
     for entry in (older, newer):
         if entry.address not in there:
-            raise _missing(entry.address)
+            raise _not_found(entry.address)
         read = yield from revive(session, there[entry.address], Unpacker(session.codec), "named")
         sides.append(read.checkpoint["channel_values"])
     before, after = sides
@@ -285,7 +285,7 @@ def _entry(store: Store[Q, R], address: Address) -> Plan[Entry]:
     query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
     found = yield from store.scan(query)
     if not found:
-        raise _missing(address)
+        raise _not_found(address)
     return found[0]
 
 
@@ -309,11 +309,11 @@ def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> 
 def _whole(store: Store[Q, R], address: Address) -> Plan[Found]:
     found = yield from store.read_entry(address)
     if found is None:
-        raise _missing(address)
+        raise _not_found(address)
     return found
 
 
-def _missing(address: Address) -> NotFound:
+def _not_found(address: Address) -> NotFound:
     return NotFound(f"{address}: there is no such checkpoint")
 
 

@@ -162,20 +162,20 @@ class HistoryMethods(EngineSaver):
         """
         if thread_id is None:
             return config_of(self.engine.run(self._branch(at)), "named")
-        return _thread(self.engine.run(self._forked(at, thread_id)))
+        return _thread(self.engine.run(self._fork(at, thread_id)))
 
     async def afork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
         """As `fork`, asynchronously."""
         if thread_id is None:
             return config_of(await self.engine.arun(self._branch(at)), "named")
-        return _thread(await self.engine.arun(self._forked(at, thread_id)))
+        return _thread(await self.engine.arun(self._fork(at, thread_id)))
 
     def _branch(self, at: At) -> Plan[Address]:
         from langgraph_keel.history.travel import branch
 
         return branch(self.engine.session, _address(at))
 
-    def _forked(self, at: At, thread_id: str) -> Plan[Address]:
+    def _fork(self, at: At, thread_id: str) -> Plan[Address]:
         from langgraph_keel.history.travel import fork
 
         return fork(self.engine.session, _address(at), thread_id_of(thread_id))

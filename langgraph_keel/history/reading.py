@@ -72,7 +72,7 @@ def moments_of(session: Session, entries: Sequence[Entry], *, is_brief: bool = F
         parents.update((entry.address, entry) for entry in page)
     both = {**known, **parents}
     news_of = {} if is_brief else {each.address: new_refs(each.refs, _refs(both, _parent(each))) for each in entries}
-    wanted = _narrowed(both, news_of)
+    wanted = _narrow(both, news_of)
     found = (yield from session.store.read_values(wanted)) if wanted else ()
     reader = _Reader(session.codec)
     read = {each.entry.address: reader.read(both[each.entry.address], each) for each in found}
@@ -88,7 +88,7 @@ def _refs(known: Mapping[Address, Entry], address: Address | None) -> Mapping[st
     return known[address].refs if address and address in known else {}
 
 
-def _narrowed(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[str, Ref]]) -> list[Entry]:
+def _narrow(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[str, Ref]]) -> list[Entry]:
     """Return entries that name only what is to be read: what is new in them, and what tells the nodes that run next.
 
     Of what the next one writes anew as a whole, also what it was before: only both together say what changed.
@@ -210,10 +210,10 @@ def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address
     found = yield from session.store.read_values([replace(head, refs=_triggers(head)) for head in heads])
     reader = _Reader(session.codec)
     read = {head.address: head for head in heads}
-    return {each.entry.address: _doing(reader.read(read[each.entry.address], each)) for each in found}
+    return {each.entry.address: _doing_of(reader.read(read[each.entry.address], each)) for each in found}
 
 
-def _doing(read: _Read) -> Doing:
+def _doing_of(read: _Read) -> Doing:
     return Doing(
         str(read.header.metadata.get("source", "")),
         next_nodes(read.header.checkpoint, read.triggers),
@@ -271,10 +271,10 @@ def _cost(calls: Iterable[ModelCall]) -> float | None:
 def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Mapping[Address, int]]:
     """Return the bytes of all values that each checkpoint shows. One trip; rows that they share are read once."""
     found = (yield from session.store.read_values(entries)) if entries else ()
-    return {each.entry.address: _shown(each) for each in found}
+    return {each.entry.address: _count_bytes(each) for each in found}
 
 
-def _shown(found: Found) -> int:
+def _count_bytes(found: Found) -> int:
     parts = (nbytes(ref.runs, found.rows.get(name, ())) for name, ref in found.entry.refs.items())
     return len(found.entry.header) + sum(parts)
 
@@ -353,9 +353,9 @@ class Pages:
             read = yield from moments_of(self._session, wanted[first : first + STRETCH], is_brief=self._is_brief)
             self._moments.update((moment.address, moment) for moment in read)
         shown = self.entries[places.start : places.stop]
-        return [self._placed(entry.address) for entry in shown if entry.address in self._moments]
+        return [self._moment_at(entry.address) for entry in shown if entry.address in self._moments]
 
-    def _placed(self, address: Address) -> Moment:
+    def _moment_at(self, address: Address) -> Moment:
         place, moment = self._places[address], self._moments[address]
         is_leaf = address not in self._continued
         return replace(

@@ -140,7 +140,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         next=moment.next if moment else (),
         requests=requests,
         questions=len(moment.interrupts) if moment else 0,
-        errors=tuple(_unsettled(moment.errors, calls)) if moment else (),
+        errors=tuple(_open_errors(moment.errors, calls)) if moment else (),
         doubts=tuple(call for call in calls if is_doubt(call)),
         holder=claim.holder if claim and is_run else "",
     )
@@ -179,7 +179,7 @@ def _read_calls(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
     return found
 
 
-def _unsettled(errors: Sequence[str], calls: Sequence[KeptCall]) -> Iterator[str]:
+def _open_errors(errors: Sequence[str], calls: Sequence[KeptCall]) -> Iterator[str]:
     """Yield what tasks failed with, but for each `ToolOutcomeUnknown` whose call is settled since."""
     settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
     for error in errors:

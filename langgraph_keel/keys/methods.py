@@ -236,7 +236,7 @@ class KeyMethods(EngineSaver):
         return await self.engine.arun(self._migrate_keys(again, on_progress))
 
     def _migrate_keys(self, again: bool, on_progress: Progress | None) -> Plan[Migrated]:
-        store = self._sealed()
+        store = self._sealed_store()
         if not store.migrates:
             raise InvalidInput("this keyring is for no migration: Keyring(..., migrate=True) reads plain text")
         done: list[Sealed] = []
@@ -269,11 +269,11 @@ class KeyMethods(EngineSaver):
 
     def _stores(self) -> Plan[Sequence[SealedStore]]:
         """Return what holds the threads of no tenant, and those of each one; of a tenant's saver, that one's."""
-        store = self._sealed()
+        store = self._sealed_store()
         tenants = () if self.engine.session.tenant else (yield from read_tenants(store))
         return [store, *(store.of_tenant(tenant) for tenant in tenants)]
 
-    def _sealed(self) -> SealedStore:
+    def _sealed_store(self) -> SealedStore:
         store = self.engine.session.store
         if not isinstance(store, SealedStore):
             raise InvalidInput("this saver has no keyring: open it with encryption=Keyring(...)")

@@ -170,7 +170,7 @@ class _Veil:
     def writes(self, writes: Writes) -> Writes:
         return replace(writes, address=self.address(writes.address), batch=self.batch(writes.batch))
 
-    def found(self, found: Found) -> Found:
+    def checkpoint(self, found: Found) -> Found:
         return Found(self.entry(found.entry), self.channels(found.rows), [*map(self.batch, found.batches)])
 
     def key(self, shelf: Shelf, key: str) -> str:
@@ -231,7 +231,7 @@ class NamelessStore(OuterStore):
         """See `Store.read_entry`."""
         hide, show = yield from self._veils()
         found: Found | None = yield from self.inner.read_entry(hide.address(address))
-        return found and show.found(found)
+        return found and show.checkpoint(found)
 
     def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         """See `Store.read_known`."""
@@ -239,7 +239,7 @@ class NamelessStore(OuterStore):
         found: Found | Unchanged | None = yield from self.inner.read_known(hide.address(address), known)
         if isinstance(found, Unchanged):
             return replace(found, batches=[*map(show.batch, found.batches)])
-        return found and show.found(found)
+        return found and show.checkpoint(found)
 
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:
         """See `Store.scan`."""
@@ -262,14 +262,14 @@ class NamelessStore(OuterStore):
     ) -> Plan[Sequence[Found]]:
         hide, show = yield from self._veils()
         found = yield from read([hide.entry(entry) for entry in entries])
-        return [show.found(each) for each in found]
+        return [show.checkpoint(each) for each in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
         """See `Store.read_history`."""
         hide, show = yield from self._veils()
         hidden = {*map(hide.channel, channels)}
         found: Sequence[Found] = yield from self.inner.read_history(hide.address(address), hidden)
-        return [show.found(each) for each in found]
+        return [show.checkpoint(each) for each in found]
 
     def read_graph(self, thread_id: str) -> Plan[Graph]:
         """See `Store.read_graph`."""

@@ -68,7 +68,7 @@ class StoredValues:
         try:
             return self._serializer.loads_typed((kind, data or b""))
         except Exception as error:
-            raise _damaged(where, error) from error
+            raise _corruption(where, error) from error
 
     def load_metadata(self, data: Any, where: str) -> dict[str, Any]:
         """Return metadata that stand in a row as JSON.
@@ -82,7 +82,7 @@ class StoredValues:
         try:
             metadata = json.loads(data) if isinstance(data, str | bytes) else data
         except ValueError as error:
-            raise _damaged(f"{where}, metadata", error) from error
+            raise _corruption(f"{where}, metadata", error) from error
         if not isinstance(metadata, dict | None):
             raise CorruptStore(f"{where}: its metadata are no JSON object")
         return metadata or {}
@@ -91,7 +91,7 @@ class StoredValues:
         try:
             names = set(_names_in_msgpack(data) if kind == "msgpack" else _names_in_json(data))
         except Exception as error:
-            raise _damaged(where, error) from error
+            raise _corruption(where, error) from error
         if names <= self._known:
             return
         for name in sorted(names - self._known):
@@ -102,7 +102,7 @@ class StoredValues:
         self._serializer = self._make_serializer()
 
 
-def _damaged(where: str, error: Exception) -> CorruptStore:
+def _corruption(where: str, error: Exception) -> CorruptStore:
     return CorruptStore(f"{where}: it does not decode: {type(error).__name__}: {error}")
 
 

@@ -171,7 +171,7 @@ class Sweep:
             return (yield from self._finish(info))
         if policy.idle is not None and (yield from self._is_new(info.thread_id, policy.idle)):
             return None
-        return (yield from prune(self._session, info.thread_id, self._pruning(policy)))
+        return (yield from prune(self._session, info.thread_id, self._task_of(policy)))
 
     def _read_put_time(self, latest: Entry) -> Plan[float]:
         """Return when the entry of a thread was put that was put last, in milliseconds since 1970.
@@ -207,7 +207,7 @@ class Sweep:
         if (yield from self._is_new(thread_id, policy.ttl)):
             return None
         if self._task.is_dry:
-            return (yield from prune(self._session, thread_id, self._pruning(None)))
+            return (yield from prune(self._session, thread_id, self._task_of(None)))
         is_gone = yield from delete_thread(self._session, thread_id, latest[0].stamp)
         return ThreadPruned(thread_id=thread_id, removed=None, deleted=True, rows=None) if is_gone else None
 
@@ -216,7 +216,7 @@ class Sweep:
         at = yield from read_copy_time(self._session, thread_id)
         return at is not None and not _is_over(at, wait, self._task.now)
 
-    def _pruning(self, policy: Retention | None) -> Pruning:
+    def _task_of(self, policy: Retention | None) -> Pruning:
         return Pruning(policy, self._task.now, self._task.is_dry)
 
 

@@ -189,21 +189,21 @@ def to_json(value: Any, where: str) -> Any:
     )
 
 
-def _tagged(kind: str, value: Any) -> dict[str, Any]:
+def _tag(kind: str, value: Any) -> dict[str, Any]:
     return {_TAG: [kind, value]}
 
 
 def _number(value: int | float, where: str) -> Any:
     if isinstance(value, int):
-        return value if -_SAFE <= value <= _SAFE else _tagged("int", str(value))
-    return value if math.isfinite(value) else _tagged("float", repr(value))
+        return value if -_SAFE <= value <= _SAFE else _tag("int", str(value))
+    return value if math.isfinite(value) else _tag("float", repr(value))
 
 
 def _mapping(value: Mapping[Any, Any], where: str) -> Any:
     if all(type(name) is str for name in value) and _TAG not in value:
         return {name: to_json(part, f"{where}.{name}") for name, part in value.items()}
     pairs = [[to_json(name, where), to_json(part, f"{where}[{name!r}]")] for name, part in value.items()]
-    return _tagged("dict", sorted(pairs, key=rfc8785.dumps))
+    return _tag("dict", sorted(pairs, key=rfc8785.dumps))
 
 
 def _sequence(value: Collection[Any], where: str) -> Any:
@@ -211,11 +211,11 @@ def _sequence(value: Collection[Any], where: str) -> Any:
 
 
 def _set(value: Collection[Any], where: str) -> Any:
-    return _tagged("set", sorted((to_json(part, where) for part in value), key=rfc8785.dumps))
+    return _tag("set", sorted((to_json(part, where) for part in value), key=rfc8785.dumps))
 
 
 def _object(value: Any, parts: Mapping[str, Any], where: str) -> Any:
-    return _tagged("object", [_class_of(value), _mapping(parts, where)])
+    return _tag("object", [_class_of(value), _mapping(parts, where)])
 
 
 def _class_of(value: Any) -> str:
@@ -236,14 +236,14 @@ def _model(value: BaseModel, where: str) -> Any:
 
 
 _FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
-    Enum: lambda value, where: _tagged("enum", [_class_of(value), to_json(value.value, where)]),
+    Enum: lambda value, where: _tag("enum", [_class_of(value), to_json(value.value, where)]),
     (int, float): _number,
     Mapping: _mapping,
     (list, tuple): _sequence,
     (set, frozenset): _set,
-    (bytes, bytearray): lambda value, where: _tagged("bytes", base64.b64encode(value).decode()),
-    timedelta: lambda value, where: _tagged("timedelta", [value.days, value.seconds, value.microseconds]),
-    _NAMED: lambda value, where: _tagged(type(value).__name__, str(value)),
+    (bytes, bytearray): lambda value, where: _tag("bytes", base64.b64encode(value).decode()),
+    timedelta: lambda value, where: _tag("timedelta", [value.days, value.seconds, value.microseconds]),
+    _NAMED: lambda value, where: _tag(type(value).__name__, str(value)),
     BaseModel: _model,
 }
 

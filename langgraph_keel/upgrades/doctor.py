@@ -157,7 +157,7 @@ class Doctor:
         try:
             return cast("CheckpointTuple | None", saver.get_tuple(config))
         except KeelError as error:
-            return _refused(thread_id, checkpoint_ns, error)
+            return _break_of(thread_id, checkpoint_ns, error)
 
     def _look(self, found: CheckpointTuple, path: str) -> Iterator[Break]:
         graph = self._graphs.get(path)
@@ -275,7 +275,7 @@ def _break(found: CheckpointTuple, kind: str, path: str, expected: str, there: s
     return Break(*where, kind, path, expected, there, reason)
 
 
-def _refused(thread_id: str, checkpoint_ns: str, error: KeelError) -> Break:
+def _break_of(thread_id: str, checkpoint_ns: str, error: KeelError) -> Break:
     kind, path, there, what_to_do = "unread", "", "", ""
     if isinstance(error, ValueRefused):
         what_to_do = _UNREAD

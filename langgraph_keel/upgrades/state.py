@@ -173,7 +173,7 @@ class StoredState(MutableMapping[str, Any]):
         self._rename_channels({channel: new})
         for write in self._writes():
             write.channel = new if write.channel == channel else write.channel
-        self._change_inputs(lambda given: _renamed(given, channel, new))
+        self._change_inputs(lambda given: _rename_key(given, channel, new))
 
     def drop(self, *channels: str) -> None:
         """Remove channels, their values and what was written to them."""
@@ -251,7 +251,7 @@ class StoredState(MutableMapping[str, Any]):
                 self._values[channel] = {new if name == node else name for name in value}
         if node in self._versions_seen:
             self._versions_seen[new] = self._versions_seen.pop(node)
-        self._change_sends(lambda send: _sent(send, new) if send.node == node else send)
+        self._change_sends(lambda send: _send_to(send, new) if send.node == node else send)
         for write in self._writes():
             if write.channel == ERROR_SOURCE_NODE or write.channel.startswith(JOIN):
                 write.value = new if write.value == node else write.value
@@ -284,19 +284,19 @@ class StoredState(MutableMapping[str, Any]):
         for name in [name for name in self._versions if name == starts or _is_join_to(name, node)]:
             self._remove_channel(name)
         self._versions_seen.pop(node, None)
-        self._rewrite(lambda write: _redirected(write, node, go_to))
+        self._rewrite(lambda write: _redirect(write, node, go_to))
         sends = list(self._values.get(TASKS) or ())
         kept = [place for place, send in enumerate(sends) if getattr(send, "node", "") != node or go_to != END]
         if sends:
             self._values[TASKS] = [sends[place] for place in kept]
-            self._change_sends(lambda send: _sent(send, str(go_to)) if send.node == node else send)
+            self._change_sends(lambda send: _send_to(send, str(go_to)) if send.node == node else send)
         self._all[:] = [write for write in self._all if write.task not in own]
         left = {key: task for key, task in before.items() if task.id not in own}
         self._move_tasks(left, self._tasks(places=kept))
 
     def convert_sends(self, node: str, function: Callable[[Any], Any]) -> None:
         """Change what was sent to a node (`Send`), and what it has not taken yet, by a function."""
-        self._change_sends(lambda send: _sent(send, send.node, function(send.arg)) if send.node == node else send)
+        self._change_sends(lambda send: _send_to(send, send.node, function(send.arg)) if send.node == node else send)
 
     def convert_questions(self, function: Callable[[Any], Any]) -> None:
         """Change what tasks ask (the values of `interrupt()`) and has no answer yet, by a function."""
@@ -448,7 +448,7 @@ def _inside(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def _renamed(given: dict[str, Any], channel: str, new: str) -> dict[str, Any]:
+def _rename_key(given: dict[str, Any], channel: str, new: str) -> dict[str, Any]:
     return {new if name == channel else name: value for name, value in given.items()}
 
 
@@ -476,17 +476,17 @@ def _is_sent_to(write: Write, node: str) -> bool:
     return write.channel == TASKS and getattr(write.value, "node", None) == node
 
 
-def _redirected(write: Write, node: str, go_to: str | None) -> list[Write]:
+def _redirect(write: Write, node: str, go_to: str | None) -> list[Write]:
     """Return what is left of a write that starts a node which was removed."""
     if _is_sent_to(write, node):
-        return [] if go_to == END else [Write(write.task, TASKS, _sent(write.value, str(go_to)), write.version)]
+        return [] if go_to == END else [Write(write.task, TASKS, _send_to(write.value, str(go_to)), write.version)]
     if write.channel == BRANCH_TO + node:
         start = Write(write.task, f"{BRANCH_TO}{go_to}", write.value, write.version)
         return [] if go_to in (None, END) else [start]
     return [write]
 
 
-def _sent(send: Send, node: str, *arg: Any) -> Send:
+def _send_to(send: Send, node: str, *arg: Any) -> Send:
     from langgraph.types import Send
 
     return Send(node, *(arg or (send.arg,)), timeout=send.timeout)

@@ -51,12 +51,12 @@ from langgraph_keel.engine.thread import (
     ancestors,
     as_of,
     entry_of,
-    found,
     graph_of,
     info_of,
     list_writes,
     page,
     put_time,
+    read_record,
     selected,
     sequence_of,
     verdict,
@@ -196,7 +196,7 @@ class FileStore(Store[Work, Any]):
 
         def look(thread: Thread, bodies: Bodies) -> Found | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return with_bodies(found(thread, record), bodies) if record else None
+            return with_bodies(read_record(thread, record), bodies) if record else None
 
         return self._look(address.thread_id, look, None)
 
@@ -206,8 +206,8 @@ class FileStore(Store[Work, Any]):
         def look(thread: Thread, bodies: Bodies) -> Found | Unchanged | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
             if record is None or record.entry.stamp != known:
-                return with_bodies(found(thread, record), bodies) if record else None
-            part = with_bodies(found(thread, record, ()), bodies)
+                return with_bodies(read_record(thread, record), bodies) if record else None
+            part = with_bodies(read_record(thread, record, ()), bodies)
             return Unchanged(part.entry.parent, part.batches)
 
         return self._look(address.thread_id, look, None)
@@ -399,7 +399,8 @@ def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies:
     rows: dict[int, Row] = {}
     records = ((thread.records[stamp], channels) for stamp, channels in asked.items() if stamp in thread.records)
     return {
-        record.entry.stamp: with_bodies(found(thread, record, channels), bodies, rows) for record, channels in records
+        record.entry.stamp: with_bodies(read_record(thread, record, channels), bodies, rows)
+        for record, channels in records
     }
 
 

@@ -43,13 +43,13 @@ from langgraph_keel.engine.thread import (
     ancestors,
     as_of,
     entry_of,
-    found,
     graph_of,
     info_of,
     is_last,
     list_writes,
     page,
     put_time,
+    read_record,
     replace_plain,
     selected,
     touches,
@@ -172,7 +172,7 @@ class MemoryStore(Store[Request, Any]):
         def read(state: State) -> Found | None:
             thread = state.get(address.thread_id)
             record = thread and thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return found(thread, record) if thread and record else None
+            return read_record(thread, record) if thread and record else None
 
         return self._send(read)
 
@@ -190,7 +190,7 @@ class MemoryStore(Store[Request, Any]):
 
         def read(state: State) -> list[Found]:
             threads = [(state.get(entry.address.thread_id), entry) for entry in entries]
-            return [found(t, t.records[e.stamp], e.refs) for t, e in threads if t and e.stamp in t.records]
+            return [read_record(t, t.records[e.stamp], e.refs) for t, e in threads if t and e.stamp in t.records]
 
         return self._send(read)
 

@@ -66,8 +66,8 @@ def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None
     refs = [[name, int(ref.kind), ref.runs] for name, ref in entry.refs.items()]
     kept = [[name, [[row.lo, row.count, shrink(row.body)] for row in each]] for name, each in rows.items()]
     parts = [
-        _packed(after),
-        _packed(entry.stamp),
+        _pack_stamp(after),
+        _pack_stamp(entry.stamp),
         entry.address.checkpoint_id,
         entry.parent,
         entry.run_id,
@@ -107,7 +107,7 @@ def chain_of(new: NewEntry, stored: Stored, end: Stamp, room: int) -> Chain:
     return Chain(end, stored.stamp, resolve(new.refs[LOG].runs, stored.first[LOG]), room)
 
 
-def _packed(stamp: Stamp | None) -> str | bytes | None:
+def _pack_stamp(stamp: Stamp | None) -> str | bytes | None:
     """Return a stamp as it stands in a link: numbers of PostgreSQL are larger than those of msgpack."""
     return b"%d" % stamp if isinstance(stamp, int) else stamp
 
@@ -128,14 +128,14 @@ def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:
         rows = kept.rows[LOG]
         bodies = [rows[row_index(rows, number)].body for lo, hi in runs for number in range(lo, hi)]
         links = [ormsgpack.unpackb(open_frame(body)) for body in bodies]
-        found = _found(address, links)
+        found = _read_links(address, links)
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise CorruptStore(f"{address}: what the hot store has of it is no chain of links: {error}") from error
     room = room_after(bodies[0]) - sum(map(len, bodies[1:]))
     return Chain(found.entry.stamp, kept.entry.stamp, runs, room), found
 
 
-def _found(address: Address, links: Sequence[Any]) -> Found:
+def _read_links(address: Address, links: Sequence[Any]) -> Found:
     # A hot store that was put back to an earlier time may take a link for the end of another chain.
     if [after for after, *_ in links] != [None, *(end for _, end, *_ in links[:-1])]:
         raise ValueError("one of them does not follow the one before it")

@@ -55,7 +55,7 @@ class TieredSaver(KeelSaver):
         check_options(type(self), options)
         for name, saver in (("hot", hot), ("cold", cold)):
             _check_tier(name, saver)
-        if hot.engine.is_same_place(cold.engine) or (hot._place() and _shown(hot) == _shown(cold)):
+        if hot.engine.is_same_place(cold.engine) or (hot._place() and _describe(hot) == _describe(cold)):
             raise InvalidInput("hot and cold are one store: copies would stand beside what they are copies of")
         self._hot, self._cold, absence = hot, cold, Absence()
         super().__init__(
@@ -107,13 +107,13 @@ class TieredSaver(KeelSaver):
         return await self._cold._alisten()
 
     def _place(self) -> str:
-        return f"{_shown(self._hot)} before {_shown(self._cold)}"
+        return f"{_describe(self._hot)} before {_describe(self._cold)}"
 
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 
         cold = self._cold._facts()
-        place = f"{cold.backend} {cold.place}, and copies in {_shown(self._hot)}"
+        place = f"{cold.backend} {cold.place}, and copies in {_describe(self._hot)}"
         return StoreFacts("tiered", place, cold.format, cold.durability)
 
     def _check(self) -> Iterable[Finding]:
@@ -148,7 +148,7 @@ class TieredSaver(KeelSaver):
 _NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
 
 
-def _shown(saver: KeelSaver) -> str:
+def _describe(saver: KeelSaver) -> str:
     return repr(saver).strip("<>")
 
 

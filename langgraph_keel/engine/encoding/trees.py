@@ -470,7 +470,7 @@ def _pairs(node: Node, ids: tuple[str, ...] | None, values: Sequence[Any], codec
     for place in range(len(old) - 1, -1, -1):
         places.setdefault(old[place], []).append(place)
     found = [(places[name].pop(), at) for at, name in enumerate(new) if places.get(name)]
-    return _ascending(found)
+    return _find_ascending(found)
 
 
 def _mark_of(value: Any, codec: Codec) -> int:
@@ -478,7 +478,7 @@ def _mark_of(value: Any, codec: Codec) -> int:
     return short_digest(codec.fingerprint(value)) if part is None else part.mark
 
 
-def _ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _find_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the longest run of pairs, ascending on both sides (patience sorting); they ascend by the second one."""
     ends: list[int] = []  # of the ascending runs of each length so far, the lowest end
     last: list[int] = []  # the pair that ends them

@@ -237,14 +237,14 @@ def plot_moments(moments: Sequence[MomentRecord]) -> Plot:
 def _sizes(moments: Sequence[MomentRecord], share: int) -> Chart | None:
     curves = list(_curves(moments, share))
     if not curves:
-        return _stored(moments, share)
+        return _plot_bytes(moments, share)
     trunk = next((curve for curve in curves if curve.is_trunk), curves[0])
     values = [point[1] for point in trunk.points]
     note = f"{format_size(int(values[0]))} → {format_size(int(values[-1]))}, at most {format_size(int(max(values)))}"
     return Chart("state", "bytes", note, _bytes, curves=tuple(curves))
 
 
-def _stored(moments: Sequence[MomentRecord], share: int) -> Chart | None:
+def _plot_bytes(moments: Sequence[MomentRecord], share: int) -> Chart | None:
     values = [float(moment.bytes) for moment in moments]
     bars = Bars("stored", _sum_shares(values, share))
     return (
@@ -303,11 +303,11 @@ def _curves(moments: Sequence[MomentRecord], share: int) -> Iterator[Curve]:
         if way_of[key] == len(ways):
             ways.append((row.line.lane == 0, [last[parent]] if parent in last else []))
         ways[way_of[key]][1].append(last[key])
-    found = [Curve(tuple(_thinned(points, share)), is_trunk) for is_trunk, points in ways]
+    found = [Curve(tuple(_thin(points, share)), is_trunk) for is_trunk, points in ways]
     yield from sorted(found, key=lambda curve: curve.is_trunk)[-_MOST_CURVES:]
 
 
-def _thinned(points: Sequence[Point], share: int) -> Iterator[Point]:
+def _thin(points: Sequence[Point], share: int) -> Iterator[Point]:
     """Yield as many points as a chart has room for: the first one, and the last of those that share a bar."""
     for number, point in enumerate(points):
         is_last = number + 1 == len(points) or points[number + 1][0] // share > point[0] // share

@@ -143,7 +143,7 @@ def _paths(moments: Sequence[MomentRecord]) -> tuple[list[_Path], list[_Path]]:
     for moment in moments:
         origins.add(moment, moments)
     trunk = _trunk(moments)
-    main = _main_children(origins.parents, _kept(moments, origins.parents, trunk))
+    main = _main_children(origins.parents, _find_main(moments, origins.parents, trunk))
     path_of: list[_Path] = []
     for place, moment in enumerate(moments):
         parent = origins.parents[place]
@@ -170,7 +170,7 @@ def _trunk(moments: Sequence[MomentRecord]) -> int:
     return max(ranks)[2] if ranks else -1
 
 
-def _kept(moments: Sequence[MomentRecord], parents: Sequence[int | None], trunk: int) -> set[int]:
+def _find_main(moments: Sequence[MomentRecord], parents: Sequence[int | None], trunk: int) -> set[int]:
     """Return the places of the moments that lead to a head."""
     kept: set[int] = set()
     for place, moment in enumerate(moments):

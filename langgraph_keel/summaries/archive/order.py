@@ -80,7 +80,7 @@ class Conversation:
             earlier = [] if entry.places else there.get(_nearest(entry, parts, there), [])
             last = max(earlier, key=self.order.index, default="")
             self._undo(entry, self.firsts.get(following.get(entry.id, ""), ""), last)
-        self.order = _sorted(self.order, [current, *(line for entry in reversed(entries) for line in _lines(entry))])
+        self.order = _sort(self.order, [current, *(line for entry in reversed(entries) for line in _lines(entry))])
 
     def _undo(self, entry: Archived, following: str, last: str) -> None:
         keys, end = keys_of(entry), following
@@ -114,16 +114,16 @@ class Conversation:
         An id may have been a message's first and a summary's later.
         """
         yield after, 0
-        yield from ((key, 0) for key in self._named(after))
-        yield from ((key, 1) for key in self._named(before))
+        yield from ((key, 0) for key in self._find_summaries(after))
+        yield from ((key, 1) for key in self._find_summaries(before))
         yield before, 1
         if after in self._summaries:
             yield self._first_of(after, entry), 0
         yield end, 0
-        yield from ((key, 1) for key in self._named(entry.summary_id))
+        yield from ((key, 1) for key in self._find_summaries(entry.summary_id))
         yield entry.summary_id, 1
 
-    def _named(self, message_id: str | None) -> list[str]:
+    def _find_summaries(self, message_id: str | None) -> list[str]:
         """Return the summaries that have, or had, an id; the last one first."""
         return [summary_key(part) for part in reversed(self._summaries.get(message_id or "", ()))]
 
@@ -146,7 +146,7 @@ def _lines(entry: Archived) -> Iterator[list[str]]:
         yield [key for key in (before, *keys[lo:hi], after) if key]
 
 
-def _sorted(order: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
+def _sort(order: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
     """Return keys in an order that agrees with all lines, and else with the one they are in."""
     places = {key: place for place, key in enumerate(order)}
     behind: list[set[int]] = [set() for _ in order]

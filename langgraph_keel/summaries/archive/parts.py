@@ -231,10 +231,10 @@ def _unpack(parts: Sequence[Any]) -> Archived:
     It says neither its id nor its thread: those are where it stands.
     """
     (said,) = parts
-    texts = {name: _typed(said.get(name), str, name in _NEEDED) for name in _TEXTS}
-    numbers = {name: _typed(said.get(name), int, name != "step") for name in _NUMBERS}
-    ids = tuple(_typed(each, str, True) for each in said["messages"])
-    digests = _typed(said["digests"], bytes, True).hex()
+    texts = {name: _check_type(said.get(name), str, name in _NEEDED) for name in _TEXTS}
+    numbers = {name: _check_type(said.get(name), int, name != "step") for name in _NUMBERS}
+    ids = tuple(_check_type(each, str, True) for each in said["messages"])
+    digests = _check_type(said["digests"], bytes, True).hex()
     if not ids or len(digests) != 2 * _DIGEST * len(ids) or numbers["pieces"] >= 10**5:
         raise ValueError("what it says does not fit together")
     at = datetime.fromisoformat(said["at"])
@@ -247,18 +247,18 @@ def _unpack(parts: Sequence[Any]) -> Archived:
         pinned=said.get("pinned") is True,
         digests=tuple(digests[start : start + 2 * _DIGEST] for start in range(0, len(digests), 2 * _DIGEST)),
         places=tuple(_place(*each) for each in said["places"]),
-        starts=tuple(_typed(each, str, True) for each in said["starts"]),
-        inner=tuple((_typed(place, int, True), _typed(part, str, True)) for place, part in said["inner"]),
+        starts=tuple(_check_type(each, str, True) for each in said["starts"]),
+        inner=tuple((_check_type(place, int, True), _check_type(part, str, True)) for place, part in said["inner"]),
         **texts,
         **numbers,
     )
 
 
 def _place(start: Any, before: Any, after: Any) -> Place:
-    return _typed(start, int, True), _typed(before, str, False), _typed(after, str, False)
+    return _check_type(start, int, True), _check_type(before, str, False), _check_type(after, str, False)
 
 
-def _typed(value: Any, kind: type, is_needed: bool) -> Any:
+def _check_type(value: Any, kind: type, is_needed: bool) -> Any:
     if type(value) is kind or (value is None and not is_needed):
         return value
     raise TypeError(f"{value!r:.60} stands where a {kind.__name__} should")

@@ -75,7 +75,7 @@ def part_in(entries: Sequence[Archived], which: Part) -> Archived:
     if type(which) is int:
         return _at(entries, which)
     name = id_in(which)
-    found = _beginning(entries, name)
+    found = _find_by_name(entries, name)
     if not found:
         few = f" ({LEAST} digits of an id or more name a part)" if len(name) < LEAST else ""
         raise NotFound(f"the archive has no part {name!r:.60}: `keel archive` lists its parts{few}")
@@ -88,7 +88,7 @@ def _at(entries: Sequence[Archived], position: int) -> Archived:
     return entries[position]
 
 
-def _beginning(entries: Sequence[Archived], name: str) -> Archived | None:
+def _find_by_name(entries: Sequence[Archived], name: str) -> Archived | None:
     fits = [entry for entry in entries if entry.id.startswith(name)] if _DIGITS.fullmatch(name) else []
     if len(fits) > 1:
         raise InvalidInput(f"{name!r} fits {len(fits)} parts ({', '.join(entry.id for entry in fits[:3])}): give more")
@@ -129,7 +129,7 @@ def named_in(entries: Sequence[Archived], which: Which) -> tuple[Archived, Seque
     exact = next((entry for entry in entries if entry.id == name), None)
     if exact is None and (held := holder_of(entries, name)) is not None:
         return held[0], [keys_of(held[0])[held[1]]]
-    if found := exact or _beginning(entries, name):
+    if found := exact or _find_by_name(entries, name):
         return found, keys_of(found)
     raise NotFound(f"the archive has no part and no message {name!r:.60}: `keel archive` lists what there is")
 
