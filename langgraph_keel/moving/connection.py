@@ -160,9 +160,11 @@ def postgres_errors(place: str) -> Iterator[None]:
     except psycopg.OperationalError as error:
         if "password" in str(error) or (error.sqlstate or "").startswith("28"):
             raise AccessDenied(f"{place}: the server refuses this user or password") from None
+        if "connection is bad: invalid" in str(error):  # before it connects: `invalid sslmode value: "x"`
+            raise InvalidInput(f"{place}: an option of the URL has a wrong value: {error}") from None
         raise StoreUnavailable(f"{place}: {str(error).strip() or 'the connection broke'}") from error
     except psycopg.ProgrammingError as error:
-        if error.sqlstate is None:  # it quotes what it cannot read, a password perhaps
+        if error.sqlstate is None:  # of psycopg itself: it quotes what it cannot read, a password perhaps
             raise InvalidInput(f"{place}: the URL cannot be read") from None
         raise StoreError(f"{place}: {error}") from error
     except psycopg.Error as error:
@@ -171,7 +173,10 @@ def postgres_errors(place: str) -> Iterator[None]:
 
 def place_of(url: str) -> str:
     """Return how a server is named: without user, password and options."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an address of IPv6 without its end
+        return "PostgreSQL"
     try:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:

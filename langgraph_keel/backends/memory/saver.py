@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
-from langgraph_keel.backends.registry import path_in
+from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.options import SaverOptions
 from langgraph_keel.saver import KeelSaver
@@ -65,5 +65,6 @@ def open_url(url: str, *, read_only: bool = False, **options: Any) -> MemorySave
 
     As `registry.OpenUrl`; options are those of `MemorySaver`.
     """
-    path_in(url, "memory:")
+    if path_in(url, "memory:").strip("/"):
+        raise refuse_url(url)
     return MemorySaver(**options)

@@ -47,6 +47,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection
 from langgraph_keel.errors import (
     AccessDenied,
+    InvalidInput,
     KeelError,
     NotSetUp,
     ReadOnlyStore,
@@ -85,13 +86,16 @@ NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
 )
 # Errors of connecting have no code in psycopg, only the server's words. In other languages than English they are not
 # recognized, and become `StoreUnavailable`.
-WORDED: tuple[tuple[str, type[StoreError], str], ...] = (
+WORDED: tuple[tuple[str, type[KeelError], str], ...] = (
     ("too many clients", StoreBusy, "the server takes no more connections"),
     ("too many connections", StoreBusy, "the server takes no more connections"),
     ("remaining connection slots", StoreBusy, "the server takes no more connections"),
     ('role "', AccessDenied, "the server refuses this user"),
     ("does not exist", StoreUnavailable, "create it first"),
     ("password", AccessDenied, "the server refuses this user"),
+    # What libpq, and psycopg, say of options before they connect: `invalid sslmode value: "x"`.
+    ("connection is bad: invalid", InvalidInput, "an option of the connection string has a wrong value"),
+    ("bad value for", InvalidInput, "an option of the connection string has a wrong value"),
     ("authentication", AccessDenied, "the server refuses this user"),
     ("pg_hba.conf", AccessDenied, "the server refuses this user"),
 )

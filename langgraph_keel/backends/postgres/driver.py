@@ -560,9 +560,13 @@ def _parts(given: Given) -> dict[str, Any]:
             raise InvalidInput(f"give a URL, or a connection or pool of psycopg, not {type(given).__name__}")
         return {}
     try:
-        return conninfo_to_dict(given)
+        parts = conninfo_to_dict(given)
     except (psycopg.Error, ValueError) as error:
         advice = _name_option(given, str(error)) or "use postgresql://user@host/database"
+    else:
+        if re.fullmatch(r"[0-9,]*", str(parts.get("port", ""))):
+            return parts
+        advice = "the port must be a number"
     # No cause: libpq's message repeats parts of the string, perhaps the password.
     raise InvalidInput(f"this is no connection string of PostgreSQL: {advice}")
 

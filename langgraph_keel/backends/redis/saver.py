@@ -14,6 +14,7 @@ from langgraph_keel.backends.redis.connection import (
     ServerCheck,
     Settings,
     check_client,
+    check_url,
     where_of,
 )
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
@@ -28,10 +29,6 @@ from langgraph_keel.saver import KeelSaver
 if TYPE_CHECKING:
     from langgraph_keel.retention.check import Finding
     from langgraph_keel.retention.info import StoreFacts
-
-SCHEMES = "redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://"
-"""What a URL begins with."""
-
 
 class RedisOptions(OptionsBesidesTtl, total=False):
     """What `RedisSaver` takes besides the URL, or in place of it."""
@@ -115,8 +112,8 @@ class RedisSaver(KeelSaver):
         )
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
-        if url is not None and not url.lower().startswith(SCHEMES):
-            raise InvalidInput(f"this is no URL of Redis: use one that begins with {', '.join(SCHEMES)}")
+        if url is not None:
+            check_url(url)
         store = RedisStore(prefix, milliseconds_of(ttl), refresh_ttl_on_read, read_only)
         self._redis, self._async_redis = _drivers(
             Settings(url, timeout, max_connections) if url is not None else None,

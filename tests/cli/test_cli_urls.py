@@ -1,0 +1,89 @@
+"""What a URL says wrongly: a named error with exit status 2, whatever the backend, in which no password stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_threads import keel, keel_json
+
+REDIS, CLUSTER = "redis://:hunter2@localhost:1/0", "redis+cluster://:hunter2@localhost:1"
+POSTGRES = "postgresql://u:hunter2@localhost:1/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (f"{REDIS}?durability=any", "no option 'durability': it is one of the saver's"),
+        (f"{REDIS}?timeout=x", "timeout= in a URL of Redis must be seconds, at least 0"),
+        (f"{REDIS}?timeout=", "timeout= in a URL of Redis must be seconds"),
+        (f"{REDIS}?timeout", "timeout= in a URL of Redis must be seconds"),
+        (f"{REDIS}?timeout=-1", "timeout= in a URL of Redis must be seconds"),
+        (f"{REDIS}?socket_timeot=1", "do you mean 'socket_timeout'"),
+        (f"{REDIS}?decode_responses=yes", "no option 'decode_responses'"),
+        (f"{REDIS}?max_connections=0", "max_connections= in a URL of Redis must be a whole number, at least 1"),
+        (f"{REDIS}?protocol=4", "protocol= in a URL of Redis must be 2 or 3"),
+        (f"{REDIS}?ssl_cert_reqs=none", "no option 'ssl_cert_reqs'"),
+        (f"rediss{REDIS[5:]}?ssl_cert_reqs=foo", "must be required, optional or none"),
+        (f"{REDIS}?db=x", "db= in a URL of Redis must be a whole number"),
+        (f"{REDIS}bc", "the path of a URL of Redis must be the number of a database"),
+        ("redis://:hunter2@localhost:abc/0", "this URL of Redis cannot be read"),
+        ("redis://:hunter2/x@localhost:1/0", "%2F for /"),
+        ("redis://u:12/hunter2@localhost:1/0", "%2F for /"),
+        ("redis://u:12?hunter2@localhost:1/0", "%2F for /"),
+        ("redis://u:12#hunter2@localhost:1/0", "%23 for #"),
+        ("redis://[::1/0", "this URL of Redis cannot be read"),
+        ("REDIS://:hunter2@localhost:1/0", "names no store"),
+        ("unix:///nowhere?db=x", "db= in a URL of Redis must be a whole number"),
+        (f"{CLUSTER}?foo=1", "no option 'foo'"),
+        (f"{CLUSTER}?max_connections=1", "no option 'max_connections': it is one of the saver's"),
+        (f"{CLUSTER}/3", "a Redis Cluster has one database"),
+        (f"{POSTGRES}?foo=1", "it has no option 'foo'"),
+        (f"{POSTGRES}?foo", "no connection string of PostgreSQL"),
+        (f"{POSTGRES}?schema=", "'' cannot be a name in PostgreSQL"),
+        (f"{POSTGRES}?sslmode=foo", 'invalid sslmode value: "foo"'),
+        (f"{POSTGRES}?sslmode=", 'invalid sslmode value: ""'),
+        (f"{POSTGRES}?connect_timeout=x", "bad value for connect_timeout"),
+        ("postgresql://u:hunter2@localhost:abc/x", "the port must be a number"),
+        ("postgresql://localhost:1/x?password=hunter2&foo=1", "no connection string of PostgreSQL"),
+        ("sqlite:///a.db?timeout=1", "such URLs take no options"),
+        ("sqlite:///a.db?timeout=", "such URLs take no options"),
+        ("sqlite:///a.db?immutable", "such URLs take no options"),
+        ("files:a?git=1", "such URLs take no options"),
+        ("files:a?git", "such URLs take no options"),
+        ("memory:?x=1", "such URLs take no options"),
+        ("memory:x", "names no store"),
+        (f"tiered:{REDIS}?durability=any,sqlite:///a.db", "no option 'durability'"),
+        (f"tiered:memory:,{POSTGRES}?foo=1", "it has no option 'foo'"),
+        ("tiered:memory:,sqlite:///a.db?x=1", "such URLs take no options"),
+        ("tiered:memory:", "names no store"),
+        ("", "names no store"),
+        ("foo://u:hunter2@x?y=1", "names no store"),
+    ],
+)
+def test_what_a_url_says_wrongly(url: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = keel("schema", "--url", url, status=2)
+    assert said in " ".join(told.stderr.split())
+    assert "hunter2" not in told.output
+    assert [*tmp_path.iterdir()] == []
+    assert keel_json("schema", "--url", url, status=2)["error"]["code"] == "invalid_input"
+
+
+@pytest.mark.parametrize("options", ["?", "?timeout=1.5&socket_keepalive=yes&client_name=a%20b", "?db=3&protocol=3"])
+def test_options_that_a_url_of_redis_takes(options: str) -> None:
+    assert "cannot be reached" in keel("threads", "--url", f"{REDIS}{options}", status=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (f"{POSTGRES}?sslmode=foo", "wrong value"),
+        (f"{POSTGRES}?connect_timeout=x", "cannot be read"),
+        ("postgresql://u:hunter2@[::1/x", "cannot be read"),
+    ],
+)
+def test_what_the_url_of_an_old_store_says_wrongly(source: str, said: str, tmp_path: Path) -> None:
+    told = keel("import", source, "--url", f"sqlite:///{tmp_path / 'a.db'}", status=2)
+    assert said in told.stderr
+    assert "hunter2" not in told.output
