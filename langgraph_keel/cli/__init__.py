@@ -34,6 +34,8 @@ class KeelGroup(TyperGroup):
 
             report_error(error, as_json=wants_json(ctx))
             raise typer.Exit(2 if isinstance(error, InvalidInput) else 1) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None  # as shells have it; older Typers leave with 1
         except _UsageError as error:
             if option := getattr(error, "option_name", None):
                 error.possibilities = _similar(option, getattr(error, "possibilities", None) or ())

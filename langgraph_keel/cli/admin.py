@@ -87,7 +87,7 @@ def _delete_tenant(name: str | None, url: str, *, dry_run: bool, yes: bool, json
         if dry_run or not found.left:
             return
         confirm("Delete?", "Nothing was deleted.")
-    with open_to_change(url) as saver, bar("Deleting", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Deleting", quiet=json, keeps=True) as tell:
         receipt: TenantReceipt = saver.delete_tenant(name, on_progress=tell)
     _print_receipt(receipt, json=json)
     raise typer.Exit(0 if receipt.complete else 1)

@@ -67,14 +67,17 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "provenance": (
             "List the calls of models that wrote a thread: which model answered, with what, and where that changed."
         ),
-        "export": (
-            "Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome."
-        ),
     },
     "Move": {
+        "import": (
+            "Move threads in from the store of one of LangGraph's own savers, each compared with what it was there."
+        ),
         "copy": (
             "Copy threads from one store to another, of any backend, and compare all that was copied. Nothing is "
             "deleted."
+        ),
+        "export": (
+            "Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome."
         ),
         "bundle": "One thread as one file: save it, read it back into any store, look what a file has.",
     },
@@ -94,9 +97,6 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "The store": {
-        "import": (
-            "Move threads in from the store of one of LangGraph's own savers, each compared with what it was there."
-        ),
         "tenants": "List the tenants that have something in a store.",
         "info": "Show what a store is and holds: backend, format, durability, size, threads, what waits.",
         "check": "Read all that is stored, and say what is not as it was written. Changes nothing.",

@@ -105,11 +105,11 @@ def copy(
         "status": status,
         "label": label,
     }
-    what = "Copying" if mode == "copy" else "Comparing"
+    what = "Copying and comparing" if mode == "copy" else "Comparing"
     with (
         open_to_read(source, **_options(source_keys, source_blobs)) as theirs,
         _open_target(target, mode, _options(target_keys, target_blobs)) as ours,
-        bar(what, quiet=json, speed=True) as tell,
+        bar(what, quiet=json, speed=True, keeps=mode == "copy") as tell,
     ):
         report = theirs.copy_to(ours, threads or None, mode=mode, on_progress=tell, **wanted)
     if json:
@@ -147,7 +147,8 @@ def _options(keys: str | None, blobs: str | None) -> Mapping[str, Any]:
 
 def _show(report: Any) -> None:
     console().print(Text(str(report), "green" if report.is_done else ""), soft_wrap=True)
-    for found in (report.exists, report.failed, report.differs):
+    differs = {name: f"{f'thread {name!r}: ' if name else ''}{why}" for name, why in report.differs.items()}
+    for found in (report.exists, report.failed, differs):
         _print_first([plain(why) for why in found.values()], "red")
     for names, what in (
         (report.changing, "changed each time that it was copied: copy again when nothing writes to it"),
@@ -236,7 +237,7 @@ def stats(
         "since": None if since is None else moment_since(since),
         "until": None if until is None else moment_since(until, "--until"),
     }
-    with open_to_read(url) as saver, bar("threads", quiet=json) as tell:
+    with open_to_read(url) as saver, bar("Measuring threads", quiet=json) as tell:
         found = saver.stats(on_progress=tell, **wanted)
     if json:
         print_json(found.to_dict())

@@ -71,7 +71,7 @@ def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
     Example: `KEEL_KEYS_FILE=keel.keys keel keys renew`
     """
-    with open_to_change(url) as saver, bar("Renewing keys", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Renewing keys", quiet=json, keeps=True) as tell:
         done = saver.renew_keys(on_progress=tell)
     if json:
         print_json(done.to_dict())
@@ -97,7 +97,7 @@ def migrate(
 
     Example: `KEEL_KEYS_FILE=keel.keys keel keys migrate`
     """
-    with open_to_change(url, migrate=True) as saver, bar("Sealing threads", quiet=json) as tell:
+    with open_to_change(url, migrate=True) as saver, bar("Sealing threads", quiet=json, keeps=True) as tell:
         done = saver.migrate_keys(again=again, on_progress=tell)
         space = saver.reclaim(full=True) if reclaim else None
     if json:

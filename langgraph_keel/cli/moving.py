@@ -45,7 +45,7 @@ def import_(
     is_there = not dry_run or _is_there(url)
     with (
         open_store(url if is_there else "memory:", types=_types(imports), read_only=dry_run) as saver,
-        bar("Moving threads", quiet=json, speed=True) as tell,
+        bar("Moving threads", quiet=json, speed=True, keeps=not dry_run) as tell,
     ):
         report = saver.import_from(source, threads, dry_run=dry_run, on_progress=tell)
     if json:
@@ -68,7 +68,7 @@ def export_to_langgraph(
     check_store(url)
     with (
         open_store(url, read_only=True, types=_types(imports)) as saver,
-        bar("Writing threads", quiet=json, speed=True) as tell,
+        bar("Writing threads", quiet=json, speed=True, keeps=True) as tell,
     ):
         report = saver.export_to(target, threads, on_progress=tell)
     if json:

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -170,18 +170,32 @@ class Tell(Protocol):
         ...
 
 
+@contextmanager
+def say_interrupt(how_far: Callable[[], str]) -> Iterator[None]:
+    """At a Ctrl-C, say in a line on standard error how far the work has come."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console(stderr=True).print(Text(f"interrupted: {plain(how_far())}", "yellow"), soft_wrap=True)
+        raise
+
+
 PATIENCE = 0.5
 """Seconds that work may take without a bar: a bar that is gone at once only flickers."""
 
 
 @contextmanager
-def bar(what: str, *, quiet: bool = False, speed: bool = False) -> Iterator[Tell]:
+def bar(what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False) -> Iterator[Tell]:
     """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`.
+
+    A Ctrl-C ends it with a line that says how far it has come.
 
     Args:
         what: What goes on.
         quiet: Whether to show nothing.
         speed: Whether to show how fast it goes as well, and how long the rest will take.
+        keeps: Whether what was done stays after a Ctrl-C, so that the same command goes on from there; else nothing was
+            changed.
     """
     from rich.progress import (
         BarColumn,
@@ -203,19 +217,23 @@ def bar(what: str, *, quiet: bool = False, speed: bool = False) -> Iterator[Tell
     if speed:
         columns += [TextColumn("[dim]{task.fields[moved]}"), Speed(), TextColumn("[dim]rest"), TimeRemainingColumn()]
     shown = Progress(*columns, console=errors, transient=True)
-    task, begun = shown.add_task(what, total=None, moved=""), monotonic()
+    task, begun, counts = shown.add_task(what, total=None, moved=""), monotonic(), "0"
 
     def tell(done: int, total: int | None, nbytes: int = 0) -> None:
+        nonlocal counts
+        counts = f"{done:,}" if total is None else f"{done:,} of {total:,}"
         rate = format_size(int(nbytes / max(monotonic() - begun, 0.001)))
         shown.update(task, completed=done, total=total, moved=f"{format_size(nbytes)}, {rate}/s" if nbytes else "")
         if errors.is_terminal and not quiet and monotonic() - begun > PATIENCE:
             shown.start()
 
-    try:
-        yield tell
-    finally:
-        if shown.live.is_started:  # else it would print an empty line
-            shown.stop()
+    then = "What is done stays: the same command goes on from there." if keeps else "Nothing was changed."
+    with say_interrupt(lambda: f"{what}, {counts} done. {then}"):
+        try:
+            yield tell
+        finally:
+            if shown.live.is_started:  # else it would print an empty line
+                shown.stop()
 
 
 def with_bar(items: Sequence[T], what: str, *, quiet: bool = False) -> Iterator[T]:

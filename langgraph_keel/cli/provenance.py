@@ -38,7 +38,15 @@ from langgraph_keel.cli.options import (
     open_to_read,
     tell_unread,
 )
-from langgraph_keel.cli.output import console, error_line, fit_columns, local_time, print_json, table_of
+from langgraph_keel.cli.output import (
+    console,
+    error_line,
+    fit_columns,
+    local_time,
+    print_json,
+    say_interrupt,
+    table_of,
+)
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, format_seconds, plain
 from langgraph_keel.engine.serde.serializer import find_unread
@@ -343,8 +351,15 @@ def export(
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
     store = open_to_read(url, imports)
-    with open_output(output, overwrite) as file, store as saver, progress(output, quiet=json) as bar:
-        report = Report(bar, bar.add_task("Reading threads", total=_total(saver, bar, threads)))
+    bar = progress(output, quiet=json)
+    report = Report(bar, bar.add_task("Reading threads", total=None))
+
+    def how_far() -> str:
+        is_kept = output is None or _is_stream(output)  # else a file gets its name when all of it is there
+        return f"Reading threads, {report.written:,} done. " + ("" if is_kept else f"{output} was not written.")
+
+    with say_interrupt(how_far), open_output(output, overwrite) as file, store as saver, bar:
+        bar.update(report.task, total=_total(saver, bar, threads))
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
             report.take(find_unread(line))

@@ -159,7 +159,7 @@ def _options(rules: Mapping[str, Any]) -> list[str]:
 def _prune(saver: Any, threads: Sequence[str], strategy: Any, *, json: bool, dry_run: bool) -> PruneReport:
     for thread in threads:
         check_thread(saver, thread)  # before anything is removed
-    with bar("Looking at threads" if dry_run else "Pruning threads", quiet=json) as tell:
+    with bar("Looking at threads" if dry_run else "Pruning threads", quiet=json, keeps=not dry_run) as tell:
         report: PruneReport = saver.prune(threads, strategy=strategy, dry_run=dry_run, on_progress=tell)
     return report
 
@@ -311,7 +311,7 @@ def erase(
         if not found.threads:
             _exit(found)
         confirm("Erase?", "Nothing was erased.")
-    with open_to_change(url) as saver, bar("Erasing", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Erasing", quiet=json, keeps=True) as tell:
         receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, **options)
     _print(receipt, json=json)
     _exit(receipt)
@@ -322,7 +322,7 @@ def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL,
 
     Example: `keel reclaim --full`
     """
-    with open_to_change(url) as saver, bar("Looking at threads", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Looking at threads", quiet=json, keeps=True) as tell:
         reclaimed: Reclaimed = saver.reclaim(full=full, strays=strays, on_progress=tell)
     if json:
         print_json(reclaimed.to_dict())

@@ -142,7 +142,7 @@ def _where(words: list[str] | None) -> dict[str, Any] | None:
 
 
 def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
-    with bar("threads", quiet=as_json) as tell:
+    with bar("Counting threads", quiet=as_json) as tell:
         counts = count_threads(_tell_each(saver.threads(**wanted), tell))
     if as_json:
         owners = {owner: usage.to_dict() for owner, usage in counts.owners.items()}
@@ -197,7 +197,7 @@ def usage(
 
 def usage_of(saver: Any, by: str, *, quiet: bool, **wanted: Any) -> Mapping[str, Usage]:
     """Return what threads have taken, with a bar of how many were looked at."""
-    with bar("threads", quiet=quiet) as tell:
+    with bar("Counting threads", quiet=quiet) as tell:
         found: Mapping[str, Usage] = saver.usage(by, on_progress=tell, **wanted)
     return found
 

@@ -64,7 +64,7 @@ def doctor(
     check_store(url)
     with _open(graph, url, upgrades, read_only=True) as (saver, compiled):
         found = Doctor(saver, compiled)
-        with bar("threads opened", quiet=json) as tell:
+        with bar("Opening threads", quiet=json) as tell:
             for done, thread in enumerate(_choose_threads(saver, sample), 1):
                 found.examine(thread)
                 tell(done, None)
@@ -96,7 +96,10 @@ def upgrade(
     from langgraph_keel.upgrades.bulk import upgrade_threads
 
     check_store(url)
-    with _open(graph, url, upgrades, read_only=dry_run) as (saver, _), bar("threads", quiet=json) as tell:
+    with (
+        _open(graph, url, upgrades, read_only=dry_run) as (saver, _),
+        bar("Looking at threads" if dry_run else "Upgrading threads", quiet=json, keeps=not dry_run) as tell,
+    ):
         if saver.engine.session.hooks.find(UpgradeHook) is None:
             module = graph.partition(":")[0]
             where = f"neither the graph's saver nor the module {module} has any"

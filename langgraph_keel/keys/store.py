@@ -622,8 +622,6 @@ class Seals:
 
     def _open(self, body: bytes, where: str, *place: Any) -> bytes:
         name = key_in(body)
-        if body.startswith(ABSENT):
-            return body
         if name is None:
             self._check_plain(where)
             return body
@@ -634,6 +632,15 @@ class Seals:
             return open_sealed(body, key.sealer, place_of(self._store_id, key.origin, *place))
         except CorruptStore as error:
             raise SealBroken(f"{where}: {error}") from None
+
+    def _open_value(self, body: bytes, where: str, *place: Any) -> bytes:
+        """Open a row or writes, which may be kept in an object: what stands for it is in plain text, and passed on.
+
+        Whoever can write to the database can put such a note there. What he gets by it is what he gets by deleting the
+        record: a named error at the value, `BlobLost` or `BlobsMissing`, or `SealBroken` for an object that is not what
+        was sealed. Cells are never kept so: in the place of one, `_open` refuses it.
+        """
+        return body if body.startswith(ABSENT) else self._open(body, where, *place)
 
     def _check_plain(self, where: str) -> None:
         if not self._accepts_plain:
@@ -691,7 +698,9 @@ class Seals:
     def open_rows(self, rows: Sequence[Row], address: Address, channel: str) -> Sequence[Row]:
         """Return rows, opened."""
         ns, where = address.checkpoint_ns, f"{address}, channel {channel!r}: a row"
-        return [Row(row.lo, row.count, self._open(row.body, where, "row", ns, channel, row.count)) for row in rows]
+        return [
+            Row(row.lo, row.count, self._open_value(row.body, where, "row", ns, channel, row.count)) for row in rows
+        ]
 
     def batch(self, batch: Batch, address: Address) -> Batch:
         """Return writes, sealed."""
@@ -700,7 +709,7 @@ class Seals:
     def open_batch(self, batch: Batch, address: Address) -> Batch:
         """Return writes, opened."""
         where = f"{address}: writes of task {batch.task_id}"
-        return replace(batch, body=self._open(batch.body, where, *_place_of_batch(batch, address)))
+        return replace(batch, body=self._open_value(batch.body, where, *_place_of_batch(batch, address)))
 
     # -- cells -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import open_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.store import Store
-from langgraph_keel.moving.outline import Shelves, Source, digest_of_cell
+from langgraph_keel.moving.outline import Shelves, Source, content_of_cell, digest_of_cell
 from langgraph_keel.moving.pair import SOURCE, TARGET, on
 
 _PAGE = 20
@@ -59,6 +59,7 @@ class CellCopy:
             is_ours: Whether a cell of the target is one that was copied, and may be replaced and removed.
         """
         wanted: dict[str, str | None] = {}
+        doubtful: list[str] = []
         pair = _Pair(self._source, self._target, shelf)
         while (found := (yield from pair.next())) is not None:
             key, theirs, ours = found
@@ -69,13 +70,22 @@ class CellCopy:
             if ours is not None and digest_of_cell(theirs) == digest_of_cell(ours):
                 continue
             if ours is not None and not is_ours(ours):
-                self._done.kept.append(f"{shelf.kind} {key}")
+                doubtful.append(key)  # both may say the same, by chance of the same source, with other tokens
+                if len(doubtful) >= _PAGE:
+                    yield from self._keep_others(shelf, doubtful)
+                    doubtful = []
                 continue
             wanted[key] = ours.token if ours else None
             if len(wanted) >= self._size:
                 yield from self._write(shelf, wanted)
                 wanted = {}
         yield from self._write(shelf, wanted)
+        yield from self._keep_others(shelf, doubtful)
+
+    def _keep_others(self, shelf: Shelf, keys: Sequence[str]) -> Plan[None]:
+        """Note which cells of the target say something else than those of the source."""
+        differing = (yield from self._find_unequal(shelf, keys)) if keys else ()
+        self._done.kept += [f"{shelf.kind} {key}" for key in differing]
 
     def _write(self, shelf: Shelf, wanted: Mapping[str, str | None]) -> Plan[None]:
         if not wanted:
@@ -111,34 +121,49 @@ class CellCopy:
                 yield from on(TARGET, self._target.swap_cell(HEADS, HEAD, expected, heads[HEAD]))
                 self._done.count += 1
 
-    def find_difference(self, shelf: Shelf, is_meant: Callable[[Cell], bool]) -> Plan[str | None]:
-        """Return the first cell that the target has not as the source has it, body and all; `None` if there is none."""
+    def find_difference(
+        self, shelf: Shelf, is_meant: Callable[[Cell], bool], *, is_whole: bool = False
+    ) -> Plan[str | None]:
+        """Return the first cell that the target has not as the source has it, body and all; `None` if there is none.
+
+        The token is no content: of what two stores have got from a third one, each has tokens of its own.
+
+        Args:
+            shelf: The shelf.
+            is_meant: Whether a cell of the source counts.
+            is_whole: Whether a cell that only the target has is a difference.
+        """
         keys: list[str] = []
         pair = _Pair(self._source, self._target, shelf)
         while (found := (yield from pair.next())) is not None:
             key, theirs, ours = found
+            if theirs is None and is_whole:
+                return f"{shelf.kind} {key}, which only the target has"
             if theirs is None or not is_meant(theirs):
                 continue
-            if ours is None or digest_of_cell(theirs) != digest_of_cell(ours):
-                return f"{shelf.kind} {key}"
+            if ours is None:
+                return f"{shelf.kind} {key}, which the target has not"
             keys.append(key)
             if len(keys) >= self._size:
-                if (differs := (yield from self._compare(shelf, keys))) is not None:
-                    return differs
+                for differs in (yield from self._find_unequal(shelf, keys)):
+                    return f"{shelf.kind} {differs}"
                 keys = []
-        return (yield from self._compare(shelf, keys)) if keys else None
+        for differs in (yield from self._find_unequal(shelf, keys)) if keys else ():
+            return f"{shelf.kind} {differs}"
+        return None
 
-    def _compare(self, shelf: Shelf, keys: Sequence[str]) -> Plan[str | None]:
+    def _find_unequal(self, shelf: Shelf, keys: Sequence[str]) -> Plan[Sequence[str]]:
+        """Return which of some cells do not have the same content on both sides."""
         theirs: Mapping[str, Cell] = yield from on(SOURCE, self._source.read_cells(shelf, keys))
         ours: Mapping[str, Cell] = yield from on(TARGET, self._target.read_cells(shelf, keys))
         nbytes = sum(len(cell.body) for cell in theirs.values())
         self._size = min(_PAGE, 2 * len(keys)) if nbytes < _BYTES else max(1, len(keys) // 2)
-        return next((f"{shelf.kind} {key}" for key in keys if _content(theirs, key) != _content(ours, key)), None)
+        return [key for key in keys if _content(theirs, key) != _content(ours, key)]
 
 
-def _content(cells: Mapping[str, Cell], key: str) -> bytes | None:
+def _content(cells: Mapping[str, Cell], key: str) -> tuple[bytes, bytes] | None:
     cell = cells.get(key)
-    return None if cell is None else open_frame(cell.body) if cell.body else b""
+    return None if cell is None else (content_of_cell(cell), open_frame(cell.body) if cell.body else b"")
 
 
 class _Pair:

@@ -88,6 +88,12 @@ def sqlite_errors(place: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN and os.path.isfile(place):
+            # In WAL mode, also who only reads needs the index in -shm, and makes it where it is not there.
+            raise StoreError(
+                f"{place}: it is in WAL mode, and SQLite cannot make the {place}-shm that reading it needs, as nothing "
+                "can be written there: copy the file, and its -wal if there is one, to where it can be, and import that"
+            ) from error
         kind = (
             StoreBusy if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreError
         )

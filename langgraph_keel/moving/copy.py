@@ -203,6 +203,7 @@ class StoreCopy:
         self._differs: dict[str, str] = {}
         self._changing: dict[str, None] = {}
         self._gone: dict[str, None] = {}
+        self._own: set[str] = set()
         self._moved = Moved()
         self._nbytes = self._looked = 0
         self._total: int | None = None
@@ -312,14 +313,17 @@ class StoreCopy:
         if self._mode == "copy":
             if want.is_empty:
                 return (yield from self._follow(thread_id, have))
-            have = yield from self._copy(thread_id, want, have)
         elif want.is_empty:
             return True
+        if self._mode != "verify" and (yield from self._is_own(thread_id, want, have)):
+            self._done[thread_id] = "same"
+            return (yield from self._look(SOURCE, thread_id)).digest == want.digest
+        if self._mode == "copy":
+            have = yield from self._copy(thread_id, want, have)
         self._done.setdefault(thread_id, "same")
         if want.digest == have.digest and not (is_last and self._mode != "look"):
             return True
         if self._mode == "look":
-            yield from self._check_free(thread_id, want, have)
             self._done[thread_id] = "copied"
             return True
         differs = yield from self._thread.find_difference(thread_id, want, have)
@@ -328,14 +332,31 @@ class StoreCopy:
             self._differs[thread_id] = differs
             return True
         if differs is not None and want.digest == have.digest:
-            raise CorruptStore(f"the target does not give back what was copied: {differs}")
+            raise CorruptStore(f"thread {thread_id!r}: the target does not give back what was copied: {differs}")
         # What was compared is the thread as it was when it was looked at.
         return differs is None and (yield from self._look(SOURCE, thread_id)).digest == want.digest
+
+    def _is_own(self, thread_id: str, want: Outline, have: Outline) -> Plan[bool]:
+        """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then.
+
+        Raises:
+            ThreadExists: It is somebody's own, and holds something else.
+        """
+        if want.digest == have.digest:
+            return False
+        try:
+            yield from self._check_free(thread_id, want, have)
+        except ThreadExists:
+            # As when both stores have moved it in from a third one: each has noted when, with tokens of its own.
+            if (yield from self._thread.find_difference(thread_id, want, have)) is not None:
+                raise
+            self._own.add(thread_id)
+            return True
+        return False
 
     def _copy(self, thread_id: str, want: Outline, have: Outline) -> Plan[Outline]:
         if want.digest == have.digest:
             return have
-        yield from self._check_free(thread_id, want, have)
         yield from self._mark(thread_id, "")
         if not have.begins(want):
             # Something was removed from the source, or put again: a copy has the order and the numbers of before.
@@ -418,7 +439,7 @@ class StoreCopy:
             return cell.origin in self._done or (is_whole and cell.origin not in left)
 
         def may_replace(cell: Cell) -> bool:
-            return is_ours or cell.origin in self._done
+            return is_ours or (cell.origin in self._done and cell.origin not in self._own)
 
         if self._mode == "look":
             return

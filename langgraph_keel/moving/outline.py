@@ -170,6 +170,11 @@ def digest_of_cell(cell: Cell) -> bytes:
     return _digest(cell.token, open_frame(cell.header), cell.origin, cell.expires_at)
 
 
+def content_of_cell(cell: Cell) -> bytes:
+    """Return what of a cell two stores have in common that hold the same, whoever has written it; without its body."""
+    return _digest(open_frame(cell.header), cell.origin, cell.expires_at)
+
+
 class Shelves:
     """Walks along the cells of a shelf, in the order of their keys, without their bodies.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from langgraph_keel.engine.cells import Shelf
-from langgraph_keel.engine.encoding.bodies import array_header, check_present, contents_of, raw_frame
+from langgraph_keel.engine.encoding.bodies import array_header, check_present, contents_of, open_frame, raw_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import NEW, Entry, Found, NewEntry, Node, Ref, Row, Run, Stamp, Stored, Writes
 from langgraph_keel.engine.store import Store
@@ -21,6 +21,7 @@ from langgraph_keel.moving.cells import CellCopy, Moved
 from langgraph_keel.moving.items import Compared, Numbers, pairs_of
 from langgraph_keel.moving.outline import WRITES, Outline, Source, place_of
 from langgraph_keel.moving.pair import SOURCE, TARGET, Side, on
+from langgraph_keel.retention.owners import COPY_TIMES
 
 _MOST = 64
 """Most entries whose rows are read at once."""
@@ -187,12 +188,13 @@ class ThreadCopy:
             if (differs := (yield from self._compare_values(page, done))) is not None:
                 return differs
             at += len(page)
-        if want.cells == have.cells:
-            cells = CellCopy(self.source, self.target, Moved())
-            for kind in (yield from self._kinds(thread_id)):
-                differs = yield from cells.find_difference(Shelf(thread_id, kind), lambda _: True)
-                if differs is not None:
-                    return differs
+        cells = CellCopy(self.source, self.target, Moved())
+        for kind in (yield from self._kinds(thread_id)):
+            if kind == COPY_TIMES.kind:
+                continue  # when it came into the one store, and into the other
+            differs = yield from cells.find_difference(Shelf(thread_id, kind), lambda _: True, is_whole=True)
+            if differs is not None:
+                return f"a record beside its checkpoints: {differs}"
         return None
 
     def _compare_values(
@@ -215,7 +217,7 @@ class ThreadCopy:
             there = contents_of([(lo, lo + count)], theirs.get(place, ()))
             here = contents_of([(to, to + count)], ours.get(place, ()))
             if b"".join(there) != b"".join(here):
-                return f"{node.address}: the value of {name!r}"
+                return f"{_moment(node)}: the value of {name!r}"
         return None
 
     def _read_parts(
@@ -283,16 +285,42 @@ def _next_size(size: int, rows: Rows) -> int:
 
 
 def _difference_of(want: Outline, have: Outline) -> str | None:
-    """Return what differs between two outlines, if anything does."""
-    for theirs, a, b in zip(want.graph.nodes, want.nodes, have.nodes, strict=False):
+    """Return what of the checkpoints and writes of two outlines differs, if anything does."""
+    for theirs, ours, a, b in zip(want.graph.nodes, have.graph.nodes, want.nodes, have.nodes, strict=False):
         if a != b:
-            return f"{theirs.address}: its place, its parent, its metadata, or which channels it has"
+            return f"{_moment(theirs)}: {_part_of(theirs, ours)}"
     if len(want.nodes) != len(have.nodes):
         return f"the source has {len(want.nodes):,} checkpoints, the target {len(have.nodes):,}"
     for theirs, ours in zip(want.graph.nodes, have.graph.nodes, strict=True):
         if theirs.is_head != ours.is_head:
-            return f"{theirs.address}: whether it is the latest"
-    for place in dict.fromkeys([*want.writes, *have.writes]):
-        if want.writes.get(place) != have.writes.get(place):
-            return f"checkpoint {place[1]}: what tasks have written to it"
-    return None if want.cells == have.cells else "what stands beside its checkpoints"
+            return f"{_moment(theirs)}: whether it is the latest"
+    for ns, id in dict.fromkeys([*want.writes, *have.writes]):
+        if want.writes.get((ns, id)) != have.writes.get((ns, id)):
+            return f"{_name(ns, id)}: what tasks have written to it"
+    return None
+
+
+def _part_of(theirs: Node, ours: Node) -> str:
+    """Return what differs of two entries that are not the same."""
+    if theirs.address != ours.address:
+        return f"the target has {_moment(ours)} in its place"
+    if open_frame(theirs.header) != open_frame(ours.header):
+        return "its metadata, or the versions of its channels"
+    if [*theirs.refs] != [*ours.refs]:
+        return f"which channels it has ({', '.join(sorted({*theirs.refs} ^ {*ours.refs})) or 'their order'})"
+    for name, ref in theirs.refs.items():
+        if ref.kind is not ours.refs[name].kind or _length(ref) != _length(ours.refs[name]):
+            return f"the value of {name!r}"
+    return "its parent" if theirs.parent != ours.parent else "when it was put, by which run, or whether it is deleted"
+
+
+def _length(ref: Ref) -> int:
+    return sum(hi - lo for lo, hi in ref.runs)
+
+
+def _moment(node: Node) -> str:
+    return _name(node.address.checkpoint_ns, str(node.address.checkpoint_id))
+
+
+def _name(ns: str, id: str) -> str:
+    return f"checkpoint {id}" + (f", namespace {ns!r}" if ns else "")

@@ -13,6 +13,8 @@ from golden import loaded, seen
 from golden.kinds import TYPES
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from old_graphs import SCENES
+from old_stores import old_store
 from places import Place, file_place, files_place, postgres_place, redis_place
 from stores import MemoryUnderTest
 from test_golden import as_stored, differences
@@ -432,3 +434,21 @@ def test_tenants_go_with_the_whole_store_or_one_by_one(store: Any, backend: str)
             assert saver.retention() == (Retention(last=number + 1),)
         assert source.for_tenant("acme").copy_to(target.for_tenant("other")).is_done
         assert target.tenants() == ["acme", "other", "zeta"]
+
+
+def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> None:
+    """Each has noted when, with tokens of its own."""
+    with old_store("sqlite", tmp_path) as old:
+        with old.open() as saver:
+            SCENES["chat"][0](saver, "chat")
+            SCENES["forks"][0](saver, "forks")
+        with SqliteSaver(tmp_path / "a.db") as source, SqliteSaver(tmp_path / "b.db") as target:
+            source.import_from(old.url)
+            target.import_from(old.url)
+            for mode in ("look", "copy", "copy", "verify"):
+                report = source.copy_to(target, mode=mode)
+                assert (report.is_done, report.copied, report.same) == (True, 0, 2), report.to_dict()
+            target.label({"configurable": {"thread_id": "chat"}}, "good")
+            report = source.copy_to(target)
+            assert [*report.exists] == ["chat"]
+            assert "label good" in source.copy_to(target, mode="verify").differs["chat"]

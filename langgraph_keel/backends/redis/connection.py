@@ -241,7 +241,9 @@ def check_url(url: str) -> None:
     """
     scheme = url.partition("://")[0]
     if scheme not in _SCHEMES:
-        raise InvalidInput(f"this is no URL of Redis: use one that begins with {', '.join(f'{s}://' for s in _SCHEMES)}")
+        raise InvalidInput(
+            f"this is no URL of Redis: use one that begins with {', '.join(f'{s}://' for s in _SCHEMES)}"
+        )
     is_cluster, is_socket = scheme.endswith("+cluster"), scheme == "unix"
     parts = _split(url)
     # Behind an @ stands the server: before it, a password that has a / or ? in it as it is.

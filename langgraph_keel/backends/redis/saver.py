@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.check import Finding
     from langgraph_keel.retention.info import StoreFacts
 
+
 class RedisOptions(OptionsBesidesTtl, total=False):
     """What `RedisSaver` takes besides the URL, or in place of it."""
 
