@@ -88,11 +88,11 @@ def sqlite_errors(place: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN and os.path.isfile(place):
-            # In WAL mode, also who only reads needs the index in -shm, and makes it where it is not there.
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            # Nothing is written here; but in WAL mode SQLite makes a -shm also for who only reads.
             raise StoreError(
-                f"{place}: it is in WAL mode, and SQLite cannot make the {place}-shm that reading it needs, as nothing "
-                "can be written there: copy the file, and its -wal if there is one, to where it can be, and import that"
+                f"{place}: {error}. It is in WAL mode, perhaps, and nothing can be written beside it, where SQLite needs "
+                "a file also to read: copy it, with its -wal if there is one, to where that can be, and read the copy"
             ) from error
         kind = (
             StoreBusy if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreError

@@ -18,7 +18,7 @@ from stores import MemoryUnderTest
 from langgraph_keel import KeelSaver, Keyring, LocalKey
 from langgraph_keel.engine import cells, records
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.encoding.bodies import SEALED, frame
+from langgraph_keel.engine.encoding.bodies import SEALED, Absent, absent_frame, frame
 from langgraph_keel.engine.records import Batch, Row
 from langgraph_keel.errors import CorruptStore, KeyMissing
 from langgraph_keel.keys.datakeys import KIND, STORE
@@ -166,6 +166,17 @@ def test_what_is_cut_or_replaced_is_refused(store: Store, change: Callable[[byte
         write(change(before))
         assert refused(store), kind
         write(before)
+
+
+@pytest.mark.parametrize("reason", ["", "an object that was never there"])
+def test_no_cell_can_be_made_to_look_as_if_it_were_kept_elsewhere(store: Store, reason: str) -> None:
+    note = absent_frame(Absent(b"8 bytes.", b"8 bytes.", bytes(32), 7, 1, reason))
+    for kind, read, write in store.slots():
+        if kind in ("cell", "cell body"):
+            before = read()
+            write(note)
+            assert refused(store), kind
+            write(before)
 
 
 def test_any_byte_that_changes_is_seen(store: Store) -> None:

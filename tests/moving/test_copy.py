@@ -451,4 +451,4 @@ def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> Non
             target.label({"configurable": {"thread_id": "chat"}}, "good")
             report = source.copy_to(target)
             assert [*report.exists] == ["chat"]
-            assert "label good" in source.copy_to(target, mode="verify").differs["chat"]
+            assert "a record beside its checkpoints: labels" in source.copy_to(target, mode="verify").differs["chat"]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import old_graphs
@@ -531,3 +535,32 @@ def test_moving_changes_nothing_in_the_values_of_a_graph_with_types(old: OldStor
         assert json.dumps(moments_of(saver, "typed"), default=repr, skipkeys=True) == json.dumps(
             moments_of(other, "typed"), default=repr, skipkeys=True
         )
+
+
+READ = """
+import os, sys
+from langgraph_keel import StoreError
+from langgraph_keel.moving.connection import open_sqlite
+if not os.geteuid():
+    os.seteuid(65534)  # root may write anywhere
+try:
+    with open_sqlite(sys.argv[1]) as connection:
+        connection.columns("checkpoints")
+except StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs modes of files")
+def test_a_database_in_wal_mode_where_nothing_can_be_written() -> None:
+    with TemporaryDirectory() as name:  # not below pytest's own, which only its user can look into
+        path, place = Path(name, "old.db"), Path(name)
+        with closing(sqlite3.connect(path)) as behind:
+            behind.execute("PRAGMA journal_mode = wal")
+            behind.execute("CREATE TABLE checkpoints (thread_id)")
+        place.chmod(0o555)
+        told = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, timeout=120)
+        assert told.stdout.startswith(f"{path}: "), told.stderr
+        assert "It is in WAL mode, perhaps, and nothing can be written beside it" in told.stdout
+        assert [each.name for each in place.iterdir()] == ["old.db"]
+        place.chmod(0o755)
