@@ -69,7 +69,7 @@ Given: TypeAlias = "str | Connection | AsyncConnection | ConnectionPool[Any] | A
 """What a user may give: a connection string, or a connection or pool that stays theirs."""
 
 # In this order: the first that fits.
-NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
+NAMED: tuple[tuple[tuple[type[Exception], ...], type[KeelError], str], ...] = (
     ((pg.InsufficientPrivilege,), AccessDenied, "this user lacks a right"),
     ((pg.UndefinedTable, pg.InvalidSchemaName), NotSetUp, "the tables are gone"),
     ((pg.ReadOnlySqlTransaction,), ReadOnlyStore, "the server takes no writes (a replica, or set read-only)"),
