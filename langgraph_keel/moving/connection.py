@@ -92,7 +92,7 @@ def sqlite_errors(place: str) -> Iterator[None]:
             # Nothing is written here; but in WAL mode SQLite makes a -shm also for who only reads.
             raise StoreError(
                 f"{place}: {error}. It is in WAL mode, perhaps, and nothing can be written beside it, where SQLite "
-                "needs a file also to read: copy it, with its -wal if there is one, to where that can be, and read the copy"
+                "needs a file also to read: copy it, with its -wal if there is one, to where that can be"
             ) from error
         kind = (
             StoreBusy if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreError
