@@ -74,7 +74,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
-from langgraph_keel.history.threads import ThreadPages, filter_of
+from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.methods import KeyMethods
 from langgraph_keel.keys.store import SealedStore
@@ -660,9 +660,10 @@ class KeelSaver(
         node: str | None = None,
         error: str | type[BaseException] | None = None,
         where: Mapping[str, Any] | None = None,
+        order: Order = "newest",
         after: str | None = None,
     ) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store, last activity first by the clocks of those who put. No state is read.
+        """Yield the threads of this store by their last activity, by the clocks of those who put. No state is read.
 
         Two round trips for each 50 threads that the store finds. What is asked for together must all be so.
 
@@ -680,13 +681,16 @@ class KeelSaver(
             node: Only threads in which this node runs next.
             error: Only threads in which a task has failed with an error of this class, or of a class of this name.
             where: Only threads whose latest checkpoints have these metadata, as in `list(filter=...)`.
+            order: What comes first: `"newest"`, the one last active, or `"oldest"`, the one that has rested longest.
+                Both are read from the same index, page by page; threads of one moment come by their ids. From the
+                oldest on, a thread that goes on meanwhile comes again, at the end.
             after: The `cursor` of the thread after which to go on, of a list that was asked for the same.
 
         Raises:
             InvalidInput: What is asked for cannot be meant, or `after` is a cursor of another list.
         """
         wanted = filter_of(model, match, owner, waiting, since, until, status, label, node, error, where)
-        pages = ThreadPages(self.engine.session, limit, wanted, after)
+        pages = ThreadPages(self.engine.session, limit, wanted, after, order)
         while (page := self.engine.run(pages.next())) is not None:
             yield from page
 
@@ -705,11 +709,12 @@ class KeelSaver(
         node: str | None = None,
         error: str | type[BaseException] | None = None,
         where: Mapping[str, Any] | None = None,
+        order: Order = "newest",
         after: str | None = None,
     ) -> AsyncIterator[ThreadInfo]:
         """As `threads`, asynchronously."""
         wanted = filter_of(model, match, owner, waiting, since, until, status, label, node, error, where)
-        pages = ThreadPages(self.engine.session, limit, wanted, after)
+        pages = ThreadPages(self.engine.session, limit, wanted, after, order)
         while (page := await self.engine.arun(pages.next())) is not None:
             for info in page:
                 yield info

@@ -192,10 +192,10 @@ class TenantStore(Store[Any, Any]):
         return self._show_page(page)
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`."""
-        page: Sequence[Listed] = yield from self._shared.show_threads(self._place(after), limit, terms)
+        page: Sequence[Listed] = yield from self._shared.show_threads(self._place(after), limit, terms, oldest_first)
         return self._show_page(page)
 
     def _place(self, after: tuple[str, str] | None) -> tuple[str, str] | None:

@@ -56,6 +56,16 @@ Where = Annotated[
         help="Only threads whose latest checkpoint has this in its metadata; a number, true, false, null, or a text.",
     ),
 ]
+
+
+class ListOrder(StrEnum):
+    """Which threads come first."""
+
+    newest = "newest"
+    oldest = "oldest"
+
+
+OrderBy = Annotated[ListOrder, typer.Option("--order", help="Which come first, by their last activity.")]
 After = Annotated[
     str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this thread, as the page before says.")
 ]
@@ -79,12 +89,13 @@ def threads(
     label: LabelIs = None,
     where: Where = None,
     model: Model = None,
+    order: OrderBy = ListOrder.newest,
     after: After = None,
     count: Count = False,
     unfinished: Unfinished = False,
     json: AsJson = False,
 ) -> None:
-    """List the threads in a store, the one last active first.
+    """List the threads in a store, the one last active first; with --order oldest, last.
 
     What is asked for together must all be so. A thread that is `incomplete` is being run, or was cut off: with
     --unfinished, each thread is looked at, which tells, and what to do is said.
@@ -102,9 +113,9 @@ def threads(
             _count(saver, wanted, json)
             return
         if unfinished:
-            found = list(islice(_find_unfinished(saver, wanted), limit + 1))
+            found = list(islice(_find_unfinished(saver, wanted, order.value), limit + 1))
         else:
-            found = _mark_waiting(saver, list(saver.threads(limit + 1, after=after, **wanted)))
+            found = _mark_waiting(saver, list(saver.threads(limit + 1, order=order.value, after=after, **wanted)))
         others = 0 if found else sum(1 for _ in saver.threads())
         tenants = 0 if found or others or saver.tenant else len(saver.tenants())
     more, found = len(found) > limit, found[:limit]
@@ -120,7 +131,8 @@ def threads(
         console().print(_threads_table(found))
     if more and not json:
         following = "" if unfinished else f", or --after {found[-1].cursor}"
-        console().print(Text(f"… and older ones: --limit shows more{following}", "dim"), soft_wrap=True)
+        age = "older" if order is ListOrder.newest else "newer"
+        console().print(Text(f"… and {age} ones: --limit shows more{following}", "dim"), soft_wrap=True)
 
 
 def _where(words: list[str] | None) -> dict[str, Any] | None:
@@ -239,8 +251,8 @@ def _mark_waiting(saver: Any, found: Sequence[Any]) -> list[Any]:
     return [replace(info, facts=(*info.facts, mark)) if info.thread_id in waits else info for info in found]
 
 
-def _find_unfinished(saver: Any, wanted: Mapping[str, Any]) -> Iterator[Any]:
-    for info in saver.threads(**wanted):
+def _find_unfinished(saver: Any, wanted: Mapping[str, Any], order: str) -> Iterator[Any]:
+    for info in saver.threads(order=order, **wanted):
         standing = saver.where(info.thread_id)
         if standing.state not in ("new", "idle"):  # new: deleted meanwhile
             yield standing

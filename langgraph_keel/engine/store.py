@@ -205,13 +205,19 @@ class Store(ABC, Generic[Q, R]):
         """
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> StorePlan[Q, R, Sequence[Listed]]:
         """As `read_threads`, for those who only look: what is damaged is passed over, and logged.
 
         A page is shorter than `limit` only if it is the last one. Where damage cannot have a listing fail, as the
-        database sees to it that names are text, the two are the same.
+        database sees to it that names are text, the two are the same. With `oldest_first`, the same threads in the
+        opposite order, by the same index.
+
+        Raises:
+            InvalidInput: This store has no such order.
         """
+        if oldest_first:
+            raise InvalidInput(f"{type(self).__name__} lists threads with order='newest' only")
         return self.read_threads(after, limit, terms)
 
     @abstractmethod
@@ -426,10 +432,10 @@ class OuterStore(Store[Any, Any]):
         return self.inner.read_threads(after, limit, terms)
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`."""
-        return self.inner.show_threads(after, limit, terms)
+        return self.inner.show_threads(after, limit, terms, oldest_first)
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
         """See `Store.swap_cell`."""

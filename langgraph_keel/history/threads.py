@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.display import html
@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _DAYS, _WIDTH, _OWNERS, _NAME = 14, 40, 10, 40
 """Of counts as text: days, the width of the longest bar, owners, and characters of a name."""
+Order: TypeAlias = Literal["newest", "oldest"]
+"""Of a list of threads: which last activity comes first."""
 _ZONES = timedelta(days=1)
 """More than two clocks that show the same moment can differ by: times are compared as text where a page begins."""
 
@@ -89,11 +91,10 @@ class ThreadFilter:
         terms = [f"{name}:{value}" for name, value in asked.items() if value is not None]
         return marks_of([*terms, *(["status:incomplete"] if self.node is not None else [])])
 
-    def first_place(self) -> tuple[str, str] | None:
-        """Return where a list begins that leaves out what is too new; `None` at the newest."""
-        if self.until is None:
-            return None
-        return (datetime.fromtimestamp(self.until / 1000, UTC) + _ZONES).isoformat(), ""
+    def first_place(self, order: Order) -> tuple[str, str] | None:
+        """Return where a list begins that leaves out what is too new, or too old; `None` if nothing is."""
+        at, zones = (self.until, _ZONES) if order == "newest" else (self.since, -_ZONES)
+        return None if at is None else ((datetime.fromtimestamp(at / 1000, UTC) + zones).isoformat(), "")
 
     def fits(self, info: ThreadInfo, metadata: Mapping[str, Any]) -> bool:
         """Return whether a thread is to be named, by what its latest checkpoint says."""
@@ -115,10 +116,10 @@ class ThreadFilter:
             and self.error in (None, info.error)
         )
 
-    def ends_at(self, info: ThreadInfo) -> bool:
-        """Return whether a thread, and so all that come after it, is too old."""
-        at = None if self.since is None else instant(info.updated_at)
-        return at is not None and self.since is not None and at < self.since
+    def ends_at(self, info: ThreadInfo, order: Order) -> bool:
+        """Return whether a thread, and so all that come after it, is too old, or too new."""
+        at, end = instant(info.updated_at), self.since if order == "newest" else self.until
+        return at is not None and end is not None and (at < end if order == "newest" else at > end)
 
 
 def filter_of(
@@ -171,25 +172,43 @@ def _milliseconds(name: str, at: datetime | None) -> float | None:
     return None if at is None else at.timestamp() * 1000
 
 
+def _check_order(order: object) -> None:
+    if not (isinstance(order, str) and order in get_args(Order)):
+        raise InvalidInput(
+            f"order must be 'newest' or 'oldest', by last activity, not {order!r:.100}: nothing else is in the index "
+            "of threads, and all would have to be read; sort what `saver.threads()` yields"
+        )
+
+
 class ThreadPages:
-    """Reads a store's threads page by page, last activity first.
+    """Reads a store's threads page by page, by their last activity.
 
     Args:
         session: What it runs on.
         limit: Most threads to read.
         wanted: Which threads.
         after: The cursor of the thread that comes before, of a list that was asked for the same.
+        order: Which come first.
 
     Raises:
-        InvalidInput: The cursor is none, or of another list.
+        InvalidInput: The cursor is none, or of another list; or there is no such order.
     """
 
-    def __init__(self, session: Session, limit: int | None, wanted: ThreadFilter, after: str | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        limit: int | None,
+        wanted: ThreadFilter,
+        after: str | None = None,
+        order: Order = "newest",
+    ) -> None:
+        _check_order(order)
         self._session = session
         self._wanted = wanted
         self._marks = wanted.marks()
-        self._asked = _digest_of(wanted)
-        self._after = wanted.first_place() if after is None else _place_in(after, self._asked)
+        self._order = order
+        self._asked = _digest_of(wanted, order)
+        self._after = wanted.first_place(order) if after is None else _place_in(after, self._asked)
         self._left = checked_limit(limit)
         self._waiting: set[str] | None = None
 
@@ -201,13 +220,15 @@ class ThreadPages:
         if wanted.waiting and self._waiting is None:
             self._waiting = yield from find_waiting_threads(self._session)
         size = PAGE if self._left is None or not wanted.is_empty else min(PAGE, self._left)
-        page: Sequence[Listed] = yield from self._session.store.show_threads(self._after, size, self._marks)
+        page: Sequence[Listed] = yield from self._session.store.show_threads(
+            self._after, size, self._marks, self._order == "oldest"
+        )
         if not page:
             return None
         last, _ = page[-1]
         self._after = last.updated_at, last.thread_id
         found = (yield from self._choose(page))[: self._left]
-        if len(page) < size or wanted.ends_at(last):
+        if len(page) < size or wanted.ends_at(last, self._order):
             self._left = 0
         elif self._left is not None:
             self._left -= len(found)
@@ -265,12 +286,11 @@ def _with_doing(info: ThreadInfo, doing: Doing | None) -> ThreadInfo:
 # -- cursors -----------------------------------------------------------------------------------------------------------
 
 
-def _digest_of(wanted: ThreadFilter) -> str:
+def _digest_of(wanted: ThreadFilter, order: Order) -> str:
     """Return what tells a list from those that were asked for something else. Times may move, as with `--since 24h`."""
     where = dict(sorted((wanted.where or {}).items()))
-    return blake2b(
-        repr(replace(wanted, where=where, since=None, until=None)).encode(errors="surrogatepass"), digest_size=6
-    ).hexdigest()
+    asked = repr(replace(wanted, where=where, since=None, until=None)) + ("" if order == "newest" else order)
+    return blake2b(asked.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 def _cursor_at(info: ThreadInfo, asked: str) -> str:

@@ -307,11 +307,11 @@ class NamelessStore(OuterStore):
         return [(info, head and show.entry(head)) for info, head in page]
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`. A thread whose names do not open is listed without its head, and logged."""
         _, show = yield from self._veils()
-        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, terms)
+        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, terms, oldest_first)
         shown: list[Listed] = []
         for info, head in page:
             try:

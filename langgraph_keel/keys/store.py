@@ -287,11 +287,11 @@ class SealedStore(OuterStore):
         return (yield from self._open_threads(page))
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> Plan[Sequence[Listed]]:
         """See `Store.show_threads`. A thread that does not open is listed with what stands in the clear, and logged."""
         hidden = yield from self._narrow(terms)
-        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, hidden)
+        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, hidden, oldest_first)
         opened: list[Listed] = []
         for each in page:
             try:

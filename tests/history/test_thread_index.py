@@ -200,6 +200,7 @@ def compare(saver: KeelSaver, operations: int = OPERATIONS) -> None:
         for wanted, is_meant in questions(datetime.now(UTC)):
             found = [info.thread_id for info in saver.threads(**wanted)]
             assert found == [info.thread_id for info in known if is_meant(info)], (wanted, log[-6:])
+            assert [info.thread_id for info in saver.threads(order="oldest", **wanted)] == found[::-1], wanted
         if number % 5 == 0:
             check_infos(saver, known)
     assert {info.status for info in saver.threads()} - {""}

@@ -129,6 +129,11 @@ def test_pages_by_cursor(place: Place) -> None:
         ({"where": ["plan"]}, "where must map keys"),
         ({"where": {1: 2}}, "where must map keys"),
         ({"until": "now"}, "until must be a datetime"),
+        (
+            {"order": "created_at"},
+            "order must be 'newest' or 'oldest', by last activity, not 'created_at': nothing else",
+        ),
+        ({"order": None}, "order must be"),
         ({"after": "x"}, "after must be the cursor"),
         ({"after": "WzEsMiwzXQ" * 1000}, "after must be the cursor"),
         ({"after": 5}, "after must be the cursor"),

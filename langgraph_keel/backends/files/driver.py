@@ -176,8 +176,13 @@ class FileRoot:
         files = self.thread(thread_id)
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 
-    def newest(
-        self, after: tuple[str, str] | None, *, passes: bool = False, terms: Sequence[str] = ()
+    def threads_after(
+        self,
+        after: tuple[str, str] | None,
+        *,
+        passes: bool = False,
+        terms: Sequence[str] = (),
+        oldest_first: bool = False,
     ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places.
 
@@ -186,8 +191,9 @@ class FileRoot:
             passes: Whether this is for somebody who only looks: an index will do, and one whose log is damaged comes
                 last, instead of having all of this fail.
             terms: If so, only threads that can be found by these.
+            oldest_first: In the opposite order.
         """
-        places = self._listing.places(after, self._activity, passes=passes, terms=terms)
+        places = self._listing.places(after, self._activity, passes=passes, terms=terms, oldest_first=oldest_first)
         return ((place, self.thread(place[1])) for place in places)
 
     def _activity(self, thread_id: str) -> str:

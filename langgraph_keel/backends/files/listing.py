@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -82,7 +82,13 @@ class Listing:
         self._pages: dict[bool, Sequence[Place]] = {True: [], False: []}
 
     def places(
-        self, after: Place | None, activity: Activity, *, passes: bool = False, terms: Sequence[str] = ()
+        self,
+        after: Place | None,
+        activity: Activity,
+        *,
+        passes: bool = False,
+        terms: Sequence[str] = (),
+        oldest_first: bool = False,
     ) -> Iterator[Place]:
         """Return (last activity, id) of the threads after a place, the latest first.
 
@@ -94,6 +100,7 @@ class Listing:
             activity: Returns the last activity of a thread, for those where the end of the log does not tell it.
             passes: Whether this is for somebody who only looks: an index will do, and damaged threads come last.
             terms: Only threads that can be found by these.
+            oldest_first: In the opposite order.
 
         Raises:
             CorruptStore: A log is damaged, and that is not to be passed over.
@@ -103,12 +110,16 @@ class Listing:
         if after is None or at == len(places) or places[at] != after:
             with self._turn:
                 places = self._pages[passes] = self._newest(activity, passes)
-            at = len(places) if after is None else bisect_left(places, after)
+        if oldest_first:
+            numbers = range(0 if after is None else bisect_right(places, after), len(places))
+        else:
+            numbers = range((len(places) if after is None else bisect_left(places, after)) - 1, -1, -1)
+        rest = map(places.__getitem__, numbers)
         if not (passes and terms):
-            return (places[number] for number in range(at - 1, -1, -1))
+            return rest
         marks, (term, *others) = self._ends.marks, terms
         # The first term by itself: most threads are passed over by it, and `all` takes as long as the rest.
-        found = (each for each in reversed(places[:at]) if (known := marks.get(each[1])) is None or term in known)
+        found = (each for each in rest if (known := marks.get(each[1])) is None or term in known)
         return (place for place in found if all(each in (marks.get(place[1]) or each) for each in others))
 
     def _newest(self, activity: Activity, passes: bool) -> Sequence[Place]:

@@ -332,18 +332,19 @@ class FileStore(Store[Work, Any]):
         """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
 
         def read(root: Root) -> list[Listed]:
-            infos = (_look_at(files, partial(_info, place), None) for place, files in root.newest(after))
+            infos = (_look_at(files, partial(_info, place), None) for place, files in root.threads_after(after))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
         return self._send(read)
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.show_threads`. By the index, if there is one that can be believed."""
 
         def read(root: Root) -> list[Listed]:
-            infos = (_look_or_pass(place, files) for place, files in root.newest(after, passes=True, terms=terms))
+            threads = root.threads_after(after, passes=True, terms=terms, oldest_first=oldest_first)
+            infos = (_look_or_pass(place, files) for place, files in threads)
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
         return self._send(read)

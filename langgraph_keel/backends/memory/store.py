@@ -91,6 +91,10 @@ Request: TypeAlias = Callable[[State], Any]
 T = TypeVar("T")
 
 
+def _place_of(listed: Listed) -> tuple[str, str]:
+    return listed[0].updated_at, listed[0].thread_id
+
+
 class MemoryStore(Store[Request, Any]):
     """Keeps threads in a dictionary. Stamps are counted, so none is ever used twice.
 
@@ -325,15 +329,23 @@ class MemoryStore(Store[Request, Any]):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Request, Any, Sequence[Listed]]:
         """See `Store.read_threads`."""
+        return self.show_threads(after, limit, terms)
+
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
+    ) -> StorePlan[Request, Any, Sequence[Listed]]:
+        """See `Store.show_threads`."""
 
         def read(state: State) -> list[Listed]:
             infos = [
                 pair
                 for name, thread in state.items()
-                if (pair := info_of(name, thread))[0].checkpoints and self._is_found(state, *pair, terms)
+                if (pair := info_of(name, thread))[0].checkpoints
+                and self._is_found(state, *pair, terms)
+                and (after is None or (after < _place_of(pair) if oldest_first else _place_of(pair) < after))
             ]
-            infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
-            return [pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after][:limit]
+            infos.sort(key=_place_of, reverse=not oldest_first)
+            return infos[:limit]
 
         return self._send(read)
 

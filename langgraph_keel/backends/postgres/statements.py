@@ -305,7 +305,7 @@ WHERE e.run_id = ANY (%(runs)s) AND {of_tenant}
 THREADS = f"""
 WITH page AS (
     SELECT t.thread_id, t.name, t.epoch, t.put_at FROM {{threads}} t WHERE {{of_tenant}}{{only}}
-    ORDER BY t.put_at DESC, t.thread_id DESC LIMIT %(limit)s
+    ORDER BY t.put_at {{way}}, t.thread_id {{way}} LIMIT %(limit)s
 )
 SELECT t.thread_id, t.name, t.put_at,
     (SELECT count(*) FROM {{entries}} e WHERE e.thread_id = t.thread_id AND e.state < 2), {SHOWN}
@@ -316,9 +316,10 @@ LEFT JOIN {{entries}} e ON e.thread_id = t.thread_id AND e.ns = '' AND e.seq = c
     (SELECT h.seq FROM {{entries}} h WHERE h.thread_id = t.thread_id AND h.ns = '' AND h.state = 1
      ORDER BY h.seq DESC LIMIT 1)
 )
-ORDER BY t.put_at DESC, t.thread_id DESC
+ORDER BY t.put_at {{way}}, t.thread_id {{way}}
 """
-AFTER = " AND (t.put_at, t.thread_id) < (%(put_at)s, %(after)s)"
+WAYS = ("DESC", "<"), ("ASC", ">")
+AFTER = " AND (t.put_at, t.thread_id) {past} (%(put_at)s, %(after)s)"
 FOUND_BY = " AND (coalesce(t.marks, '') = '' OR t.marks || ' ' || coalesce(t.late, '') LIKE ALL (%(terms)s::text[]))"
 
 # -- removing: first the thread's row, so that the statements after it see what everybody else has done ----

@@ -452,23 +452,29 @@ class PostgresStore(Store[Request, Reply]):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Request, Reply, Sequence[Listed]]:
         """See `Store.read_threads`. Reads the short row of every thread."""
+        return (yield from self.show_threads(after, limit, terms))
+
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
+    ) -> StorePlan[Request, Reply, Sequence[Listed]]:
+        """See `Store.show_threads`. The same: the database sees to it that names are text."""
         page: list[Listed] = []
         place, found = after and (escape(after[0]), key(after[1])), limit
         while found == limit and len(page) < limit:
-            lines = yield from self._read_threads(place, limit, terms)
+            lines = yield from self._read_threads(place, limit, terms, oldest_first)
             found, place = len(lines), (lines[-1][2], lines[-1][0]) if lines else None
             page += [_info(*line) for line in lines if line[3]]
         return page[:limit]
 
     def _read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str]
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str], oldest_first: bool
     ) -> StorePlan[Request, Reply, Sequence[Any]]:
         parameters = {"limit": limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
-        later = ""
+        later, (way, past) = "", sql.WAYS[oldest_first]
         if after is not None:
-            later = sql.AFTER
+            later = sql.AFTER.replace("{past}", past)
             parameters |= {"put_at": after[0], "after": after[1]}
-        text = self._of_tenant(sql.THREADS, "t.thread_id")
+        text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
         try:
             reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))
         except StoreError as error:

@@ -139,30 +139,35 @@ def selection(query: Query) -> tuple[str, ...]:
 
 
 def _read_members(
-    keys: Keys, after: bytes = b"", limit: int = ALL, marks: Sequence[str] = ()
+    keys: Keys, after: bytes = b"", limit: int = ALL, marks: Sequence[str] = (), oldest_first: bool = False
 ) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read members of all buckets, or of those threads that can be found by some marks, last activity first.
+    """Read members of all buckets, or of those threads that can be found by some marks, last activity first, or last.
 
     From after one on; perhaps more than asked for. Each bucket is asked for about its share, as names are spread
     evenly; those that may have more of the page are asked again, which of 50 threads happens in one list of a hundred.
     """
     part = limit if limit == ALL else min(limit, SHARE + limit // 64)
     asked, found = dict.fromkeys(BUCKETS, after), list[bytes]()
+    way = "up" if oldest_first else "down"
+
+    def is_past(member: bytes, place: bytes) -> bool:
+        return member > place if oldest_first else member < place
+
     while asked:
         calls = (
-            Call("find_narrowed", (keys.index(bucket), keys.marks(bucket)), (last, part, *marks))
+            Call("find_narrowed", (keys.index(bucket), keys.marks(bucket)), (last, part, way, *marks))
             if marks
-            else Call("find_threads", (keys.index(bucket),), (last, part))
+            else Call("find_threads", (keys.index(bucket),), (last, part, way))
             for bucket, last in asked.items()
         )
         replies = yield Request(tuple(calls))
         more = {}
         for (bucket, last), (are_all, members) in zip(asked.items(), replies, strict=True):
-            found += [member for member in members if not last or member < last]
+            found += [member for member in members if not last or is_past(member, last)]
             if not are_all:
                 more[bucket] = members[-1]
-        found.sort(reverse=True)
-        asked = {bucket: last for bucket, last in more.items() if len(found) < limit or last > found[limit - 1]}
+        found.sort(reverse=not oldest_first)
+        asked = {bucket: last for bucket, last in more.items() if len(found) < limit or is_past(found[limit - 1], last)}
     return found
 
 
@@ -248,16 +253,18 @@ def read_threads(
     marks: Sequence[str],
     may_forget: bool,
     passes: bool = False,
+    oldest_first: bool = False,
 ) -> StorePlan[Request, Replies, Sequence[Listed]]:
     """See `Store.read_threads`, and with `passes` `Store.show_threads`.
 
     If it may, it takes threads that have expired out of the index.
     """
     page: list[Listed] = []
-    last = member_of(*after) if after else b""
+    # A member is longer than its place by the epoch, which begins with NUL: all lives of that thread are left out.
+    last = member_of(*after) + (b"\1" if oldest_first else b"") if after else b""
     while len(page) < limit:
         wanted = limit - len(page)
-        read = (yield from _read_members(keys, last, wanted, marks))[:wanted]
+        read = (yield from _read_members(keys, last, wanted, marks, oldest_first))[:wanted]
         members = _without_damaged(read) if passes else read
         _check_members(members)
         found = yield from _read_summaries(keys, members)
@@ -667,10 +674,10 @@ class RedisStore(Store[Request, Replies]):
         return (yield from read_threads(self.keys, after, limit, terms, not self._read_only))
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> StorePlan[Request, Replies, Sequence[Listed]]:
         """See `Store.show_threads`."""
-        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only, passes=True))
+        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only, True, oldest_first))
 
     def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
         return *self.keys.cells(thread_id), self.keys.thread(thread_id)

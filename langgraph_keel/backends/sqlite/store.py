@@ -140,13 +140,13 @@ class SqliteStore(SqliteEntries):
         self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
     ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.read_threads`. By the entries themselves: an index that is damaged must not hide a thread."""
-        return plan_of(partial(_read_threads, after, limit, (), self._tenant, False))
+        return plan_of(partial(_read_threads, after, limit, (), self._tenant, False, False))
 
     def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
+        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
     ) -> StorePlan[Work, Any, Sequence[Listed]]:
         """See `Store.show_threads`."""
-        show = partial(_read_threads, after, limit, terms, self._tenant, True)
+        show = partial(_read_threads, after, limit, terms, self._tenant, True, oldest_first)
         found: Sequence[Listed] = yield Work(show, takes_bytes=True)
         return found
 
@@ -258,24 +258,32 @@ def _find_runs(run_ids: list[str], tenant: str, execute: Execute) -> list[str]:
 
 
 def _read_threads(
-    after: tuple[str, str] | None, limit: int, terms: Sequence[str], tenant: str, passes: bool, execute: Execute
+    after: tuple[str, str] | None,
+    limit: int,
+    terms: Sequence[str],
+    tenant: str,
+    passes: bool,
+    oldest_first: bool,
+    execute: Execute,
 ) -> list[Listed]:
     """See `Store.read_threads`, and with `passes` `show_threads`: there a text that is none comes as bytes."""
     found: list[tuple[str, str, int]] = []
     tens = ""
-    for thread, name, rough in _threads_from(after, terms, tenant, passes and has_index(execute), execute):
+    for thread, name, rough in _threads_from(
+        after, terms, tenant, passes and has_index(execute), oldest_first, execute
+    ):
         (at,) = execute(_PUT_AT, (thread,)).fetchone() or (None,)
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
             if not passes:
                 raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
             _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, at)
             continue
-        if len(found) >= limit and rough[:TENS] < tens:
+        if len(found) >= limit and rough[:TENS] != tens:
             break  # those of the last ten seconds are all there, in whichever order the index has them
-        if after is None or (at, name) < after:
+        if after is None or ((at, name) > after if oldest_first else (at, name) < after):
             found.append((at, name, thread))
             tens = rough[:TENS]
-    found.sort(reverse=True)
+    found.sort(reverse=not oldest_first)
     return [_info(execute, thread, name, at) for at, name, thread in found[:limit]]
 
 
@@ -300,27 +308,34 @@ def has_index(execute: Execute) -> bool:
 
 
 def _threads_from(
-    after: tuple[str, str] | None, terms: Sequence[str], tenant: str, by_index: bool, execute: Execute
+    after: tuple[str, str] | None,
+    terms: Sequence[str],
+    tenant: str,
+    by_index: bool,
+    oldest_first: bool,
+    execute: Execute,
 ) -> Iterator[tuple[int, Any, Any]]:
     """Yield threads, those of the last ten seconds first: id, name, and the time of a put in the same ten seconds.
 
-    With a place, those of its ten seconds and before.
+    With a place, those of its ten seconds and before; or the oldest first, and those after.
     """
     of_tenant, bounds = _of_tenant("i.name", tenant)
+    way, past, beyond = ("ASC", ">=", "") if oldest_first else ("DESC", "<", _PAST)
     table = "thread_index AS i {indexed}" if by_index else f"{_NO_INDEX} i"
     query = (
         f"SELECT i.thread, i.name, i.put_at FROM {table} WHERE {of_tenant} AND i.put_at IS NOT NULL "
-        f"{_FOUND_BY * len(terms)}{'AND i.put_at < ? ' if after else ''}"
+        f"{_FOUND_BY * len(terms)}{f'AND i.put_at {past} ? ' if after else ''}"
     )
-    parameters = (*bounds, *(term for term in terms for _ in "12"), *([after[0][:TENS] + _PAST] if after else ()))
+    place = [after[0][:TENS] + beyond] if after else ()
+    parameters = (*bounds, *(term for term in terms for _ in "12"), *place)
     if terms:
         # Most are found at once by the index on times, and few by reading all: the other way it would take 150 ms.
         limited = f"{query.replace('{indexed}', 'NOT INDEXED')} LIMIT ?"
         found = execute(limited, (*parameters, FEW + 1)).fetchall()
         if len(found) <= FEW:
-            yield from sorted(found, key=lambda row: str(row[2]), reverse=True)
+            yield from sorted(found, key=lambda row: str(row[2]), reverse=not oldest_first)
             return
-    rows = execute(f"{query.replace('{indexed}', '')} ORDER BY i.put_at DESC", parameters)
+    rows = execute(f"{query.replace('{indexed}', '')} ORDER BY i.put_at {way}", parameters)
     while row := rows.fetchone():
         yield row
 

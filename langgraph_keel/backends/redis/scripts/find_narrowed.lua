@@ -2,12 +2,12 @@
 -- threads of the bucket can be found by (life.lua). If these are all, they may be more than asked for, in any order, and
 -- come before the page.
 -- Grows with: the threads of the bucket. ARGV: as there; then the marks.
-local after, limit, few, newest = ARGV[1], tonumber(ARGV[2]), 64, 2 * tonumber(ARGV[2])
+local after, limit, few, share = ARGV[1], tonumber(ARGV[2]), 64, 2 * tonumber(ARGV[2])
 local find = string.find
 
 -- In all of what is held: that a mark stands in an id by chance does no harm.
 local function fits(held)
-  for number = 3, #ARGV do
+  for number = 4, #ARGV do
     if not find(held, ARGV[number], 1, true) then
       return find(held, '^%d*||')
     end
@@ -15,12 +15,16 @@ local function fits(held)
   return true
 end
 
-local found, from, looked = {}, after == '' and '+' or '(' .. after, 0
+local read, first, last = 'ZREVRANGEBYLEX', '+', '-'
+if ARGV[3] == 'up' then
+  read, first, last = 'ZRANGEBYLEX', '-', '+'
+end
+local found, from, looked = {}, after == '' and first or '(' .. after, 0
 
 -- Look at the threads in order, until enough are found or so many were looked at; return whether there are more.
 local function look(most)
   repeat
-    local page = redis.call('ZREVRANGEBYLEX', KEYS[1], from, '-', 'LIMIT', 0, newest)
+    local page = redis.call(read, KEYS[1], from, last, 'LIMIT', 0, share)
     for _, member in ipairs(page) do
       local held = redis.call('HGET', KEYS[2], member:match('%z(%w+)$'))
       if not held or fits(held) then
@@ -32,7 +36,7 @@ local function look(most)
       from = '(' .. member
     end
     looked = looked + #page
-  until #page < newest or looked >= most
+  until #page < share or looked >= most
   return looked >= most
 end
 
@@ -54,8 +58,8 @@ local function read_few()
   return few_found
 end
 
--- Most of the newest are asked for, or few of all.
-if not look(newest) then
+-- Most of those that come first are asked for, or few of all.
+if not look(share) then
   return { 1, found }
 elseif #found == limit then
   return { 0, found }
