@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 from pathlib import Path
 from random import Random
@@ -102,6 +103,78 @@ def test_a_thread_that_no_list_names_is_found(stored: Place) -> None:
     with stored.open(read_only=True) as saver:
         assert "chat" not in [each.thread_id for each in saver.threads()]
     assert any("thread" in finding.message for finding in found_in(stored))
+
+
+@pytest.mark.parametrize("stored", ["postgres"], indirect=True)
+def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Place) -> None:
+    with stored.open(read_only=True) as saver:
+        listed = [(info.thread_id, info.updated_at) for info in saver.threads()]
+    with psycopg.connect(stored.url) as connection:
+        connection.execute("UPDATE keel_threads SET put_at = '2099' WHERE thread_id = 'chat'")
+    (finding,) = found_in(stored)
+    assert (finding.kind, finding.thread_id, finding.path) == ("decide", "chat", "keel_threads")
+    assert f"put to last at 2099, and its newest checkpoint {dict(listed)['chat']}" in finding.message
+    with psycopg.connect(stored.url) as connection:
+        connection.execute(finding.advice.encode())
+    assert found_in(stored) == []
+    with stored.open(read_only=True) as saver:
+        assert [(info.thread_id, info.updated_at) for info in saver.threads()] == listed
+    with psycopg.connect(stored.url) as connection:
+        connection.execute("UPDATE keel_threads SET name = 'somebody' WHERE thread_id = 'chat'")
+    assert any("names a thread that it is not of: 'somebody'" in each.message for each in found_in(stored))
+
+
+def run_commands(client: Any, advice: str) -> None:
+    """Do what an advice says to type into redis-cli."""
+    for command in advice.partition(": ")[2].split(": ")[0].split("; "):
+        words = [word.strip('"') for word in re.findall(r'"[^"]*"|[^ ]+', command)]
+        client.execute_command(*(word.encode().decode("unicode_escape").encode("latin-1") for word in words))
+
+
+@pytest.mark.parametrize("stored", ["redis"], indirect=True)
+def test_a_member_of_redis_that_is_listed_wrongly_is_found_and_mended(stored: Place) -> None:
+    with stored.open(read_only=True) as saver:
+        listed = [(info.thread_id, info.updated_at) for info in saver.threads()]
+    prefix = stored.options["prefix"]
+    with Redis.from_url(stored.url) as client:
+        (index,) = [
+            each
+            for each in client.scan_iter(match=f"{prefix}:*:threads")
+            if b"\0chat\0" in client.zrange(each, 0, -1)[0]
+        ]
+        (right,) = [member for member in client.zrange(index, 0, -1) if b"\0chat\0" in member]
+        epoch = right.rpartition(b"\0")[2]
+        wrong = b"2099\0chat\0" + epoch
+        marks, thread = index.replace(b":threads", b":marks"), index.replace(b":threads", b":thread:chat")
+
+        client.zadd(index, {wrong: 0})
+        client.zrem(index, right)
+        (finding,) = found_in(stored)
+        assert (finding.kind, finding.thread_id, finding.path) == ("decide", "chat", "the index of threads")
+        assert "the index lists it as put to last at 2099" in finding.message
+        run_commands(client, finding.advice)
+        assert client.zrange(index, 0, -1) == [right]
+        assert found_in(stored) == []
+        with stored.open(read_only=True) as saver:
+            assert [(info.thread_id, info.updated_at) for info in saver.threads()] == listed
+
+        client.hset(marks, epoch, b"1||||" + wrong)
+        (finding,) = found_in(stored)
+        assert (finding.thread_id, "another place" in finding.message) == ("chat", True)
+        run_commands(client, finding.advice)
+        assert found_in(stored) == []
+
+        held = client.hget(thread, "thread")
+        member = right.rpartition(b"\0")[0]
+        client.hset(thread, "thread", held.replace(member, b"2099\0chat"))
+        client.zrem(index, right)
+        client.zadd(index, {wrong: 0})
+        (finding,) = found_in(stored)
+        assert f"at 2099, and its newest checkpoint says {dict(listed)['chat']}" in finding.message
+    with stored.open(types=TYPES) as saver:
+        config = saver.get_tuple({"configurable": {"thread_id": "chat"}}).config
+        saver.put(config, empty_checkpoint(), {"source": "update", "step": 9, "parents": {}}, {})
+    assert found_in(stored) == []
 
 
 async def test_the_asynchronous_check_finds_the_same(stored: Place) -> None:

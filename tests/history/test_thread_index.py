@@ -204,6 +204,7 @@ def compare(saver: KeelSaver, operations: int = OPERATIONS) -> None:
         if number % 5 == 0:
             check_infos(saver, known)
     assert {info.status for info in saver.threads()} - {""}
+    assert [finding for finding in saver.check() if "list" in finding.message] == []
 
 
 def check_infos(saver: KeelSaver, infos: list[ThreadInfo]) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from langgraph_keel.backends.postgres import notices
 from langgraph_keel.backends.postgres.connection import named_errors
 from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, PostgresDriver
-from langgraph_keel.backends.postgres.rows import MIGRATIONS, TABLES, Tables, unescape
+from langgraph_keel.backends.postgres.rows import MIGRATIONS, TABLES, Tables, key, unescape
 from langgraph_keel.backends.postgres.store import PostgresStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
@@ -165,22 +165,39 @@ _UNLISTED = """
 SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
 WHERE e.state <> 2 AND (t.thread_id IS NULL OR e.seq > t.seq) GROUP BY e.thread_id, t.thread_id
 """
+_PUT_AT = "SELECT e.put_at FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2 ORDER BY e.seq DESC LIMIT 1"
+_MISLISTED = f"""
+SELECT t.thread_id, t.name, t.put_at, e.put_at FROM {{threads}} t CROSS JOIN LATERAL ({_PUT_AT}) e
+WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
+"""
 
 
 def check(driver: PostgresDriver) -> Iterator[Finding]:
-    """See whether each checkpoint belongs to a thread that is listed, and was counted by it."""
+    """See whether each checkpoint belongs to a thread that is listed, as what it is, and was counted by it."""
     from langgraph_keel.retention.check import Finding
 
     driver.open(create=False)
-    rows = driver.retry(
-        lambda connection: (
-            connection.cursor(row_factory=_tuple_rows).execute(driver.tables.fill_names(_UNLISTED).encode()).fetchall()
+    fill = driver.tables.fill_names
+
+    def read(query: str) -> list[tuple[Any, ...]]:
+        return driver.retry(
+            lambda connection: connection.cursor(row_factory=_tuple_rows).execute(fill(query).encode()).fetchall()
         )
-    )
+
+    rows = read(_UNLISTED)
     for thread_id, count, is_unlisted in rows:
         why = "no list of threads names it" if is_unlisted else "are newer than what its row has counted"
         message = f"{count:,} checkpoints: {why}"
         yield Finding("lost", unescape(thread_id), "keel_threads", message, "bring its row back from a backup")
+    for thread_id, name, listed_at, put_at in read(_MISLISTED):
+        if name is not None and key(unescape(name)) != thread_id:
+            message = f"its row names a thread that it is not of: {name!r:.300}"
+            yield Finding("lost", unescape(name), "keel_threads", message, "bring its row back from a backup")
+        if listed_at != put_at:
+            message = f"lists say that it was put to last at {listed_at}, and its newest checkpoint {put_at}"
+            quoted = thread_id.replace("'", "''")
+            advice = f"{fill('UPDATE {threads} t')} SET put_at = ({fill(_PUT_AT)}) WHERE thread_id = '{quoted}'"
+            yield Finding("decide", unescape(name or thread_id), "keel_threads", message, advice)
 
 
 class PostgresOptions(SaverOptions, total=False):

@@ -18,7 +18,7 @@ from langgraph_keel.backends.redis.connection import (
     where_of,
 )
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
-from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_unlisted
+from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import run
@@ -214,6 +214,8 @@ class RedisSaver(KeelSaver):
         advice = "put something to it, and it is listed again"
         for name in run(find_unlisted(self._store.keys), self._redis):
             yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
+        for each in run(find_mislisted(self._store.keys), self._redis):
+            yield Finding("decide", each.thread_id, "the index of threads", each.said, each.advice)
 
     def _elsewhere(self) -> Sequence[str]:
         return [

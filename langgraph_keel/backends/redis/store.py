@@ -16,7 +16,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.backends.redis.driver import Argument, Call, Request
 from langgraph_keel.backends.redis.entries import (
@@ -347,6 +347,52 @@ def find_damaged(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
     for start in range(0, len(members), ASKED):
         damaged += _damaged_in((yield from _read_summaries(keys, members[start : start + ASKED])))
     return damaged
+
+
+class Mislisted(NamedTuple):
+    """A member of an index that says of a thread what it does not say itself.
+
+    Attributes:
+        thread_id: The thread.
+        said: What is wrong.
+        advice: What mends it.
+    """
+
+    thread_id: str
+    said: str
+    advice: str
+
+
+def find_mislisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[Mislisted]]:
+    """Find what the indexes say of threads that is not so. Looks at all threads."""
+    found: list[Mislisted] = []
+    members = (member for member in (yield from _read_members(keys)) if _is_member(member))
+    for bucket, group in _groups(members, ASKED):
+        threads = [parse_member(member)[1] for member in group]
+        index, marks = keys.index(bucket), keys.marks(bucket)
+        (reply,) = yield Request((Call("find_mislisted", (index, marks, *map(keys.thread, threads)), tuple(group)),))
+        for number, what, right in reply:
+            member = group[number]
+            at, _, epoch = parse_member(member)
+            if what == b"place":
+                said = f"the index lists it as put to last at {at}, and that is not what it says itself"
+                again = [f"ZADD {_quote(index.encode())} 0 {_quote(right)}"] if right else []
+                advice = "with redis-cli: " + "; ".join([*again, f"ZREM {_quote(index.encode())} {_quote(member)}"])
+            elif what == b"marks":
+                said = "what it can be found by is kept for another place in the index"
+                advice = f"with redis-cli: HDEL {_quote(marks.encode())} {epoch}: then it is always looked at"
+            else:
+                said = f"the index lists it as put to last at {at}, and its newest checkpoint says {right.decode()}"
+                advice = "put something to it, and both say the same"
+            found.append(Mislisted(threads[number], said, advice))
+    return found
+
+
+def _quote(text: bytes) -> str:
+    """Return what redis-cli takes for these bytes."""
+    return (
+        '"' + "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in text) + '"'
+    )
 
 
 def find_unlisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:

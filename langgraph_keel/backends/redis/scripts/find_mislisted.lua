@@ -1,0 +1,37 @@
+-- Which members of a bucket's index say of a thread what it does not say itself; KEYS[1] is the index, KEYS[2] what the
+-- bucket's threads can be found by (life.lua), and the others their hashes. With: fields, order
+-- Grows with: the threads. ARGV: the members. A life that is no more is passed over, and a member that has moved.
+local function mislisted(number, member)
+  local key, epoch = KEYS[number + 2], member:match('[^%z]*$')
+  local thread = life(key, redis.call('HGET', key, 'thread'))
+  if not thread or thread.epoch ~= epoch or not redis.call('ZSCORE', KEYS[1], member) then
+    return
+  end
+  if thread.member .. '\0' .. epoch ~= member then
+    return { number - 1, 'place', thread.member == '' and '' or thread.member .. '\0' .. epoch }
+  end
+  local held = redis.call('HGET', KEYS[2], epoch)
+  if held and held:match('^%d*|[^|]*|[^|]*|[^|]*|(.*)$') ~= member then
+    return { number - 1, 'marks', '' }
+  end
+  local at
+  each_entry(key, thread.seq + 1, function(_, entry)
+    local e = parse(entry)
+    at = e.state ~= 'ghost' and e.at
+    return at
+  end)
+  at = at and at:gsub('%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
+  at = at and at:gsub('[%z\1]', function(byte) return byte == '\1' and '\1\2' or '\1\1' end)
+  if at and at ~= member:match('^[^%z]*') then
+    return { number - 1, 'time', at }
+  end
+end
+
+local reply = {}
+for number, member in ipairs(ARGV) do
+  local is_sound, found = pcall(mislisted, number, member)
+  if is_sound and found then
+    table.insert(reply, found)
+  end
+end
+return reply
