@@ -25,6 +25,7 @@ PAIR = Pair(
         "fork",
         "threads",
         "lists",
+        "tenants",
         "log",
         "append",
         "roots",

@@ -140,6 +140,7 @@ PAIR = Pair(
         "prune",
         "threads",
         "lists",
+        "tenants",
         "fork",
         "memory",
         "ledger",

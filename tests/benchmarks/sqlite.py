@@ -45,6 +45,7 @@ PAIR = Pair(
         "fork",
         "threads",
         "lists",
+        "tenants",
         "memory",
         "ledger",
         "provenance",
