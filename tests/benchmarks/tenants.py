@@ -19,7 +19,7 @@ from .savers import KEEL_MEMORY
 from .steps import Calls, Sequence
 from .timing import Clocked, interleaved, timed
 
-IDS, CALLS, ROUNDS = 40, 40, 61
+IDS, CALLS, ROUNDS = 20, 20, 61
 """Threads of each sort, calls of a sample, and samples."""
 ASKED: Mapping[str, Callable[[Any, str], object]] = {
     "get_tuple": lambda saver, name: saver.get_tuple(thread(name)),
