@@ -136,7 +136,8 @@ def test_a_member_of_redis_that_is_listed_wrongly_is_found_and_mended(stored: Pl
     with stored.open(read_only=True) as saver:
         listed = [(info.thread_id, info.updated_at) for info in saver.threads()]
     prefix = stored.options["prefix"]
-    with Redis.from_url(stored.url) as client:
+    with Redis.from_url(stored.url) as opened:
+        client: Any = opened
         (index,) = [
             each
             for each in client.scan_iter(match=f"{prefix}:*:threads")
@@ -172,8 +173,9 @@ def test_a_member_of_redis_that_is_listed_wrongly_is_found_and_mended(stored: Pl
         (finding,) = found_in(stored)
         assert f"at 2099, and its newest checkpoint says {dict(listed)['chat']}" in finding.message
     with stored.open(types=TYPES) as saver:
-        config = saver.get_tuple({"configurable": {"thread_id": "chat"}}).config
-        saver.put(config, empty_checkpoint(), {"source": "update", "step": 9, "parents": {}}, {})
+        found = saver.get_tuple({"configurable": {"thread_id": "chat"}})
+        assert found
+        saver.put(found.config, empty_checkpoint(), {"source": "update", "step": 9, "parents": {}}, {})
     assert found_in(stored) == []
 
 

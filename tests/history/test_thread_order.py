@@ -33,9 +33,8 @@ def fill(saver: KeelSaver) -> None:
         config: Any = {
             "configurable": {"thread_id": thread, "checkpoint_ns": "", "user_id": chosen.choice(["ada", "bob"])}
         }
-        saver.put(
-            config, {**empty_checkpoint(), "ts": at.isoformat()}, {"source": "loop", "step": 1, "parents": {}}, {}
-        )
+        checkpoint: Any = {**empty_checkpoint(), "ts": at.isoformat()}
+        saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
 
 
 def pages(saver: KeelSaver, size: int, **wanted: Any) -> list[ThreadInfo]:
