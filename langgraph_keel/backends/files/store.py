@@ -85,8 +85,13 @@ class Root(Protocol):
         """Return the threads without a checkpoint, in the order of their directories, from after one on."""
         ...
 
-    def newest(
-        self, after: tuple[str, str] | None, *, passes: bool = False, terms: Sequence[str] = ()
+    def threads_after(
+        self,
+        after: tuple[str, str] | None,
+        *,
+        passes: bool = False,
+        terms: Sequence[str] = (),
+        oldest_first: bool = False,
     ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""
         ...

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal, Self, TypeAlias, cast
-from urllib.parse import SplitResult, unquote_plus, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import redis
 from redis import asyncio as aio
@@ -49,7 +49,6 @@ from redis.retry import Retry
 
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.redis.entries import Keys
-from langgraph_keel.engine.misspelt import check_names
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import (
     AccessDenied,
@@ -198,53 +197,19 @@ async def prepare_client(client: AsyncClient) -> None:
 
 
 _SCHEMES = "redis", "rediss", "unix", "redis+cluster", "rediss+cluster"
-_WHOLE, _COUNT = "a whole number, at least 0", "a whole number, at least 1"
-_NUMBER, _FLAG, _TEXT = "seconds, at least 0", "yes or no", "text that is not empty"
-_PROTOCOL, _DEMAND = "2 or 3", "required, optional or none"
-_VALUES = {
-    _WHOLE: r"[0-9]{1,9}",
-    _COUNT: r"0*[1-9][0-9]{0,8}",
-    _NUMBER: r"[0-9]{1,6}(\.[0-9]+)?",
-    _FLAG: r"(?i:yes|no|true|false|1|0)",
-    _TEXT: r"(?s:.+)",
-    _PROTOCOL: r"[23]",
-    _DEMAND: r"required|optional|none",
-}
-_COMMON = {
-    "username": _TEXT,
-    "password": _TEXT,
-    "client_name": _TEXT,
-    "protocol": _PROTOCOL,
-    "socket_timeout": _NUMBER,
-    "socket_connect_timeout": _NUMBER,
-    "socket_keepalive": _FLAG,
-    "health_check_interval": _WHOLE,
-}
-_OF_SERVERS = {"db": _WHOLE, "timeout": _NUMBER, "max_connections": _COUNT}
-_OF_TLS = {
-    "ssl_cert_reqs": _DEMAND,
-    "ssl_check_hostname": _FLAG,
-    **dict.fromkeys(
-        ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_ciphers"), _TEXT
-    ),
-}
-_OF_SAVERS = "prefix", "ttl", "refresh_ttl_on_read", "durability", "allow_eviction", "timeout", "max_connections"
-_ELSEWHERE = "it is one of the saver's, an argument of RedisSaver or open_saver"
-"""What a URL may say, and how: of redis-py's own options those that leave replies as they are. A saver's are none."""
 
 
 def check_url(url: str) -> None:
     """Check that redis-py can read a URL: it would say so with the first request, or pass over what it cannot read.
 
     Raises:
-        InvalidInput: It cannot. The error says what may stand there, and repeats nothing that may be a password.
+        InvalidInput: It cannot. The error repeats nothing that may be a password.
     """
-    scheme = url.partition("://")[0]
+    scheme, _, rest = url.partition("://")
     if scheme not in _SCHEMES:
         raise InvalidInput(
             f"this is no URL of Redis: use one that begins with {', '.join(f'{s}://' for s in _SCHEMES)}"
         )
-    is_cluster, is_socket = scheme.endswith("+cluster"), scheme == "unix"
     parts = _split(url)
     # Behind an @ stands the server: before it, a password that has a / or ? in it as it is.
     if parts is None or "@" in parts.path + parts.query or parts.fragment:
@@ -252,16 +217,20 @@ def check_url(url: str) -> None:
             f"this URL of Redis cannot be read: write {scheme}://user:password@host:port/number, with %40 for @, %2F "
             "for /, %3F for ? and %23 for # in the password"
         )
-    if not is_socket and not re.fullmatch(r"/?([0-9]{1,9}/?)?", parts.path):
+    if scheme != "unix" and not re.fullmatch(r"/?([0-9]{1,9}/?)?", parts.path):
         raise InvalidInput("the path of a URL of Redis must be the number of a database, such as /0")
-    if is_cluster and parts.path.strip("/0"):
+    if scheme.endswith("+cluster") and parts.path.strip("/0"):
         raise InvalidInput("a Redis Cluster has one database: leave its number out of the URL")
-    known = {**_COMMON, **({} if is_cluster else _OF_SERVERS), **(_OF_TLS if scheme.startswith("rediss") else {})}
-    for word in parts.query.split("&") if parts.query else ():
-        name, _, value = word.partition("=")
-        check_names("a URL of Redis", [name], known, dict.fromkeys(_OF_SAVERS, _ELSEWHERE))
-        if not re.fullmatch(_VALUES[known[name]], unquote_plus(value)):
-            raise InvalidInput(f"{name}= in a URL of Redis must be {known[name]}")
+    try:
+        pool = redis.BlockingConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}")
+        pool.make_connection()  # does not connect yet
+    except (TypeError, ValueError, redis.RedisError) as error:  # of redis-py, which name an option and no value
+        raise InvalidInput(
+            f"an option in this URL of Redis cannot be: {error}. It takes those of redis-py's connections; those of a "
+            "saver are arguments of RedisSaver or open_saver"
+        ) from None
+    if "decode_responses" in pool.connection_kwargs:
+        raise InvalidInput("leave decode_responses out of the URL of Redis: Keel needs bytes as they are")
 
 
 def _split(url: str) -> SplitResult | None:
