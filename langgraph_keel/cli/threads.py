@@ -95,7 +95,7 @@ def threads(
     unfinished: Unfinished = False,
     json: AsJson = False,
 ) -> None:
-    """List the threads in a store, the one last active first; with --order oldest, last.
+    """List the threads in a store, the one last active first.
 
     What is asked for together must all be so. A thread that is `incomplete` is being run, or was cut off: with
     --unfinished, each thread is looked at, which tells, and what to do is said.

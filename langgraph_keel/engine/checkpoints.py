@@ -177,10 +177,12 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
         # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
         base, others = yield from _recall(session, new.parent, inheritance)
         if base is not None:
-            known = {
+            rebased = {
                 name: rebase(each, base.channels.get(name), session.codec) for name, each in draft.channels.items()
             }
-            draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, {}, base)
+            known = {name: each for name, (each, _) in rebased.items()}
+            repacks = {name: packed for name, (_, packed) in rebased.items() if packed}
+            draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, repacks, base)
         elif others:
             known = {name: next_version(value, None, session.codec)[0] for name, value in others.items()}
             draft = _compose(session, new, draft.entry.header, draft.entry.refs, {**draft.channels, **known}, {}, None)

@@ -223,7 +223,7 @@ def check_url(url: str) -> None:
         raise InvalidInput("a Redis Cluster has one database: leave its number out of the URL")
     try:
         pool = redis.BlockingConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}")
-        pool.make_connection()  # does not connect yet
+        pool.make_connection()  # type: ignore[no-untyped-call]  # does not connect yet
     except (TypeError, ValueError, redis.RedisError) as error:  # of redis-py, which name an option and no value
         raise InvalidInput(
             f"an option in this URL of Redis cannot be: {error}. It takes those of redis-py's connections; those of a "

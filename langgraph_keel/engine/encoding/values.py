@@ -275,12 +275,14 @@ def _rearrange(
     return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec), repacks
 
 
-def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> KnownList:
-    """Return a list that was encoded without a base as the version after `known`."""
+def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
+    """Return a list that was encoded without a base as the version after `known`; see `next_version`."""
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
-    rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
-    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads, codec)
+    loose = known.loose.within(runs)
+    rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
+    loose = NOTHING if repacks else loose
+    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads, codec), repacks
 
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
@@ -480,17 +482,17 @@ def _text_of(value: Any) -> str | bytes | None:
     return value if type(value) in (str, bytes) else None
 
 
-def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
-    """Return what was encoded without a base as the version after `known`, using what both have."""
+def rebase(whole: Known, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
+    """Return what was encoded without a base as the version after `known`, using what both have; see `next_version`."""
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
         return rebase_list(whole, known, codec)
     if isinstance(whole, KnownTree) and isinstance(known, KnownTree):
-        return known if whole.tree.mark == known.tree.mark else whole
+        return (known if whole.tree.mark == known.tree.mark else whole), ()
     if isinstance(whole, KnownWhole) and isinstance(known, KnownWhole):
-        return known if whole.proof == known.proof else whole
-    return whole
+        return (known if whole.proof == known.proof else whole), ()
+    return whole, ()
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
