@@ -70,7 +70,7 @@ def interrupted(place: Path, *words: str, after: int, **env: str) -> str:
         ("prune a b c d e --yes", 3, "Pruning threads, N done. {kept}"),
         ("sweep", 3, "Looking after threads, N done. {kept}"),
         ("erase --user ada --yes", 3, "Erasing, N done. {kept}"),
-        ("tenants delete acme --yes", 3, "Deleting, N done. {kept}"),
+        ("tenants delete acme --yes", 1, "Deleting, N done. {kept}"),
         ("check", 3, "Checking threads, N done. {unchanged}"),
         ("export --to-langgraph old.db", 3, "Writing threads, N done. {kept}"),
         ("export --output all.jsonl --json", 1, "Reading threads, N done. all.jsonl was not written."),
