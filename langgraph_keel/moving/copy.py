@@ -331,10 +331,13 @@ class StoreCopy:
             self._done[thread_id] = "copied"
             self._differs[thread_id] = differs
             return True
-        if differs is not None and want.digest == have.digest:
+        # What was compared is the thread as it was when it was looked at, if nobody has changed it since.
+        is_settled = (yield from self._look(SOURCE, thread_id)).digest == want.digest
+        if differs is None or not is_settled:
+            return differs is None and is_settled
+        if want.digest == have.digest == (yield from self._look(TARGET, thread_id)).digest:
             raise CorruptStore(f"thread {thread_id!r}: the target does not give back what was copied: {differs}")
-        # What was compared is the thread as it was when it was looked at.
-        return differs is None and (yield from self._look(SOURCE, thread_id)).digest == want.digest
+        return False
 
     def _is_own(self, thread_id: str, want: Outline, have: Outline) -> Plan[bool]:
         """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then.
