@@ -394,9 +394,12 @@ with open_saver(url, **options) as saver:
 
 def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore, place: Place) -> None:
     write_scenes(old_file)
+    codes = []
     for after in sized((20,), (3, 45), (3, 10, 20, 30, 45, 60)):
         given = repr((place.url, old_file.url, dict(place.options), after))
-        assert subprocess.run([sys.executable, "-c", KILLED, given], check=False).returncode == -signal.SIGKILL
+        codes.append(subprocess.run([sys.executable, "-c", KILLED, given], check=False).returncode)
+    assert {*codes[:2]} == {-signal.SIGKILL}
+    assert {*codes} <= {-signal.SIGKILL, 0}  # 0 where so much is not left
     with place.open() as saver:
         report = saver.import_from(old_file.url)
         assert report.failed == {}

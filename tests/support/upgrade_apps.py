@@ -90,7 +90,8 @@ def build_1(saver: KeelSaver | None) -> Any:
         until = monotonic() + 60
         while saver and monotonic() < until:
             found = saver.get_tuple(thread)
-            if found and "cents" in [channel for _, channel, _ in found.pending_writes or ()]:
+            # Not what `intake` has written: the checkpoint that follows may not be stored yet.
+            if found and ("cents", 2000) in [(channel, value) for _, channel, value in found.pending_writes or ()]:
                 break
             sleep(0.01)
         raise ConnectionError
