@@ -29,7 +29,7 @@ GROUP = "langgraph_keel.backends"
 """The group of entry points by which other packages add backends."""
 
 _DATABASE = re.compile(r".+\.(db|sqlite|sqlite3)", re.IGNORECASE)
-_OPTIONS = re.compile(r"(.*)\?(\w+(?:=[^/&]*)?(?:&\w+(?:=[^/&]*)?)*)", re.DOTALL)
+_OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
 
 
 class OpenUrl(Protocol):

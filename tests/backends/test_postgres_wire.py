@@ -68,8 +68,8 @@ def test_one_round_trip_each_on_the_wire(
         for count, call in enumerate(steps(counted), 1):
             call()
             assert proxy.round_trips - before == count
-        # A copy asks, too, for what prunes have carried, the archive and earlier owners, and notes when it was made.
-        for call, trips in ((lambda: counted.copy_thread("t", "copy"), 5), (lambda: counted.delete_thread("t"), 1)):
+        # A copy asks, too, for objects, what prunes have carried, the archive, earlier owners; and notes its time.
+        for call, trips in ((lambda: counted.copy_thread("t", "copy"), 6), (lambda: counted.delete_thread("t"), 1)):
             now = proxy.round_trips
             call()
             assert proxy.round_trips - now == trips

@@ -223,7 +223,8 @@ def check_url(url: str) -> None:
         raise InvalidInput("a Redis Cluster has one database: leave its number out of the URL")
     try:
         pool = redis.BlockingConnectionPool.from_url(f"{scheme.removesuffix('+cluster')}://{rest}")
-        pool.make_connection()  # type: ignore[no-untyped-call]  # does not connect yet
+        if parts.query:  # does not connect yet, but looks for redis-py's own version on the disk
+            pool.make_connection()  # type: ignore[no-untyped-call]
     except (TypeError, ValueError, redis.RedisError) as error:  # of redis-py, which name an option and no value
         raise InvalidInput(
             f"an option in this URL of Redis cannot be: {error}. It takes those of redis-py's connections; those of a "
