@@ -225,7 +225,7 @@ def stats(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Draw where the bytes are: by kind of record, channel and thread; and what a prune, or packing, would save.
+    """Draw where the bytes are: by kind of record, channel and thread; what is never read again; what would save some.
 
     All is read.
 
@@ -244,9 +244,8 @@ def stats(
         return
     out = console()
     out.print(_stats_table(found))
-    saved = f"{format_size(found.prunable)} by keeping the latest checkpoints only (keel prune), "
-    saved += f"{format_size(found.packable)} by packing rows that are still small, which happens as threads go on."
-    out.print(Text(f"{count_of(found.threads, 'thread')}, {format_size(found.nbytes)}. Less would be: {saved}"))
+    lines = [f"{count_of(found.threads, 'thread')}, {format_size(found.nbytes)}.", *found.describe()]
+    out.print(Text("\n".join(lines)))
     _print_first([plain(why) for why in found.failed.values()], "red")
 
 

@@ -1,7 +1,8 @@
 """Where the bytes of a store are: by thread, channel and kind of record; and what a prune, or packing, would save.
 
 All is read, page by page, and nothing is written. What is counted are the records as the store gives them; what a
-database needs besides, such as indexes, is not. What of it is never read, nobody notes.
+database needs besides, such as indexes, is not. Reads are not noted, as that would be a write for each. But a run reads
+latest checkpoints only, and puts one; so what it never reads again is known, and when a thread was last used.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from heapq import heappush, heappushpop
 from typing import Any, TypeAlias
 
+from langgraph_keel.blobs.store import LIMIT as LARGE
 from langgraph_keel.display.text import format_size, one_line
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import HUGE_ROW, array_header, content_of, frame, is_full
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Node, Ref, Row, Writes
+from langgraph_keel.engine.records import Entry, Found, Graph, Node, Ref, Row, Run, Writes
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, KeyMissing
@@ -33,6 +36,8 @@ _PAGE, _CELLS = 32, 20
 """Entries, and cells, that are read at once."""
 _BAR = 30
 """Columns of the longest bar."""
+_IDLE = (30, 90, 365)
+"""Days."""
 
 
 @publish
@@ -49,6 +54,10 @@ class StoreStats:
         largest: The threads that take most, and their bytes; at most 20.
         prunable: What `saver.prune(..., "keep_latest")` of all these threads would give back.
         packable: About what rows that are still small would take less when they are packed, as threads go on.
+        large: Values and writes of more than 64 KB each, which `blobs=` keeps outside of the database.
+        history: Of the values, what the latest checkpoint of no namespace shows: no run reads it again, only who looks
+            back, forks or rewinds.
+        idle: Threads that nobody has put to for 30, 90 and 365 days, and so hardly read: days, and bytes.
         failed: Threads that cannot be read, and why.
     """
 
@@ -59,6 +68,9 @@ class StoreStats:
     largest: Mapping[str, int]
     prunable: int
     packable: int
+    large: int
+    history: int
+    idle: Mapping[int, int]
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,6 +83,9 @@ class StoreStats:
             "largest": dict(self.largest),
             "prunable": self.prunable,
             "packable": self.packable,
+            "large": self.large,
+            "history": self.history,
+            "idle": {str(days): size for days, size in self.idle.items()},
             "failed": dict(self.failed),
         }
 
@@ -79,8 +94,18 @@ class StoreStats:
         lines = [f"{self.threads:,} threads, {format_size(self.nbytes)}"]
         for title, sizes in (("kind", self.kinds), ("channel", self.channels), ("thread", self.largest)):
             lines += ["", *_bars(title, sizes)]
-        saved = f"keeping the latest only: {format_size(self.prunable)} less; packed: {format_size(self.packable)} less"
-        return "\n".join([*lines, "", saved])
+        return "\n".join([*lines, "", *self.describe()])
+
+    def describe(self) -> list[str]:
+        """Return what is never read again, and what would save bytes, a line each."""
+        idle = ", ".join(f"{format_size(size)} for {days} days" for days, size in self.idle.items())
+        return [
+            f"No run reads again: {format_size(self.history)} of the values (history).",
+            f"Nobody has put to its thread: {idle}.",
+            f"Less would be: {format_size(self.prunable)} by keeping the latest checkpoints only (keel prune), "
+            f"{format_size(self.packable)} by packing rows that are still small, which happens as threads go on.",
+            f"Values over {format_size(LARGE)} each, which blobs= keeps outside: {format_size(self.large)}.",
+        ]
 
 
 def _bars(title: str, sizes: Mapping[str, int]) -> list[str]:
@@ -116,7 +141,17 @@ def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[Store
     largest = {name: size for size, name in sorted(count.largest, key=lambda each: (-each[0], each[1]))}
     kinds, channels = dict(count.kinds.most_common()), dict(count.channels.most_common())
     return StoreStats(
-        *(len(names), sum(kinds.values()), kinds, channels, largest, count.prunable, count.packable, count.failed)
+        threads=len(names),
+        nbytes=sum(kinds.values()),
+        kinds=kinds,
+        channels=channels,
+        largest=largest,
+        prunable=count.prunable,
+        packable=count.packable,
+        large=count.large,
+        history=count.history,
+        idle=count.idle,
+        failed=count.failed,
     )
 
 
@@ -127,7 +162,10 @@ class _Count:
         self._session = session
         self.kinds, self.channels = Counter[str](), Counter[str]()
         self.largest: list[tuple[int, str]] = []
-        self.prunable = self.packable = 0
+        self.prunable = self.packable = self.large = self.history = 0
+        now = datetime.now(UTC)
+        self._bounds = {days: (now - timedelta(days=days)).isoformat() for days in _IDLE}
+        self.idle = dict.fromkeys(_IDLE, 0)
         self.failed: dict[str, str] = {}
 
     def add_thread(self, thread_id: str) -> Plan[None]:
@@ -136,18 +174,25 @@ class _Count:
         self.kinds["metadata"] += sum(len(node.header) for node in graph.nodes)
         seen: defaultdict[tuple[str, str], Numbers] = defaultdict(Numbers)
         loose: defaultdict[tuple[str, str], _Loose] = defaultdict(_Loose)
+        latest = _runs_of_heads(graph)
         for begin in range(0, len(graph.nodes), _PAGE):
-            yield from self._add_rows(graph.nodes[begin : begin + _PAGE], seen, loose)
+            yield from self._add_rows(graph.nodes[begin : begin + _PAGE], seen, loose, latest)
         self.packable += sum(each.end() for each in loose.values())
         page: Sequence[Writes] | None = None
         while page is None or len(page) == WRITES:
             page = yield from store.list_writes(thread_id, page[-1] if page else None, WRITES)
-            self.kinds["writes"] += sum(len(each.batch.body) for each in page)
+            sizes = [len(each.batch.body) for each in page]
+            self.kinds["writes"] += sum(sizes)
+            self.large += sum(size for size in sizes if size > LARGE)
         yield from self.add_cells(thread_id)
         task = Pruning(KEEP_LATEST, self._session.milliseconds, is_dry=True)
         pruned = yield from prune(self._session, thread_id, task)
         self.prunable += pruned.bytes or 0
         size = self.kinds.total() - before
+        if graph.nodes:
+            last = max(node.updated_at for node in graph.nodes)
+            for days, bound in self._bounds.items():
+                self.idle[days] += size if last < bound else 0
         (heappush if len(self.largest) < _LARGEST else heappushpop)(self.largest, (size, thread_id))
 
     def _add_rows(
@@ -155,6 +200,7 @@ class _Count:
         page: Sequence[Node],
         seen: defaultdict[tuple[str, str], Numbers],
         loose: defaultdict[tuple[str, str], _Loose],
+        latest: Mapping[tuple[str, str], Sequence[Run]],
     ) -> Plan[None]:
         asked: list[Entry] = []
         for node in page:
@@ -172,9 +218,14 @@ class _Count:
                     whole = row.lo, row.lo + row.count
                     if list(seen[place].missing([whole])) == [whole]:
                         seen[place].add(*whole, row.lo)
-                        self.kinds["values"] += len(row.body)
-                        self.channels[name] += len(row.body)
+                        self._add_value(name, len(row.body), is_latest=_shows(latest[place], *whole))
                         self.packable += loose[place].add(row)
+
+    def _add_value(self, channel: str, size: int, *, is_latest: bool) -> None:
+        self.kinds["values"] += size
+        self.channels[channel] += size
+        self.large += size if size > LARGE else 0
+        self.history += 0 if is_latest else size
 
     def add_cells(self, thread_id: str | None) -> Plan[None]:
         """Add the cells of a thread, or those that threads share."""
@@ -190,6 +241,19 @@ class _Count:
                     cells: Mapping[str, Cell] = yield from store.read_cells(shelf, keys)
                     self.kinds[kind] += sum(len(cell.header) + len(cell.body) for cell in cells.values())
                     keys = []
+
+
+def _runs_of_heads(graph: Graph) -> defaultdict[tuple[str, str], Sequence[Run]]:
+    """Return, by namespace and channel, the items that the latest checkpoint of the namespace shows."""
+    runs: defaultdict[tuple[str, str], Sequence[Run]] = defaultdict(tuple)
+    for node in graph.nodes:
+        if node.is_head:
+            runs.update({(node.address.checkpoint_ns, name): ref.runs for name, ref in node.refs.items()})
+    return runs
+
+
+def _shows(runs: Sequence[Run], lo: int, hi: int) -> bool:
+    return any(begin < hi and lo < end for begin, end in runs)
 
 
 class _Loose:

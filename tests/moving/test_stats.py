@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -45,14 +47,15 @@ def test_each_record_is_counted_once() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_prune_would_save_it_saves(store: Any, backend: str) -> None:
     with store.open() as saver:
-        Rig(store, FACES["sync"]).author().follow([{"list": chat(n), "n": n} for n in range(30)])
+        Rig(store, FACES["sync"]).author().follow([{"list": chat(n), "n": n, "page": page(n)} for n in range(30)])
         before = saver.stats()
         assert asyncio.run(saver.astats()) == before
         assert list(saver.threads()) != []
         assert before.prunable > 0
+        assert 0 < before.history < before.kinds["values"]
         saver.prune(["t"])
         after = saver.stats()
-        assert after.prunable == 0
+        assert after.prunable == after.history == 0
         assert before.nbytes - after.nbytes == before.prunable
 
 
@@ -65,6 +68,25 @@ def test_packing_is_worth_about_what_it_is_said_to_be() -> None:
     assert 0 < before.packable < before.kinds["values"]
     rig.continuing(at()).follow([{"list": chat(n)} for n in range(31, 80)])
     assert rig.face.saver.stats().packable < before.packable
+
+
+def page(number: int) -> str:
+    """Return a text that has nothing in common with others."""
+    return random.Random(number).randbytes(1500).hex()
+
+
+def test_what_is_large_and_what_nobody_uses() -> None:
+    saver = MemorySaver()
+    text = random.Random(1).randbytes(100_000).hex()
+    for days, name in ((10, "new"), (40, "old")):
+        checkpoint = checkpoint_of("1", {"text": text}, channel_versions={"text": 1})
+        checkpoint["ts"] = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+        saver.put(at(name), checkpoint, {}, {"text": 1})
+    stats = saver.stats()
+    assert stats.large > 2 * 100_000
+    assert stats.history == 0
+    assert stats.idle == {30: saver.stats(match="old").nbytes, 90: 0, 365: 0}
+    assert stats.to_dict()["idle"]["90"] == 0
 
 
 def test_some_threads_and_a_picture() -> None:
