@@ -54,7 +54,7 @@ class StoreStats:
         largest: The threads that take most, and their bytes; at most 20.
         prunable: What `saver.prune(..., "keep_latest")` of all these threads would give back.
         packable: About what rows that are still small would take less when they are packed, as threads go on.
-        large: Values and writes of more than 64 KB each, which `blobs=` keeps outside of the database.
+        large: Values, and writes of a task, of more than 64 KB each, which `blobs=` keeps outside of the database.
         history: Of the values, what the latest checkpoint of no namespace shows: no run reads it again, only who looks
             back, forks or rewinds.
         idle: Threads that nobody has put to for 30, 90 and 365 days, and so hardly read: days, and bytes.
@@ -218,14 +218,16 @@ class _Count:
                     whole = row.lo, row.lo + row.count
                     if list(seen[place].missing([whole])) == [whole]:
                         seen[place].add(*whole, row.lo)
-                        self._add_value(name, len(row.body), is_latest=_shows(latest[place], *whole))
+                        self._add_row(name, row, latest[place])
                         self.packable += loose[place].add(row)
 
-    def _add_value(self, channel: str, size: int, *, is_latest: bool) -> None:
+    def _add_row(self, channel: str, row: Row, latest: Sequence[Run]) -> None:
+        size, end = len(row.body), row.lo + row.count
         self.kinds["values"] += size
         self.channels[channel] += size
-        self.large += size if size > LARGE else 0
-        self.history += 0 if is_latest else size
+        self.large += size if size > LARGE and row.count == 1 else 0
+        shown = sum(max(0, min(hi, end) - max(lo, row.lo)) for lo, hi in latest)
+        self.history += size * (row.count - min(shown, row.count)) // row.count
 
     def add_cells(self, thread_id: str | None) -> Plan[None]:
         """Add the cells of a thread, or those that threads share."""
@@ -250,10 +252,6 @@ def _runs_of_heads(graph: Graph) -> defaultdict[tuple[str, str], Sequence[Run]]:
         if node.is_head:
             runs.update({(node.address.checkpoint_ns, name): ref.runs for name, ref in node.refs.items()})
     return runs
-
-
-def _shows(runs: Sequence[Run], lo: int, hi: int) -> bool:
-    return any(begin < hi and lo < end for begin, end in runs)
 
 
 class _Loose:
