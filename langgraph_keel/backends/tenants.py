@@ -20,6 +20,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Heavy,
     Listed,
     NewEntry,
     Outcome,
@@ -100,6 +101,13 @@ class TenantStore(Store[Any, Any]):
     def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         """See `Store.read_known`."""
         found: Found | Unchanged | None = yield from self._shared.read_known(self._at(address), known)
+        return self._show_found(found) if isinstance(found, Found) else found
+
+    def read_light(self, address: Address, known: Stamp | None, most: int) -> Plan[Found | Unchanged | Heavy | None]:
+        """See `Store.read_light`."""
+        found: Found | Unchanged | Heavy | None = yield from self._shared.read_light(self._at(address), known, most)
+        if isinstance(found, Heavy):
+            return Heavy(self._show_entry(found.entry), found.batches)
         return self._show_found(found) if isinstance(found, Found) else found
 
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:

@@ -83,7 +83,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     },
     "Keep it small": {
         "stats": (
-            "Draw where the bytes are: by kind of record, channel and thread; and what a prune, or packing, would save."
+            "Draw where the bytes are: by kind of record, channel and thread; what is never read again; "
+            "what would save some."
         ),
         "prune": "Remove old checkpoints of threads; without options all but the latest.",
         "delete": "Delete threads, with all that is theirs.",

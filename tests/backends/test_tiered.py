@@ -28,7 +28,7 @@ from stores import MemoryUnderTest, SqliteUnderTest
 from stores_postgres import postgres_store
 from stores_redis import client_of, redis_store
 from stores_tiered import TieredUnderTest
-from tiers import sized
+from tiers import BACKENDS, sized
 
 from langgraph_keel import (
     FileSaver,
@@ -50,7 +50,8 @@ from langgraph_keel.backends.tiered import saver as saver_module
 from langgraph_keel.backends.tiered.chains import LOG
 from langgraph_keel.backends.tiered.driver import Hot
 from langgraph_keel.backends.tiered.store import TieredStore
-from langgraph_keel.engine.records import Found, Row, Unchanged
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.records import Found, Heavy, Row, Unchanged
 from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.testing import Fault, Injected, Meanwhile, Tap, with_tap
 from langgraph_keel.testing.machine import chat
@@ -105,47 +106,109 @@ def test_which_store_is_asked_for_what(pair: TieredUnderTest, kind: str) -> None
     assert trips.taken() == "cc"  # nobody has read it, so there is no copy
     face.read(config_for("t"))
     face.read(config)
-    assert trips.taken() == "hcc"
+    assert trips.taken() == "chc"  # nothing is new: the hot store is asked whether somebody has begun a chain
     ours, first = with_tap(pair.open(), trips), ours
     face.read(config_for("t"))
-    assert trips.taken() == "hchc"  # not there: a chain is begun, and the cold store is asked once more
+    assert trips.taken() == "chchc"  # not there: a chain is begun, and the cold store is asked once more
     ours = with_tap(pair.open(), trips)
     assert face.read(config_for("t")).pending_writes == [("task", "a", 1)]
-    assert trips.taken() == "hc"
+    assert trips.taken() == "ch"
     config = face.put(config, checkpoint_of("2", {"list": chat(41)}))
     assert trips.taken() == "ch"  # who knows the chain adds to it
+    face.read(config_for("t"))
+    assert trips.taken() == "c"  # and has nothing to ask the hot store
     ours = first
     config = face.put(face.read(config_for("t")).config, checkpoint_of("3", {"list": chat(42)}))
-    assert trips.taken() == "hcch"  # who does not, reads it first
+    assert trips.taken() == "chch"  # who does not, reads it first
     face.delete_thread("t")
     assert trips.taken() == "hch"
     assert face.get_tuple(config_for("t")) is None
     face.close()
 
 
+@pytest.mark.parametrize("kind", FACES)
+def test_what_is_light_is_left_to_the_cold_store(kind: str) -> None:
+    pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), light=2000)
+    trips = Trips()
+    face: Face = FACES[kind](lambda: ours)
+    ours = with_tap(pair.open(), trips)
+    assert face.get_tuple(config_for("t")) is None
+    config = face.put(config_for("t"), checkpoint_of("1", {"list": chat(2)}))
+    face.read(config_for("t"))
+    ours = with_tap(pair.open(), trips)
+    face.read(config_for("t"))
+    face.put(config, checkpoint_of("2", {"list": chat(3)}))
+    face.read(config_for("t"))
+    assert trips.taken() == "cccccc"
+    assert not [*pair.copies()]
+    config = face.put(face.read(config_for("t")).config, checkpoint_of("3", {"list": chat(100)}))
+    face.read(config_for("t"))
+    assert trips.taken() == "ccch"  # it is not light any more, so somebody may have begun a chain
+    ours = with_tap(pair.open(), trips)
+    face.read(config_for("t"))
+    assert trips.taken() == "chchc"
+    assert [*pair.copies()]
+    face.close()
+
+
 def test_no_verb_of_a_store_goes_by() -> None:
     """What the base class hands on removes nothing that the hot store may have, and reads no latest entry."""
     verbs = {name for name in vars(Store) if not name.startswith("_")}
-    assert verbs - vars(OuterStore).keys() == {"of_tenant"}
+    assert verbs - vars(OuterStore).keys() == {"of_tenant", "read_light"}
     assert verbs - vars(TieredStore).keys() == {
         *("copy_thread", "find_runs", "find_unproved", "list_cells", "list_kinds", "list_strays", "list_tenants"),
         *("list_writes", "make_room", "read_cells", "read_graph", "read_history", "read_stored", "read_threads"),
-        *("read_values", "remove_cells", "scan", "show_threads", "swap_cell", "sweep_outside", "write_batch"),
+        *(
+            "read_light",
+            "read_values",
+            "remove_cells",
+            "scan",
+            "show_threads",
+            "swap_cell",
+            "sweep_outside",
+            "write_batch",
+        ),
     }
 
 
-def test_rows_of_a_copy_are_not_read_from_the_cold_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_store_leaves_out_the_rows_of_what_is_heavy(backend: str, stores: Any) -> None:
+    under = stores[backend]
+    under.wipe()
+    with under.open() as saver:
+        session, address = saver.engine.session, Address("t", "", None)
+
+        def read(most: int, known: Any = None) -> Any:
+            return saver.engine.run(session.store.read_light(address, known, most))
+
+        assert read(0) is None
+        follow(saver, {"list": chat(100)})
+        saver.put_writes(saver.get_tuple(config_for("t")).config, [("a", 1)], "task")
+        whole = saver.engine.run(session.store.read_entry(address))
+        light, heavy = read(1 << 20), read(100)
+        assert light == whole
+        assert heavy == Heavy(whole.entry, whole.batches)
+        assert isinstance(read(0, whole.entry.stamp), Unchanged)
+        assert read(100, known=whole.entry.stamp) == read(0, whole.entry.stamp)
+    under.wipe()
+
+
+@pytest.mark.parametrize("cold", ["postgres", "redis"])
+def test_rows_of_a_copy_are_not_read_from_the_cold_store(cold: str, stores: Any) -> None:
     class Replies(Tap):
         def replied(self, request: Any, reply: Any) -> None:
-            seen.append((isinstance(request, Hot), sum(len(rows) for rows in getattr(reply, "rows", {}).values())))
+            seen.append((isinstance(request, Hot), SECRET in repr(reply)))
 
-    seen: list[tuple[bool, int]] = []
-    pair = TieredUnderTest(MemoryUnderTest(), SqliteUnderTest(str(tmp_path / "cold.db")))
-    follow(pair.open(), {"list": chat(100)})
+    seen: list[tuple[bool, bool]] = []
+    stores[cold].wipe()
+    pair = TieredUnderTest(MemoryUnderTest(), stores[cold])
+    follow(pair.open(), {"list": [SECRET, *chat(100)]})
     before = latest(with_tap(pair.open(), Replies()))
+    assert [is_hot for is_hot, _ in seen] == [False, True, False, True, False]
+    seen.clear()
     assert latest(with_tap(pair.open(), Replies())) == before
-    assert [is_hot for is_hot, rows in seen if rows] == [False, True]  # the first one reads to begin the chain
-    pair.close()
+    assert seen == [(False, False), (True, True)]
+    stores[cold].wipe()
 
 
 def test_a_chain_that_shows_little_of_what_it_has_is_begun_anew(
@@ -395,26 +458,11 @@ class BelievesTheHot(TieredStore):
 class BelievesStamps(TieredStore):
     """Takes an entry of the same stamp for the same one."""
 
-    def _read_latest(self, address: Any, known: Any) -> Any:
-        cold, self.cold = self.cold, StampsOnly(self.cold)  # type: ignore[assignment]
-        try:
-            return (yield from super()._read_latest(address, known))
-        finally:
-            self.cold = cold
-
-
-class StampsOnly:
-    """A store that names no ids of what is unchanged."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def read_known(self, address: Any, known: Any) -> Any:
-        found = yield from self._inner.read_known(address, known)
-        return Unchanged(found.parent, found.batches) if isinstance(found, Unchanged) else found
+    def _read_heavy(self, address: Any, latest: Any) -> Any:
+        kept = yield from self._try(self.hot.read_entry(address.at(chains.ID)))
+        if isinstance(kept, Found) and (found := chains.read_chain(address, kept)[1]).entry.stamp == latest.entry.stamp:
+            return Found(found.entry, found.rows, latest.batches)
+        return (yield from super()._read_heavy(address, latest))
 
 
 class ForgetsNothing(TieredStore):
@@ -518,7 +566,7 @@ def test_a_hot_store_that_is_away_costs_no_turn(
 ) -> None:
     with servers.or_skip(servers.redis(own=True)) as server:
         hot = RedisSaver(server.url, timeout=1)
-        with TieredSaver(hot=hot, cold=SqliteSaver(tmp_path / "cold.db")) as saver:
+        with TieredSaver(hot=hot, cold=SqliteSaver(tmp_path / "cold.db"), copies_over=0) as saver:
             other = twin(saver, 0, 0)
             put(saver, "t", 1, "1")
             assert value_of(other) == 1
@@ -545,7 +593,7 @@ def test_a_hot_store_that_is_away_costs_no_turn(
 def test_a_cold_store_that_is_away_is_named(pair: TieredUnderTest, tmp_path: Path) -> None:
     with servers.or_skip(servers.redis(own=True)) as server:
         cold = RedisSaver(server.url, timeout=1)
-        with TieredSaver(hot=MemorySaver(), cold=cold) as saver:
+        with TieredSaver(hot=MemorySaver(), cold=cold, copies_over=0) as saver:
             put(saver, "t", 1, "1")
             assert value_of(saver) == 1
             server.kill()
@@ -564,9 +612,8 @@ def test_a_hot_store_that_is_flushed_killed_and_put_back_at_random_moments(
     moments, ended = sized(3, 12, 500), threading.Event()
     with servers.or_skip(servers.redis(VOLATILE, own=True)) as server, ThreadPoolExecutor(1) as pool:
         cold = f"sqlite:///{tmp_path}/cold.db"
-        one, other = (
-            TieredSaver(hot=RedisSaver(server.url, durability="any", timeout=1), cold=open_saver(cold)) for _ in "ab"
-        )
+        hot = partial(RedisSaver, server.url, durability="any", timeout=1)
+        one, other = (TieredSaver(hot=hot(), cold=open_saver(cold), copies_over=0) for _ in "ab")
         with one, other:
             chaos = pool.submit(disturb, server, chance, moments, ended)
             acknowledged: dict[str, int] = {}
@@ -581,7 +628,7 @@ def test_a_hot_store_that_is_flushed_killed_and_put_back_at_random_moments(
                     assert latest(each, thread) == said(number)
                 trips.taken()
                 assert latest(with_tap(twin(one, 0, 0), trips), thread) == said(number)
-                hits += trips.taken() == "hc"
+                hits += trips.taken() == "ch"
             assert chaos.result() == moments
             assert hits
 
@@ -631,7 +678,10 @@ def test_threads_that_stand_in_the_hot_store_already_are_nobodys_business(
 def test_copies_expire_with_the_hot_store_s_own_ttl(redis_server: RedisServer, tmp_path: Path) -> None:
     prefix = f"keel-ttl-{tmp_path.name}"
     hot = RedisSaver(redis_server.url, prefix=prefix, durability="any", ttl=60)
-    with TieredSaver(hot=hot, cold=SqliteSaver(tmp_path / "cold.db")) as saver, client_of(redis_server.url) as client:
+    with (
+        TieredSaver(hot=hot, cold=SqliteSaver(tmp_path / "cold.db"), copies_over=0) as saver,
+        client_of(redis_server.url) as client,
+    ):
         put(saver, "t")
         assert value_of(twin(saver, 0, 0)) == 1
         keys = [key for key in client.scan_iter(f"*{prefix}:*") if client.type(key) == b"hash"]
@@ -757,6 +807,9 @@ def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
     for message, hot, cold in wrong:
         with pytest.raises(InvalidInput, match=message):
             TieredSaver(hot=hot, cold=cold)
+    for wrong_size in (-1, 1.5, True):
+        with pytest.raises(InvalidInput, match="copies_over="):
+            TieredSaver(hot=MemorySaver(), cold=MemorySaver(), copies_over=wrong_size)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="on_conflict"):
         TieredSaver(hot=MemorySaver(), cold=MemorySaver(), on_conflit="fork")  # type: ignore[call-arg]
 
@@ -764,6 +817,7 @@ def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
 async def test_it_is_closed_by_a_loop(redis_server: RedisServer, postgres_server: PostgresServer) -> None:
     with redis_store(redis_server.url) as hot, postgres_store(postgres_server.url) as cold:
         async with TieredSaver(
+            copies_over=0,
             hot=RedisSaver(redis_server.url, prefix=hot.prefix, durability="any"),
             cold=PostgresSaver(postgres_server.url, schema=cold.schema),
         ) as saver:

@@ -23,17 +23,19 @@ class TieredUnderTest:
         hot: The one with copies.
         cold: The one that has all.
         store: Makes the store of the two.
+        light: Most bytes that are left to the cold store; by default all goes to the hot one.
     """
 
-    def __init__(self, hot: Any, cold: Any, store: type[TieredStore] = TieredStore) -> None:
+    def __init__(self, hot: Any, cold: Any, store: type[TieredStore] = TieredStore, light: int = 0) -> None:
         self.hot = hot
         self.cold = cold
         self._store = store
+        self.light = light
 
     def open(self, **options: Any) -> KeelSaver:
         hot, cold, absence = self.hot.open().engine, self.cold.open().engine, Absence()
         return KeelSaver(
-            self._store(cold.session.store, hot.session.store),
+            self._store(cold.session.store, hot.session.store, self.light),
             TieredDriver(cold.driver, hot.driver, absence),
             AsyncTieredDriver(cold.async_driver, hot.async_driver, absence),
             **options,

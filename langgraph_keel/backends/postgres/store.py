@@ -60,6 +60,7 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
+    Heavy,
     Listed,
     Moved,
     NewEntry,
@@ -74,7 +75,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     Writes,
 )
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.store import Store, light_or_heavy
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreError
 
@@ -284,16 +285,19 @@ class PostgresStore(Store[Request, Reply]):
     def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Reply, Found | Unchanged | None]:
         """See `Store.read_known`."""
         text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
-        epoch, seq, token = mark_of(known)
-        parameters = {**place_of(address), "epoch": epoch, "seq": seq, "token": token}
-        reply = yield self._request(parameters, text, joins=True)
-        content = content_of(reply[0])
-        if not content.entries:
-            return None
-        line = content.entries[0]
-        if stamp_of(line.epoch, line.seq, line.token) == known:
-            return Unchanged(parent_of(line), content.batches_of(line))
-        return content.entry_with_rows(line)
+        reply = yield self._request({**place_of(address), **_known_parameters(known)}, text, joins=True)
+        return _read_known(reply, known)
+
+    def read_light(
+        self, address: Address, known: Stamp | None, most: int
+    ) -> StorePlan[Request, Reply, Found | Unchanged | Heavy | None]:
+        """See `Store.read_light`. Of the latest, rows are left where they are; bytes are counted as they are stored."""
+        if address.checkpoint_id is not None:
+            return (yield from super().read_light(address, known, most))
+        parameters = {**place_of(address), **_known_parameters(known), "most": most}
+        reply = yield self._request(parameters, sql.READ_LIGHT, joins=True)
+        found = _read_known(reply, known)
+        return light_or_heavy(found, most) if isinstance(found, Found) else found
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
@@ -528,6 +532,21 @@ class PostgresStore(Store[Request, Reply]):
         parameters = {"after": key(after) if after else "", "limit": limit, **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(STRAYS, "s.thread_id"))
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
+
+
+def _known_parameters(known: Stamp | None) -> dict[str, Any]:
+    epoch, seq, token = (0, -1, 0) if known is None else mark_of(known)  # no entry has such a number
+    return {"epoch": epoch, "seq": seq, "token": token}
+
+
+def _read_known(reply: Reply, known: Stamp | None) -> Found | Unchanged | None:
+    content = content_of(reply[0])
+    if not content.entries:
+        return None
+    line = content.entries[0]
+    if stamp_of(line.epoch, line.seq, line.token) == known:
+        return Unchanged(parent_of(line), content.batches_of(line))
+    return content.entry_with_rows(line)
 
 
 def _info(thread: str, name: str | None, put_at: str, count: int, *line: Any) -> Listed:

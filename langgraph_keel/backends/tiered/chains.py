@@ -40,17 +40,18 @@ HEAVY = 1 << 26
 
 @record
 class Chain:
-    """What a process knows of a chain.
+    """What a process knows of a chain, or of an entry that is too light for one.
 
     Attributes:
-        end: The stamp, in the cold store, of the entry that it ends with.
-        stamp: Its own stamp in the hot store.
+        end: The stamp, in the cold store, of the entry that it ends with; `None` if there is no entry yet.
+        stamp: Its own stamp in the hot store; `None` if nothing is there, as the entry is light.
         runs: Its links.
-        room: Bytes that are added before it is begun anew: until what was added weighs as much as its first link.
+        room: Bytes that are added before it is begun anew: until what was added weighs as much as its first link. Of a
+            light entry, those until it is none.
     """
 
-    end: Stamp
-    stamp: Stamp
+    end: Stamp | None
+    stamp: Stamp | None
     runs: tuple[Run, ...]
     room: int
 

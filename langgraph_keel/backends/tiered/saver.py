@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph_keel.backends.registry import find_opener, refuse_url
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
-from langgraph_keel.backends.tiered.store import TieredStore
+from langgraph_keel.backends.tiered.store import LIGHT, TieredStore
 from langgraph_keel.blobs.store import BlobStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, StoreError
@@ -35,31 +35,39 @@ _REDIS: dict[str, Any] = {"durability": "any", "allow_eviction": True, "timeout"
 class TieredSaver(KeelSaver):
     """A checkpointer on two stores: a cold one that has all, and a hot one that has copies of latest checkpoints.
 
-    A put is acknowledged by the cold store. A process that does not know a thread, or knows it as it was, reads it from
-    the hot store, and asks the cold one whether that is the latest, and what tasks have written since: so a hot store
-    that was lost, flushed or put back to an earlier time costs speed and never a turn, and while it is away, all is
-    read from the cold one. What is removed goes from both; if the hot store is away, a removal is refused.
+    A put is acknowledged by the cold store. A process that does not know a thread, or knows it as it was, asks the cold
+    store for the latest checkpoint and what tasks have written since. A light one comes with the answer; of a heavy one
+    the copy in the hot store is read, if it is of that very checkpoint. So a hot store that was lost, flushed or put
+    back to an earlier time costs speed and never a turn, and while it is away, all is read from the cold one. What is
+    removed goes from both; if the hot store is away, a removal is refused.
 
     Args:
         hot: A saver for the hot store, such as `RedisSaver(url, durability="any", ttl=86_400, timeout=1)`. Its
             connections are used and closed by this one; how long copies live is its own `ttl`.
         cold: A saver for the cold store, in the same way.
+        copies_over: Bytes that a checkpoint takes with its state, about as they are stored, above which it is copied to
+            the hot store (65,536).
         **options: As for every saver: `SaverOptions`. They are given here; those that `hot` and `cold` have count for
             neither.
 
     Raises:
-        InvalidInput: The two are one, read-only, a tenant's, or have keys of their own (`encryption=` is given here).
+        InvalidInput: The two are one, read-only, a tenant's, or have keys of their own (`encryption=` is given here);
+            or `copies_over` is no number of bytes.
     """
 
-    def __init__(self, *, hot: KeelSaver, cold: KeelSaver, **options: Unpack[SaverOptions]) -> None:
+    def __init__(
+        self, *, hot: KeelSaver, cold: KeelSaver, copies_over: int = LIGHT, **options: Unpack[SaverOptions]
+    ) -> None:
         check_options(type(self), options)
+        if type(copies_over) is not int or copies_over < 0:
+            raise InvalidInput(f"copies_over={copies_over!r}: give bytes, 0 for a copy of each checkpoint that is read")
         for name, saver in (("hot", hot), ("cold", cold)):
             _check_tier(name, saver)
         if hot.engine.is_same_place(cold.engine) or (hot._place() and _describe(hot) == _describe(cold)):
             raise InvalidInput("hot and cold are one store: copies would stand beside what they are copies of")
         self._hot, self._cold, absence = hot, cold, Absence()
         super().__init__(
-            TieredStore(cold.engine.session.store, hot.engine.session.store),
+            TieredStore(cold.engine.session.store, hot.engine.session.store, copies_over),
             TieredDriver(cold.engine.driver, hot.engine.driver, absence),
             AsyncTieredDriver(cold.engine.async_driver, hot.engine.async_driver, absence),
             **options,
