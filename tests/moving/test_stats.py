@@ -84,7 +84,7 @@ def test_what_is_large_and_what_nobody_uses() -> None:
     saver = MemorySaver()
     text = random.Random(1).randbytes(100_000).hex()
     for days, name in ((10, "new"), (40, "old")):
-        checkpoint = checkpoint_of("1", {"text": text}, channel_versions={"text": 1})
+        checkpoint: Any = checkpoint_of("1", {"text": text}, channel_versions={"text": 1})
         checkpoint["ts"] = (datetime.now(UTC) - timedelta(days=days)).isoformat()
         saver.put(at(name), checkpoint, {}, {"text": 1})
     stats = saver.stats()

@@ -297,7 +297,7 @@ def _explain_failure(so_far: str) -> Iterator[None]:
 def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | None:
     """Return the chain and the entry that the hot store has; `None` if there is none, or it is damaged."""
     try:
-        return kept and read_chain(address, kept)
+        return read_chain(address, kept) if kept is not None else None
     except CorruptStore as error:
         _log.warning("%s", error)
         return None
