@@ -23,7 +23,8 @@ PUTS = 6
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(disk, "BEGUN", 0.01)  # nobody is making a file here, whose first line would be waited for
     return tmp_path / "agents"
 
 
