@@ -213,12 +213,13 @@ class Bodies:
             raise CorruptStore(f"{self._where}: the record at byte {body.offset} holds no value: {error}") from error
 
     def _make(self, body: Line) -> bytes:
-        fields = orjson.loads(memoryview(body))
-        whole = self._value(next((fields[name] for name in ("v", "head", "items") if name in fields), None))
+        fields, blobs = orjson.loads(memoryview(body)), list[bytes]()
+        whole = self._value(next((fields[name] for name in ("v", "head", "items") if name in fields), None), blobs)
         if is_sealed(whole):
             return a2b_base64(whole["$sealed"], strict_mode=True)
-        text = body if body.find(b'"$blob"') < 0 else None
-        return raw_frame(pack_items(self._values(fields, whole), text))
+        values = self._values(fields, whole, blobs)
+        text = b"".join([body.replace(b'"$blob"', b"", len(blobs)), *blobs]) if blobs else body
+        return raw_frame(pack_items(values, text))
 
     def check(self, fields: Mapping[str, Any], line: Line) -> None:
         """Check that the body can be made for which a record stands.
@@ -229,17 +230,19 @@ class Bodies:
         if fields["k"] in ("item", "ckpt", "writes"):
             self.of(line)
 
-    def _values(self, fields: Mapping[str, Any], whole: Any) -> Sequence[Any]:
+    def _values(self, fields: Mapping[str, Any], whole: Any, blobs: list[bytes]) -> Sequence[Any]:
         if "v" in fields:
             return [whole]
         if "w" in fields:
-            return [[part[:2] for part in fields["w"]], *(self._value(part[2]) for part in fields["w"])]
+            return [[part[:2] for part in fields["w"]], *(self._value(part[2], blobs) for part in fields["w"])]
         values: Sequence[Any] = whole
         return values
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: Any, blobs: list[bytes]) -> Any:
+        """Return a value, from its blob if it has one: the text of that is added to those that were read."""
         if isinstance(value, dict) and "$blob" in value:
-            return orjson.loads(self._load(value["$blob"]))
+            blobs.append(self._load(value["$blob"]))
+            return orjson.loads(blobs[-1])
         return value
 
 
