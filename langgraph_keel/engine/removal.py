@@ -261,7 +261,7 @@ def view_removed(
     Returns:
         That of each row, and of the writes.
     """
-    live = live_runs(Graph([left for node in graph.nodes if (left := _node_without(node, removal))], {}, None))
+    live = live_after(graph, removal)
     gone = [node for node in reversed(graph.nodes) if node.stamp in removal.gone or node.stamp in removal.ghosts]
     rows: dict[RowPlace, T] = {}
     writes: list[T] = []
@@ -272,6 +272,11 @@ def view_removed(
             writes += [view(batch.body) for batch in each.batches] if each.entry.stamp in removal.gone else []
             rows.update((place, view(row.body)) for place, row in _find_dead_rows(each, live))
     return rows, writes
+
+
+def live_after(graph: Graph, removal: Removal) -> dict[tuple[str, str], list[Run]]:
+    """Return the item numbers that are shown once entries have gone; see `live_runs`."""
+    return live_runs(Graph([left for node in graph.nodes if (left := _node_without(node, removal))], {}, None))
 
 
 def _node_without(node: Node, removal: Removal) -> Node | None:

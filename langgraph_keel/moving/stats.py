@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from heapq import heappush, heappushpop
 from typing import Any, TypeAlias
 
@@ -18,8 +17,10 @@ from langgraph_keel.blobs.store import LIMIT as LARGE
 from langgraph_keel.display.text import format_size, one_line
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import HUGE_ROW, array_header, content_of, frame, is_full
+from langgraph_keel.engine.lineage import instant
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Node, Ref, Row, Run, Writes
+from langgraph_keel.engine.records import Entry, Found, Node, Ref, Row, Run, Writes
+from langgraph_keel.engine.removal import live_after, measure
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, KeyMissing
@@ -27,7 +28,7 @@ from langgraph_keel.history.threads import ThreadFilter, read_names_of
 from langgraph_keel.moving.items import Numbers
 from langgraph_keel.moving.outline import WRITES, Shelves
 from langgraph_keel.retention.policy import KEEP_LATEST
-from langgraph_keel.retention.prune import Pruning, prune
+from langgraph_keel.retention.prune import Pruning, plan_prune
 
 Tell: TypeAlias = Callable[[int, int | None], object]
 _LARGEST = 20
@@ -36,8 +37,8 @@ _PAGE, _CELLS = 32, 20
 """Entries, and cells, that are read at once."""
 _BAR = 30
 """Columns of the longest bar."""
-_IDLE = (30, 90, 365)
-"""Days."""
+_IDLE, _DAY = (30, 90, 365), 86_400_000
+"""Days; and milliseconds of one."""
 
 
 @publish
@@ -55,7 +56,7 @@ class StoreStats:
         prunable: What `saver.prune(..., "keep_latest")` of all these threads would give back.
         packable: About what rows that are still small would take less when they are packed, as threads go on.
         large: Values, and writes of a task, of more than 64 KB each, which `blobs=` keeps outside of the database.
-        history: Of the values, what the latest checkpoint of no namespace shows: no run reads it again, only who looks
+        history: Of the values, what nothing needs that `"keep_latest"` leaves: no run reads it again, only who looks
             back, forks or rewinds.
         idle: Threads that nobody has put to for 30, 90 and 365 days, and so hardly read: days, and bytes.
         failed: Threads that cannot be read, and why.
@@ -102,9 +103,9 @@ class StoreStats:
         return [
             f"No run reads again: {format_size(self.history)} of the values (history).",
             f"Nobody has put to its thread: {idle}.",
-            f"Less would be: {format_size(self.prunable)} by keeping the latest checkpoints only (keel prune), "
+            f"You could save {format_size(self.prunable)} by keeping the latest checkpoints only (keel prune), "
             f"{format_size(self.packable)} by packing rows that are still small, which happens as threads go on.",
-            f"Values over {format_size(LARGE)} each, which blobs= keeps outside: {format_size(self.large)}.",
+            f"Values over 64 KB each, for which blobs= has a place outside: {format_size(self.large)}.",
         ]
 
 
@@ -163,20 +164,18 @@ class _Count:
         self.kinds, self.channels = Counter[str](), Counter[str]()
         self.largest: list[tuple[int, str]] = []
         self.prunable = self.packable = self.large = self.history = 0
-        now = datetime.now(UTC)
-        self._bounds = {days: (now - timedelta(days=days)).isoformat() for days in _IDLE}
         self.idle = dict.fromkeys(_IDLE, 0)
         self.failed: dict[str, str] = {}
 
     def add_thread(self, thread_id: str) -> Plan[None]:
-        before, store = self.kinds.total(), self._session.store
-        graph: Graph = yield from store.read_graph(thread_id)
+        before, store, now = self.kinds.total(), self._session.store, self._session.milliseconds
+        read, _, removal = yield from plan_prune(self._session, thread_id, Pruning(KEEP_LATEST, now, is_dry=True))
+        graph, needed = read.graph, live_after(read.graph, removal)
         self.kinds["metadata"] += sum(len(node.header) for node in graph.nodes)
         seen: defaultdict[tuple[str, str], Numbers] = defaultdict(Numbers)
         loose: defaultdict[tuple[str, str], _Loose] = defaultdict(_Loose)
-        latest = _runs_of_heads(graph)
         for begin in range(0, len(graph.nodes), _PAGE):
-            yield from self._add_rows(graph.nodes[begin : begin + _PAGE], seen, loose, latest)
+            yield from self._add_rows(graph.nodes[begin : begin + _PAGE], seen, loose, needed)
         self.packable += sum(each.end() for each in loose.values())
         page: Sequence[Writes] | None = None
         while page is None or len(page) == WRITES:
@@ -185,14 +184,12 @@ class _Count:
             self.kinds["writes"] += sum(sizes)
             self.large += sum(size for size in sizes if size > LARGE)
         yield from self.add_cells(thread_id)
-        task = Pruning(KEEP_LATEST, self._session.milliseconds, is_dry=True)
-        pruned = yield from prune(self._session, thread_id, task)
-        self.prunable += pruned.bytes or 0
+        _, prunable = yield from measure(self._session, read, removal)
+        self.prunable += prunable
         size = self.kinds.total() - before
-        if graph.nodes:
-            last = max(node.updated_at for node in graph.nodes)
-            for days, bound in self._bounds.items():
-                self.idle[days] += size if last < bound else 0
+        times = [at for node in graph.nodes if (at := instant(node.updated_at)) is not None]
+        for days in _IDLE if times else ():
+            self.idle[days] += size if now - max(times) > days * _DAY else 0
         (heappush if len(self.largest) < _LARGEST else heappushpop)(self.largest, (size, thread_id))
 
     def _add_rows(
@@ -200,7 +197,7 @@ class _Count:
         page: Sequence[Node],
         seen: defaultdict[tuple[str, str], Numbers],
         loose: defaultdict[tuple[str, str], _Loose],
-        latest: Mapping[tuple[str, str], Sequence[Run]],
+        needed: Mapping[tuple[str, str], Sequence[Run]],
     ) -> Plan[None]:
         asked: list[Entry] = []
         for node in page:
@@ -218,15 +215,15 @@ class _Count:
                     whole = row.lo, row.lo + row.count
                     if list(seen[place].missing([whole])) == [whole]:
                         seen[place].add(*whole, row.lo)
-                        self._add_row(name, row, latest[place])
+                        self._add_row(name, row, needed.get(place, ()))
                         self.packable += loose[place].add(row)
 
-    def _add_row(self, channel: str, row: Row, latest: Sequence[Run]) -> None:
+    def _add_row(self, channel: str, row: Row, needed: Sequence[Run]) -> None:
         size, end = len(row.body), row.lo + row.count
         self.kinds["values"] += size
         self.channels[channel] += size
         self.large += size if size > LARGE and row.count == 1 else 0
-        shown = sum(max(0, min(hi, end) - max(lo, row.lo)) for lo, hi in latest)
+        shown = sum(max(0, min(hi, end) - max(lo, row.lo)) for lo, hi in needed)
         self.history += size * (row.count - min(shown, row.count)) // row.count
 
     def add_cells(self, thread_id: str | None) -> Plan[None]:
@@ -243,15 +240,6 @@ class _Count:
                     cells: Mapping[str, Cell] = yield from store.read_cells(shelf, keys)
                     self.kinds[kind] += sum(len(cell.header) + len(cell.body) for cell in cells.values())
                     keys = []
-
-
-def _runs_of_heads(graph: Graph) -> defaultdict[tuple[str, str], Sequence[Run]]:
-    """Return, by namespace and channel, the items that the latest checkpoint of the namespace shows."""
-    runs: defaultdict[tuple[str, str], Sequence[Run]] = defaultdict(tuple)
-    for node in graph.nodes:
-        if node.is_head:
-            runs.update({(node.address.checkpoint_ns, name): ref.runs for name, ref in node.refs.items()})
-    return runs
 
 
 class _Loose:

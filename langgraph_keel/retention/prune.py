@@ -19,6 +19,7 @@ from langgraph_keel.engine.lineage import Memories, NodeAndHeader, leaves, roots
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Node, Query, Stamp
 from langgraph_keel.engine.removal import (
+    Removal,
     Survey,
     carry_out,
     keep_memory_callers,
@@ -219,6 +220,19 @@ def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]
     """Prune one thread; see `KeelSaver.prune`. Six trips; two if it is deleted; a dry run reads what would go."""
     if task.policy is None and not task.is_dry:
         return (yield from _delete(session, thread_id))
+    read, kept, removal = yield from plan_prune(session, thread_id, task)
+    removed = len(read.seen) - len(kept)
+    if task.is_dry:
+        rows, size = yield from measure(session, read, removal)
+        is_deleted = task.policy is None and bool(read.seen)
+        report = ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows, bytes=size)
+        return replace(report, deleted=True, removed=None, rows=None) if is_deleted else report
+    rows = yield from carry_out(session, read, kept, removal)
+    return ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows)
+
+
+def plan_prune(session: Session, thread_id: str, task: Pruning) -> Plan[tuple[Survey, set[Stamp], Removal]]:
+    """Read a thread, and return it with what of it stays and what goes. Two trips; one more if branches may wait."""
     named: set[Address] = set()
     for hear in session.hooks.keep if task.policy is not None else ():
         named |= set((yield from hear(session, thread_id, task.policy)))
@@ -228,14 +242,7 @@ def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]
         kept = yield from _choose_kept(session, read, task, task.policy, named)
     removal = plan_removal(read.all, kept)
     keep_memory_callers(read, kept, removal)
-    removed = len(read.seen) - len(kept)
-    if task.is_dry:
-        rows, size = yield from measure(session, read, removal)
-        is_deleted = task.policy is None and bool(read.seen)
-        report = ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows, bytes=size)
-        return replace(report, deleted=True, removed=None, rows=None) if is_deleted else report
-    rows = yield from carry_out(session, read, kept, removal)
-    return ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows)
+    return read, kept, removal
 
 
 def _delete(session: Session, thread_id: str) -> Plan[ThreadPruned]:

@@ -222,9 +222,10 @@ WRAPS: dict[str, Any] = {
 
 @pytest.mark.parametrize("levels", [1, 20, 32, 33, 49, 50, 51, 99, 100, 101, 125, 253])
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS.keys())
-def test_deep_values(wrap: Any, levels: int) -> None:
+@pytest.mark.parametrize("core", ["core", [], {}], ids=repr)
+def test_deep_values(wrap: Any, levels: int, core: Any) -> None:
     # A message is an array that holds a map that holds a map: three levels of 255.
-    value = nested(levels if wrap is not WRAPS["message"] else min(levels, 84), wrap)
+    value = nested(levels if wrap is not WRAPS["message"] else min(levels, 84), wrap, core)
     seen = shown(value)
     assert levels > 20 or not is_opaque(seen)
     assert levels < 101 or is_opaque(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import random
 import shutil
@@ -31,6 +32,7 @@ from stores_tiered import TieredUnderTest
 from tiers import BACKENDS, sized
 
 from langgraph_keel import (
+    CheckpointConflict,
     FileSaver,
     InvalidInput,
     KeelSaver,
@@ -151,6 +153,15 @@ def test_what_is_light_is_left_to_the_cold_store(kind: str) -> None:
     face.close()
 
 
+def test_what_stays_light_is_left_there_however_often_it_is_put() -> None:
+    pair, trips = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), light=20_000), Trips()
+    saver = with_tap(pair.open(), trips)
+    for number in range(60):
+        follow(saver, {"text": f"{number:02}" * 500, "list": chat(2)})
+        assert latest(saver) == exact({"text": f"{number:02}" * 500, "list": chat(2)})
+    assert set(trips.taken()) == {"c"}
+
+
 def test_no_verb_of_a_store_goes_by() -> None:
     """What the base class hands on removes nothing that the hot store may have, and reads no latest entry."""
     verbs = {name for name in vars(Store) if not name.startswith("_")}
@@ -214,7 +225,7 @@ def test_rows_of_a_copy_are_not_read_from_the_cold_store(cold: str, stores: Any)
 def test_a_chain_that_shows_little_of_what_it_has_is_begun_anew(
     pair: TieredUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("langgraph_keel.backends.tiered.chains.LIGHT", 2000)
+    monkeypatch.setattr("langgraph_keel.backends.tiered.chains.SHORT", 2000)
     saver, weights = pair.open(), []
     for number in range(60):
         saver = saver if number % 7 else pair.open()
@@ -280,6 +291,28 @@ def restored(store: type[TieredStore], directory: Path) -> bool:
     values = value_of(pair.open()), value_of(pair.open()), value_of(pair.open(), "other")
     pair.close()
     return values == ("put since", "put since", "of another thread")
+
+
+def falls_back(store: type[TieredStore], directory: Path) -> bool:
+    """Whether nothing of a chain is shown whose end a cold store has lost in front of a process that lives on."""
+    pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
+    saver = pair.open()
+
+    def add(parent: str | None, name: str, said: list[str]) -> None:
+        saver.put(config_for("t", parent), checkpoint_of(name, {"list": said}), METADATA, {})
+
+    add(None, "4", ["a" * 300])
+    kept = copy.deepcopy(pair.cold._driver.state)  # private: a replica that is behind
+    saver = pair.open()
+    latest(saver)
+    add("4", "5", ["a" * 300, "lost 5" * 50])
+    add("5", "6", ["a" * 300, "lost 5" * 50, "lost 6" * 50])
+    pair.cold._driver.state = kept
+    saver.get_tuple(config_for("t", "4"))
+    new = [f"new {number}" * 50 for number in range(4)]
+    add("4", "7", new)
+    add("7", "8", [new[1]])
+    return bool(latest(pair.open()) == exact({"list": [new[1]]}))
 
 
 def links_of(pair: TieredUnderTest, thread: str) -> dict[int, Row]:
@@ -351,7 +384,11 @@ def races(store: type[TieredStore], directory: Path) -> bool:
         return lambda saver: saver.get_tuple(config_for("t"))
 
     def go_on(pair: TieredUnderTest) -> Callable[[KeelSaver], object]:
-        return lambda saver: put(saver, "t", SECRET, "2")
+        return step
+
+    def step(saver: KeelSaver) -> None:
+        with suppress(CheckpointConflict):  # the thread was deleted
+            saver.put(config_for("t", "1"), checkpoint_of("2", {"list": [SECRET, f"again {SECRET}"]}), METADATA, {})
 
     def delete(pair: TieredUnderTest) -> Callable[[KeelSaver], object]:
         return lambda saver: saver.delete_thread("t")
@@ -361,7 +398,7 @@ def races(store: type[TieredStore], directory: Path) -> bool:
             continue
         for trip in range(8):
             pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
-            put(pair.open(), "t", SECRET, "1")
+            pair.open().put(config_for("t"), checkpoint_of("1", {"list": [SECRET]}), METADATA, {})
             one, other = pair.open(), pair.open()
             if is_known:
                 latest(one), latest(other)
@@ -518,7 +555,18 @@ class AddsToAnyChain(TieredStore):
             yield from super()._extend(begun, new, stored)
 
 
-RIGHT = [restored, damaged, bits, remnants, races, dies, breaks, stale, rivals]
+class AddsWhatHasNoBase(TieredStore):
+    """Adds what shows nothing of a chain to it, whatever has become of its end."""
+
+    def write_entry(self, new: Any) -> Any:
+        chain = self._before.get((new.address.thread_id, new.address.checkpoint_ns))
+        outcome: Any = yield from super().write_entry(new)
+        if new.base is None and isinstance(chain, chains.Chain):
+            yield from self._extend(chain, new, outcome)
+        return outcome
+
+
+RIGHT = [restored, falls_back, damaged, bits, remnants, races, dies, breaks, stale, rivals]
 WRONG: list[tuple[type[TieredStore], Callable[[type[TieredStore], Path], bool]]] = [
     (BelievesTheHot, stale),
     (BelievesStamps, restored),
@@ -528,6 +576,7 @@ WRONG: list[tuple[type[TieredStore], Callable[[type[TieredStore], Path], bool]]]
     (NeverLooksAgain, races),
     (LeavesWhatBreaks, breaks),
     (AddsToAnyChain, races),
+    (AddsWhatHasNoBase, falls_back),
 ]
 
 

@@ -6,10 +6,12 @@ import asyncio
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from copies import write_history
+from langgraph.channels import DeltaChannel
+from langgraph.graph import START, StateGraph
 from stores import MemoryUnderTest
 from tiers import BACKENDS
 
@@ -78,6 +80,28 @@ def test_what_no_run_reads_again(store: Any, backend: str) -> None:
         assert 28 / 30 < stats.history / stats.channels["page"] < 1
         saver.prune(["t"])
         assert saver.stats().history == 0
+
+
+def fold(log: list[str] | None, writes: list[list[str]]) -> list[str]:
+    return [*(log or []), *(page for write in writes for page in write)]
+
+
+class Delta(TypedDict):
+    log: Annotated[list[str], DeltaChannel(fold, snapshot_frequency=5)]
+
+
+def test_what_a_delta_channel_is_rebuilt_from_is_read_again() -> None:
+    pages = iter([random.Random(number).randbytes(1500).hex() for number in range(9)])
+    builder = StateGraph(Delta).add_node("write", lambda _: {"log": [next(pages)]}).add_edge(START, "write")
+    with MemorySaver() as saver:
+        graph = builder.compile(checkpointer=saver)
+        for _ in range(9):
+            graph.invoke({"log": []}, at())
+        assert 0 < saver.stats().history < saver.stats().channels["log"]
+        saver.prune(["t"])
+        assert saver.stats().channels["log"] > 0
+        assert saver.stats().history == 0
+        assert len(graph.get_state(at()).values["log"]) == 9
 
 
 def test_what_is_large_and_what_nobody_uses() -> None:

@@ -165,13 +165,14 @@ def _plain_items(items: Any, content: bytes) -> list[Any] | None:
 
 
 def _check_levels(values: list[Any], text: bytes) -> None:
-    """See that items have no more levels than `LEVELS`; text with fewer brackets has not.
+    """See that items have fewer levels than `LEVELS`; text with fewer brackets has.
 
     Raises:
-        TypeError: They have more: orjson writes them no longer within so many lists.
+        TypeError: They have as many, or more: orjson writes them no longer within so many lists. (To its version 3.10,
+            an innermost list that is empty is no level. So a value with the last level that is allowed is walked.)
     """
-    if text.count(b"[") + text.count(b"{") > LEVELS:
-        for _ in range(_WRITTEN - LEVELS - 1):
+    if text.count(b"[") + text.count(b"{") >= LEVELS:
+        for _ in range(_WRITTEN - LEVELS):
             values = [values]
         orjson.dumps(values)
 

@@ -31,7 +31,7 @@ LOG = "links"
 """The channel of the hot store that holds the links."""
 ID = "latest"
 """The checkpoint of the hot store that shows them."""
-LIGHT = 1 << 15
+SHORT = 1 << 15
 """Bytes of links that are added to any chain, however short its first one is."""
 
 HEAVY = 1 << 26
@@ -40,19 +40,31 @@ HEAVY = 1 << 26
 
 @record
 class Chain:
-    """What a process knows of a chain, or of an entry that is too light for one.
+    """What a process knows of a chain.
 
     Attributes:
-        end: The stamp, in the cold store, of the entry that it ends with; `None` if there is no entry yet.
-        stamp: Its own stamp in the hot store; `None` if nothing is there, as the entry is light.
+        end: The stamp, in the cold store, of the entry that it ends with.
+        stamp: Its own stamp in the hot store.
         runs: Its links.
-        room: Bytes that are added before it is begun anew: until what was added weighs as much as its first link. Of a
-            light entry, those until it is none.
+        room: Bytes that are added before it is begun anew: until what was added weighs as much as its first link.
+    """
+
+    end: Stamp
+    stamp: Stamp
+    runs: tuple[Run, ...]
+    room: int
+
+
+@record
+class Light:
+    """What a process knows of an entry that has no chain, as it is light.
+
+    Attributes:
+        end: Its stamp in the cold store; `None` if there is no entry yet.
+        room: Bytes that may be put before it is to be asked for again whether it still is; then less than none.
     """
 
     end: Stamp | None
-    stamp: Stamp | None
-    runs: tuple[Run, ...]
     room: int
 
 
@@ -115,7 +127,7 @@ def _pack_stamp(stamp: Stamp | None) -> str | bytes | None:
 
 def room_after(link: bytes) -> int:
     """Return how much is added to a chain with this first link: as much again, so that it stays linear in the state."""
-    return max(len(link), LIGHT)
+    return max(len(link), SHORT)
 
 
 def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:

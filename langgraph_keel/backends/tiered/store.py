@@ -16,7 +16,7 @@ begins one looks afterwards whether the cold store still has the entry, and take
 sees the other: either the chain was begun before the second removal, which takes it out, or the look at the cold store
 comes after what was removed there. Who adds a link names the end of the chain, which is refused if that is gone. Only a
 process that dies between the two, or that the hot store does not answer any more, leaves a chain behind; nobody is
-shown it, and who comes upon it takes it out.
+shown it, and the next removal takes it out, or who reads a heavy entry in its place.
 
 Stamps of entries are those of the cold store. All of a thread stands in the hot store under its own id, in that of a
 tenant of this module's: among the threads of another saver it would be one of them.
@@ -37,6 +37,7 @@ from langgraph_keel.backends.tiered.chains import (
     HEAVY,
     ID,
     Chain,
+    Light,
     begin_chain,
     chain_of,
     extend_chain,
@@ -71,7 +72,7 @@ LIGHT = 1 << 16
 """Bytes of an entry up to which a copy spares nobody anything: the cold store is asked in any case, and gives 100
 messages as fast as a hot one (0.66 ms each, PostgreSQL and Redis on one machine)."""
 _MOST = 10_000
-"""Namespaces whose chains are remembered."""
+"""Namespaces of which something is remembered."""
 
 
 class TieredStore(OuterStore):
@@ -93,23 +94,25 @@ class TieredStore(OuterStore):
         self._all_hot = hot
         digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # a name with all of theirs could be too long
         self.hot = hot.of_tenant(f"{TENANT}.{digest}" if tenant else TENANT)
-        self._chains: OrderedDict[tuple[str, str], Chain] = OrderedDict()
+        self._before: OrderedDict[tuple[str, str], Chain | Light] = OrderedDict()
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
         """See `Store.write_entry`. One trip to the cold store; where there is a chain to add to, one to the hot."""
         outcome: Outcome = yield from self.cold.write_entry(new)
-        chain = self._chains.pop(_namespace(new.address), None)
-        if chain is not None and isinstance(outcome, Stored) and new.base in (None, chain.end):
-            yield from self._extend(chain, new, outcome)
+        before = self._before.pop(_namespace(new.address), None)
+        if isinstance(outcome, Stored):
+            # Without a base, an entry shows nothing of what a chain has. Were it added to one whose end the cold store
+            # has lost since, its items could have numbers there that others have, too.
+            if isinstance(before, Chain) and new.base == before.end:
+                yield from self._extend(before, new, outcome)
+            elif isinstance(before, Light) and new.base in (None, before.end):
+                added = len(new.header) + sum(len(row.body) for rows in new.appends.values() for row in rows)
+                self._remember(new.address, Light(outcome.stamp, before.room - added))
         return outcome
 
     def _extend(self, chain: Chain, new: NewEntry, stored: Stored) -> Plan[None]:
-        if chain.stamp is None or chain.end is None:
-            added = len(new.header) + sum(len(row.body) for rows in new.appends.values() for row in rows)
-            self._remember_light(new.address, stored.stamp, chain.room - added)
-            return
         link = link_of_put(new, stored, chain.end)
         room = chain.room - len(link)
         if room < 0:
@@ -134,22 +137,25 @@ class TieredStore(OuterStore):
         return (yield from self._read_latest(address, known))
 
     def _read_latest(self, address: Address, known: Stamp | None) -> Plan[Found | Unchanged | None]:
-        latest = yield from self.cold.read_light(address, known, self._light)
+        before, asked = self._before.get(_namespace(address)), known
+        if isinstance(before, Light) and before.room < 0:
+            before = asked = None  # what is light comes with the answer; then it is known again for how long
+        latest = yield from self.cold.read_light(address, asked, self._light)
         if isinstance(latest, Heavy):
-            return (yield from self._read_heavy(address, latest))
-        if isinstance(latest, Unchanged):
+            if latest.entry.stamp != known:
+                return (yield from self._read_heavy(address, latest))
+            self._before.pop(_namespace(address), None)
+            latest = Unchanged(latest.entry.parent, latest.batches, latest.entry.address.checkpoint_id)
+        if not isinstance(latest, Unchanged):
+            # Half of what may be at least, for this weighs more than a store does that has compressed what it keeps.
+            stamp, weight = (None, 0) if latest is None else (latest.entry.stamp, weight_of(latest))
+            self._remember(address, Light(stamp, max(self._light // 2, self._light - weight)))
+        elif before is None or before.end != known:
             yield from self._find_chain(address, known, latest.checkpoint_id)
-        elif latest is None:
-            self._remember_light(address, None, self._light)
-        else:
-            self._remember_light(address, latest.entry.stamp, max(0, self._light - weight_of(latest)))
         return latest
 
     def _find_chain(self, address: Address, known: Stamp | None, checkpoint_id: str | None) -> Plan[None]:
         """See whether somebody has begun the chain of an entry that this process knows: the next put adds to it."""
-        chain = self._chains.get(_namespace(address))
-        if chain is not None and chain.end == known:
-            return
         kept = yield from self._try(self.hot.read_entry(address.at(ID)))
         copy = _open(address, kept)
         if copy is not None:
@@ -172,7 +178,7 @@ class TieredStore(OuterStore):
     def _begin(self, address: Address, found: Found | None, *, replaces: bool) -> Plan[None]:
         """Begin the chain of an entry that was read from the cold store; see above for the order of this."""
         thread_id = address.thread_id
-        self._chains.pop(_namespace(address), None)
+        self._before.pop(_namespace(address), None)
         if replaces:
             yield from self._try(self.hot.delete_thread(thread_id))
         if found is None:
@@ -228,14 +234,14 @@ class TieredStore(OuterStore):
         return result
 
     def _forget(self, thread_id: str, so_far: str) -> Plan[None]:
-        for namespace in [each for each in list(self._chains) if each[0] == thread_id]:
-            self._chains.pop(namespace, None)
+        for namespace in [each for each in list(self._before) if each[0] == thread_id]:
+            self._before.pop(namespace, None)
         with _explain_failure(f"thread {thread_id!r}: {so_far}"):
             yield from _send_to_hot(self.hot.delete_thread(thread_id), must=True)
 
     def delete_all(self, limit: int) -> Plan[int]:
         """See `Store.delete_all`. The same is done to the hot store, before and afterwards."""
-        self._chains.clear()
+        self._before.clear()
         yield from self._forget_all("nothing was removed")
         deleted: int = yield from self.cold.delete_all(limit)
         yield from self._forget_all("what the tenant had was removed from the cold store only")
@@ -264,18 +270,13 @@ class TieredStore(OuterStore):
             pass  # the driver has said so
         return None
 
-    def _remember_light(self, address: Address, stamp: Stamp | None, room: int) -> None:
-        """Remember that an entry is light, as long as it is."""
-        if room >= 0:
-            self._remember(address, Chain(stamp, None, (), room))
-
-    def _remember(self, address: Address, chain: Chain) -> None:
+    def _remember(self, address: Address, what: Chain | Light) -> None:
         # Each step is one of the interpreter's, so that threads need no lock.
         key = _namespace(address)
-        self._chains.pop(key, None)
-        self._chains[key] = chain
-        while len(self._chains) > _MOST:
-            self._chains.popitem(last=False)
+        self._before.pop(key, None)
+        self._before[key] = what
+        while len(self._before) > _MOST:
+            self._before.popitem(last=False)
 
 
 def _send_to_hot(plan: Plan[T], *, must: bool = False) -> Plan[T]:
