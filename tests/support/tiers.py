@@ -1,15 +1,15 @@
 """Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
 
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
-        contract is run on memory by each face with each temperature, on a file of SQLite by the blocking face, warm,
-        and the async face, cold, and on the other stores by one of these, turn about; not on those that differ from
-        another one by their client only (a cluster of Redis, SQLite in memory). With a keyring it is run in memory; in
-        tier ci on SQLite and PostgreSQL, too; with hidden names, a third of it in tier ci, in memory and on SQLite; for
-        a tenant, in tier ci on SQLite; on two stores in memory, by one face, and in tier ci a third of it on Redis
-        before SQLite; with objects, in tier ci in memory. Any other test that is given a backend is run with all
+        contract is run on memory and on a file of SQLite by the blocking face, warm, and the async face, cold, and on
+        the other stores by one of these, turn about; not on those that differ from
+        another one by their client only (a cluster of Redis, SQLite in memory). With a keyring, and on two stores, a
+        third of it is run in memory. In tier ci, all of it in memory; with a keyring on SQLite and PostgreSQL, too; a
+        third of it on Redis before SQLite, and with hidden names in memory and on SQLite; for a tenant on SQLite; with
+        objects in memory. Any other test that is given a backend is run with all
         combinations on the first one, and once on each other one.
-ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
-        SQLite by each face with each temperature, on the others by both faces; a third of it on those that differ by
+ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
+        memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those that differ by
         their client only. On each backend each parameter has each of its values once.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
@@ -87,7 +87,7 @@ def examples(number: int) -> int:
     """
     if asked := os.environ.get("KEEL_EXAMPLES"):
         return int(asked)
-    return sized(max(number // 4, min(number, 10)), number, number * 4)
+    return sized(max(number // 8, min(number, 10)), number, number * 4)
 
 
 def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
@@ -114,14 +114,16 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     is_everywhere = any(words in name for words in EVERYWHERE)
     third = crc32(name.encode()) // 2 % 3 == 0
     if store == "TestMemory":
-        whole = list(_covering(name, both)) if is_everywhere else group
-        return whole, whole
+        covering = list(_covering(name, both))
+        return (covering, covering) if is_everywhere else (both, group)
     if store.startswith("TestSealed"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        return turn if store == SEALED[0] else (), turn if store in SEALED else ()
+        return turn if store == SEALED[0] and third else (), turn if store in SEALED else ()
     if store.startswith("TestTiered"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        return turn if store == TIERED[0] else (), turn if store == TIERED[0] or (store in TIERED and third) else ()
+        return turn if store == TIERED[0] and third else (), turn if store == TIERED[0] or (
+            store in TIERED and third
+        ) else ()
     if store.endswith("OfTenant") or store.startswith("TestBlobs"):
         is_taken = store in (OF_TENANT, WITH_BLOBS)
         return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if is_taken else ()
