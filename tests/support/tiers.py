@@ -1,16 +1,15 @@
 """Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
 
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
-        contract is run on memory and on a file of SQLite by the blocking face, warm, and the async face, cold, and on
-        the other stores by one of these, turn about; not on those that differ from
-        another one by their client only (a cluster of Redis, SQLite in memory). With a keyring, and on two stores, a
-        third of it is run in memory. In tier ci, all of it in memory; with a keyring on SQLite and PostgreSQL, too; a
-        third of it on Redis before SQLite, and with hidden names in memory and on SQLite; for a tenant on SQLite; with
-        objects in memory. Any other test that is given a backend is run with all
-        combinations on the first one, and once on each other one.
+        contract is run in memory and on a file of SQLite by the blocking face, warm, and the async face, cold, and on
+        the other stores by one of these, turn about; not on those that differ from another one by their client only (a
+        cluster of Redis, SQLite in memory). With a keyring, and on two stores, a third of it is run in memory. Any other
+        test that is given a backend is run with all combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
-        memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those that differ by
-        their client only. On each backend each parameter has each of its values once.
+        memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those that
+        differ by their client only. With a keyring, all of it in memory, on SQLite and on PostgreSQL; on two stores, all
+        of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on SQLite; for a
+        tenant on SQLite; with objects in memory. On each backend each parameter has each of its values once.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
 
