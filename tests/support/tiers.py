@@ -3,13 +3,14 @@
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
         contract is run in memory and on a file of SQLite by the blocking face, warm, and the async face, cold, and on
         the other stores by one of these, turn about; not on those that differ from another one by their client only (a
-        cluster of Redis, SQLite in memory). With a keyring, and on two stores, a third of it is run in memory. Any other
-        test that is given a backend is run with all combinations on the first one, and once on each other one.
+        cluster of Redis, SQLite in memory). With a keyring, and on two stores, a third of it is run in memory. Any
+        other test that is given a backend is run with all combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
-        memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those that
-        differ by their client only. With a keyring, all of it in memory, on SQLite and on PostgreSQL; on two stores, all
-        of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on SQLite; for a
-        tenant on SQLite; with objects in memory. On each backend each parameter has each of its values once.
+        memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those
+        that differ by their client only. With a keyring, all of it in memory, on SQLite and on PostgreSQL; on two
+        stores, all of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on
+        SQLite; for a tenant on SQLite; with objects in memory. On each backend each parameter has each of its values
+        once.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
 
@@ -120,9 +121,8 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return turn if store == SEALED[0] and third else (), turn if store in SEALED else ()
     if store.startswith("TestTiered"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        return turn if store == TIERED[0] and third else (), turn if store == TIERED[0] or (
-            store in TIERED and third
-        ) else ()
+        is_first = store == TIERED[0]
+        return turn if is_first and third else (), turn if is_first or (store in TIERED and third) else ()
     if store.endswith("OfTenant") or store.startswith("TestBlobs"):
         is_taken = store in (OF_TENANT, WITH_BLOBS)
         return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if is_taken else ()
