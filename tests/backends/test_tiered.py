@@ -302,12 +302,13 @@ def falls_back(store: type[TieredStore], directory: Path) -> bool:
         saver.put(config_for("t", parent), checkpoint_of(name, {"list": said}), METADATA, {})
 
     add(None, "4", ["a" * 300])
-    kept = copy.deepcopy(pair.cold._driver.state)  # private: a replica that is behind
+    driver_of_cold = pair.cold._driver  # private: its state is put back, as by a failover to a replica that was behind
+    kept = copy.deepcopy(driver_of_cold.state)
     saver = pair.open()
     latest(saver)
     add("4", "5", ["a" * 300, "lost 5" * 50])
     add("5", "6", ["a" * 300, "lost 5" * 50, "lost 6" * 50])
-    pair.cold._driver.state = kept
+    driver_of_cold.state = kept
     saver.get_tuple(config_for("t", "4"))
     new = [f"new {number}" * 50 for number in range(4)]
     add("4", "7", new)
