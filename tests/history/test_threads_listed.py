@@ -176,7 +176,7 @@ def test_a_thread_whose_writes_are_damaged_is_listed_without_a_status(
             graph.invoke({"messages": []}, config(thread))
         latest = graph.get_state(config("b")).config["configurable"]["checkpoint_id"]
     with sqlite3.connect(tmp_path / "agent.db") as damaged:
-        # Not that with the greatest key: LangGraph stores writes from threads of its own, so an earlier one may come last.
+        # Not those with the greatest key: LangGraph stores writes from threads of its own, in any order.
         assert damaged.execute("UPDATE batches SET body = x'00' WHERE checkpoint = ?", (latest,)).rowcount == 1
     damaged.close()
     with SqliteSaver(tmp_path / "agent.db") as saver, caplog.at_level(logging.WARNING):
