@@ -151,8 +151,8 @@ def short_key(key: str) -> str:
     return f"{stem[:6]}{mark}{own[:5]}" if mark else key[:12]
 
 
-DECISIONS = "done|retry|skip"
-"""Where an advised command takes a decision: pasted as it is, it is refused, for only a person knows which is true."""
+DECISIONS = "done", "retry", "skip"
+"""What may have become of a tool call. Advice names a command for each: only a person knows which one is true."""
 
 
 class ToolOutcomeUnknown(KeelError, RuntimeError):
@@ -184,12 +184,12 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
         if thread_id is not None:
             whose, where = f"in thread {thread_id!r}", f"--thread {shlex.quote(thread_id)}"
         call, name = f"call {tool_call_id!r}" if tool_call_id else "a call", short_key(key)
+        done, retry, skip = (f"`keel settle {name} {decision} {where}`" for decision in DECISIONS)
         super().__init__(
             f"tool {tool!r} {whose}: {call} begun at {started_at} {reason}, and it was not made again. Find out what "
-            f"became of it, say so, and resume: 'done' if it happened, 'retry' if it did not and may run again, 'skip' "
-            f"if it shall not be repeated: `keel settle {name} '{DECISIONS}' {where}` with one of them, or "
-            f"cache.settle({thread_id!r}, {name!r}, '{DECISIONS}'). A tool that may simply run again: "
-            f"ToolPolicy(unknown='retry')."
+            f"became of it, say so, and resume: {done} if it happened, {retry} if it did not and may run again, {skip} "
+            f"if it shall not be repeated; or cache.settle({thread_id!r}, {name!r}, 'done'), with 'retry' or 'skip' in "
+            f"its place. A tool that may simply run again: ToolPolicy(unknown='retry')."
         )
 
     def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str | None, ...]]:

@@ -37,6 +37,7 @@ class KeelGroup(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(130) from None  # as shells have it; older Typers leave with 1
         except _UsageError as error:
+            error.message = error.message.removeprefix("Value error, ")  # Pydantic's, by which new Typers read choices
             if option := getattr(error, "option_name", None):
                 error.possibilities = _similar(option, getattr(error, "possibilities", None) or ())
             raise

@@ -42,7 +42,17 @@ from langgraph_keel.cli.options import (
     open_to_read,
     url_to_name,
 )
-from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
+from langgraph_keel.cli.output import (
+    Fitting,
+    bar,
+    block,
+    console,
+    local_time,
+    print_json,
+    shell_word,
+    table_of,
+    thread_name,
+)
 from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
@@ -75,12 +85,12 @@ def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -
         name = Text(plain(request.id if full else ids[request.id]), "bold")
         asked, thread, status = (
             _ago(request.asked_at),
-            Text(plain(request.thread_id), overflow="fold"),
+            thread_name(request.thread_id),
             _status(request),
         )
         wants, expires = _wants(request, full), _expires(request)
         table.add_row(name, asked, thread, wants, status, expires)
-        text = [asked, plain(request.thread_id), *(["expires " + expires] if expires else [])]
+        text = [asked, thread.plain, *(["expires " + expires] if expires else [])]
         narrow += [
             Text.assemble(name, "  ", status),
             Padding(wants, (0, 2)),
@@ -302,7 +312,7 @@ def sweep_line(waiting: int, due: int) -> Text:
     if not waiting:
         return Text("No requests for approval are open.")
     reminded = f", {due:,} of them to be reminded of" if due else ""
-    return Text(f"All threads that wait were looked after: {count_of(waiting, 'request')} to decide{reminded}")
+    return Text(f"Looked after all threads that wait: {count_of(waiting, 'request')} to decide{reminded}")
 
 
 _LONGEST = 1_000_000_000

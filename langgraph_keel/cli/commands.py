@@ -6,6 +6,7 @@ docstring; a test holds the two equal.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from importlib import import_module
@@ -14,6 +15,7 @@ from keyword import iskeyword
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 from typer.main import get_group
 
 TENANT: ContextVar[str | None] = ContextVar("keel_tenant", default=None)
@@ -130,8 +132,7 @@ _NAMES = {
     "upgrades": ("doctor", "upgrade"),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
-_WITH_MOMENTS = {"diff", "rewind", "fork", "label"}
-"""Those that take moments: `-1`, the last one, is no option."""
+_NEGATIVE = re.compile("-[0-9]+")
 
 
 def find_command(name: str) -> Any:
@@ -148,12 +149,21 @@ def load_command(name: str) -> Any:
         holder.add_typer(found, name=name)
     else:
         summary, example = _split_example(found)
-        settings = {"ignore_unknown_options": name in _WITH_MOMENTS}
-        holder.command(name, help=summary, epilog=example, context_settings=settings)(found)
+        holder.command(name, cls=_Command, help=summary, epilog=example)(found)
     command = get_group(holder).commands[name]
     for each in (command, *getattr(command, "commands", {}).values()):
         hide_types(each)
     return command
+
+
+class _Command(TyperCommand):
+    """A command. A negative number, as `-1` for the last moment, is no option of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the command."""
+        # Not always: who ignores unknown options cannot say what one may be a misspelling of.
+        ctx.ignore_unknown_options = any(map(_NEGATIVE.fullmatch, args))
+        return super().parse_args(ctx, args)
 
 
 def hide_types(command: Any) -> None:

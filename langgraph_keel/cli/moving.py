@@ -83,8 +83,8 @@ def export_to_langgraph(
 _SAID = {
     "updated": "brought up to date",
     "present": "there already",
-    "deleted": "deleted here since they were moved, and left so",
-    "failed": "left as they are",
+    "deleted": "deleted here after the move, and left so",
+    "failed": "left alone",
 }
 
 

@@ -22,6 +22,7 @@ from langgraph_keel.display.text import UNSAFE, format_size, plain
 from langgraph_keel.errors import KeelError
 
 _CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
+_LONGEST_ID = 120
 _PASSWORD = re.compile(r"\b(password=)[^&\s]*")
 
 
@@ -54,6 +55,12 @@ def local_time(timestamp: str, now: datetime | None = None) -> str:
         return plain(timestamp)
     today = (now or datetime.now()).astimezone().date()
     return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def thread_name(thread_id: str, style: str = "") -> Text:
+    """Return the id of a thread for a table: the start of it, if it is longer than any that people give."""
+    shown = thread_id if len(thread_id) <= _LONGEST_ID else thread_id[: _LONGEST_ID - 1] + "…"
+    return Text(plain(shown), style, overflow="fold")
 
 
 def without_password(url: str) -> str:

@@ -55,9 +55,11 @@ from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
 from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
 
+OneMoment = Annotated[
+    str | None, typer.Argument(metavar="MOMENT", help=f"Only the calls that led to this moment: {MOMENT}.")
+]
 Checkpoint = Annotated[
-    str | None,
-    typer.Option("--checkpoint", "-c", metavar="MOMENT", help=f"Only the calls that led to this moment: {MOMENT}."),
+    str | None, typer.Option("--checkpoint", "-c", metavar="MOMENT", help="The moment, said as an option.")
 ]
 _COLUMNS = ("#", "node", "model → served", "with", "tokens", "time")
 _LEAST = 70
@@ -67,6 +69,7 @@ _GONE = Text("The first checkpoints are gone, and calls with them: there were mo
 
 def provenance(
     thread: Thread,
+    moment: OneMoment = None,
     checkpoint: Checkpoint = None,
     url: Url = DEFAULT_URL,
     full: Full = False,
@@ -75,11 +78,14 @@ def provenance(
 ) -> None:
     """List the calls of models that wrote a thread: which model answered, with what, and where that changed.
 
-    Example: `keel provenance my-thread`
+    Example: `keel provenance my-thread`, or of its last moment only: `keel provenance my-thread -1`
     """
+    if moment is not None and checkpoint is not None:
+        raise InvalidInput(f"name one moment: {moment!r}, or --checkpoint {checkpoint!r}")
+    wanted = moment if checkpoint is None else checkpoint
     with open_to_read(url, imports) as saver:
-        calls, marks = _read_calls(saver, thread, checkpoint)
-        is_cut = checkpoint is None and not json and _is_cut(saver, thread)
+        calls, marks = _read_calls(saver, thread, wanted)
+        is_cut = wanted is None and not json and _is_cut(saver, thread)
         places = {} if json else {moment.id: moment.position for moment in saver.timeline(thread)[:]}
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})

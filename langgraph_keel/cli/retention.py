@@ -14,7 +14,7 @@ from rich.text import Text
 
 from langgraph_keel.cli.history import check_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, duration, open_to_change, open_to_read
-from langgraph_keel.cli.output import bar, console, print_json, table_of
+from langgraph_keel.cli.output import bar, console, print_json, table_of, thread_name
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.retention.policy import DEFAULT, Retention
@@ -29,14 +29,14 @@ _MOST = 50
 def prune_page(report: PruneReport) -> RenderableType:
     """Return what `keel prune` and `keel sweep` answer."""
     changed = [each for each in report.threads if each.is_changed]
-    table = table_of("thread", "removed", "kept", *(["bytes"] if report.dry_run else []))
+    table = table_of("thread", *(["would remove", "kept", "bytes"] if report.dry_run else ["removed", "kept"]))
     for column in table.columns[1:]:
         column.justify = "right"
     for each in changed[:_MOST]:
-        table.add_row(Text(plain(each.thread_id), "bold", overflow="fold"), *_cells(each, report.dry_run))
+        table.add_row(thread_name(each.thread_id, "bold"), *_cells(each, report.dry_run))
     shown: list[RenderableType] = [table] if changed else []
     if len(changed) > _MOST:
-        shown.append(Text(f"… and {len(changed) - _MOST:,} more threads (--json shows all)", "dim"))
+        shown.append(Text(f"… and {count_of(len(changed) - _MOST, 'more thread')} (--json shows all)", "dim"))
     if isinstance(report, SweepReport):
         for name, why in report.failed.items():
             shown.append(Text(f"{plain(name)} could not be read: {plain(why)}", "red"))
@@ -77,7 +77,7 @@ class Per(StrEnum):
 
 
 Last = Annotated[
-    int | None, typer.Option("--keep-last", metavar="N", min=1, help="Keep the newest N on the way to the latest.")
+    int | None, typer.Option("--keep-last", metavar="N", help="Keep the newest N on the way to the latest.")
 ]
 Within = Annotated[
     str | None, typer.Option("--within", metavar="TIME", help="Keep those younger than this: 90s, 15m, 12h, 7d, 2w.")

@@ -15,9 +15,18 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from langgraph_keel.approvals.plans import find_waiting_threads
+from langgraph_keel.approvals.plans import answers_of, find_open_requests, find_waiting_threads
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, moment_since, open_to_read
-from langgraph_keel.cli.output import Fitting, bar, console, local_time, print_json, table_of, without_password
+from langgraph_keel.cli.output import (
+    Fitting,
+    bar,
+    console,
+    local_time,
+    print_json,
+    table_of,
+    thread_name,
+    without_password,
+)
 from langgraph_keel.display.text import count_of, format_money, format_size, plain
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
@@ -116,6 +125,7 @@ def threads(
             found = list(islice(_find_unfinished(saver, wanted, order.value), limit + 1))
         else:
             found = _mark_waiting(saver, list(saver.threads(limit + 1, order=order.value, after=after, **wanted)))
+            found = found if json else [_show_decided(saver, info) for info in found]
         others = 0 if found else sum(1 for _ in saver.threads())
         tenants = 0 if found or others or saver.tenant else len(saver.tenants())
     more, found = len(found) > limit, found[:limit]
@@ -234,7 +244,7 @@ def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
         ]
         figures += [format_size(usage.bytes or 0)] if measured else []
         figures += [Bar(most, 0, usage.threads)] if what == "day" else []  # as wide as the table leaves room
-        table.add_row(Text(plain(name) or "(none)", "bold", overflow="fold"), *figures)
+        table.add_row(thread_name(name or "(none)", "bold"), *figures)
     return table
 
 
@@ -249,6 +259,15 @@ def _mark_waiting(saver: Any, found: Sequence[Any]) -> list[Any]:
     waits = saver.engine.run(find_waiting_threads(saver.engine.session, {info.thread_id for info in found}))
     mark = ("waits", "for a person")
     return [replace(info, facts=(*info.facts, mark)) if info.thread_id in waits else info for info in found]
+
+
+def _show_decided(saver: Any, info: Any) -> Any:
+    """Return a thread with the status `decided` if nobody is asked any more, and it has not gone on yet."""
+    if info.status != "waiting" or "waits" in dict(info.facts):
+        return info
+    requests = saver.engine.run(find_open_requests(saver.engine.session, info.thread_id))
+    is_decided = answers_of([each for each in requests if each.checkpoint_id == info.latest])
+    return replace(info, status="decided") if is_decided else info
 
 
 def _find_unfinished(saver: Any, wanted: Mapping[str, Any], order: str) -> Iterator[Any]:
@@ -290,7 +309,7 @@ def _threads_table(found: Sequence[Any]) -> RenderableType:
     table.columns[-2].justify = "right"
     narrow: list[RenderableType] = []
     for info, row in zip(found, rows, strict=True):
-        name, time = Text(plain(info.thread_id), "bold", overflow="fold"), local_time(info.updated_at)
+        name, time = thread_name(info.thread_id, "bold"), local_time(info.updated_at)
         facts = [plain(str(row.get(each, ""))) for each in names]
         table.add_row(name, *(Text(fact, overflow="fold") for fact in facts), f"{info.checkpoints:,}", time)
         line = " · ".join([*filter(None, facts), count_of(info.checkpoints, "checkpoint"), time])

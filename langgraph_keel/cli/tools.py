@@ -115,15 +115,16 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
     text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )
-    yield from _commands(text, "done", where, [call for call in calls if _is_not_kept(call)])
+    yield from _commands(text, ["done"], where, [call for call in calls if _is_not_kept(call)])
 
 
-def _commands(text: str, decision: str, where: Sequence[str], calls: Sequence[KeptCall]) -> Iterable[Text]:
+def _commands(text: str, decisions: Sequence[str], where: Sequence[str], calls: Sequence[KeptCall]) -> Iterable[Text]:
     if calls:
         yield Text(text, "magenta")
     for call in calls[: -_ADVISED - 1 : -1]:  # the newest first
-        words = [*keel_words(), "settle", short_key(call.key), decision, *where]
-        yield Text("  " + " ".join(map(shell_word, words)), "cyan")
+        for decision in decisions:
+            words = [*keel_words(), "settle", short_key(call.key), decision, *where]
+            yield Text("  " + " ".join(map(shell_word, words)), "cyan")
     if len(calls) > _ADVISED:
         yield Text(f"  and {len(calls) - _ADVISED:,} more", "dim")
 

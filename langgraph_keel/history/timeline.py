@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.config import Address, address_of, config_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, engine_of
@@ -16,7 +17,7 @@ from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.diff import StateDiff
 from langgraph_keel.history.moment import Moment, Moments, TimelineDoor
-from langgraph_keel.history.reading import STRETCH, Pages
+from langgraph_keel.history.reading import SHORTEST_PART, STRETCH, Pages
 from langgraph_keel.history.search import Search, When, time_of
 
 SHOWN = 20
@@ -167,7 +168,9 @@ class Listing:
         self._read(-position if position < 0 else None)
         count = len(self.pages.entries)
         if not -count <= position < count:
-            raise MomentNotFound(f"thread {self.thread_id!r} has {count} moments: there is no moment {position}")
+            raise MomentNotFound(
+                f"thread {self.thread_id!r} has {count_of(count, 'moment')}: there is no moment {position}"
+            )
         return -1 - position if position < 0 else count - 1 - position
 
     def _place_of(self, address: Address) -> int:
@@ -190,6 +193,11 @@ class Listing:
         if len(places) > 1:
             count = f"{len(places)} ids begin or end with {name!r}"
             raise InvalidInput(f"thread {self.thread_id!r}: {count}: give more of it")
+        if not places and len(name) < SHORTEST_PART:
+            why = (
+                f"no label, and too short for a part of an id, of which at least {SHORTEST_PART} characters are needed"
+            )
+            raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: {why}")
         if not places:
             raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: no label, and no id begins or ends so")
         return places[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import EngineSaver
@@ -74,7 +75,8 @@ class Renewed(NamedTuple):
         if self.master is None:
             return "nothing is sealed yet: there are no keys"
         failed = f"; of {len(self.failed):,} the keys cannot be read, and are left as they are" if self.failed else ""
-        return f"the store has another key, wrapped with {self.master!r}, and so have {self.threads:,} threads{failed}"
+        threads = count_of(self.threads, "thread")
+        return f"the store and {threads} have another key, wrapped with {self.master!r}{failed}"
 
 
 @publish
@@ -99,10 +101,10 @@ class Migrated(NamedTuple):
 
     def __str__(self) -> str:
         """Say it in words."""
-        done = f"{self.records:,} records sealed, in {self.threads:,} threads"
+        done = f"{count_of(self.records, 'record')} sealed, in {count_of(self.threads, 'thread')}"
         if self.is_done:
             return f"{done}: nothing stands there in plain text any more"
-        return f"{done}; of {len(self.failed):,} threads something cannot be read, and is left as it is"
+        return f"{done}; of {count_of(len(self.failed), 'thread')} something cannot be read, and is left as it is"
 
 
 def _sum_up(found: Sequence[MasterKeys]) -> MasterKeys:

@@ -79,7 +79,11 @@ class BundleInfo:
 
     def __str__(self) -> str:
         """Say it in a line."""
-        counts = count_of(self.checkpoints, "checkpoint"), f"{self.writes:,} writes", f"{self.cells:,} records beside"
+        counts = (
+            count_of(self.checkpoints, "checkpoint"),
+            count_of(self.writes, "write"),
+            f"{count_of(self.cells, 'record')} beside",
+        )
         return f"{self.thread_id}: {', '.join(counts)}; {format_size(self.nbytes)}"
 
 

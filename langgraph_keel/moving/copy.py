@@ -111,16 +111,17 @@ class CopyReport:
     def __str__(self) -> str:
         """Say it in a line."""
         did = {"copy": "copied", "look": "to be copied", "verify": "missing, or not up to date"}[self.mode]
-        counts = [f"{count_of(self.copied, 'thread')} {did}", f"{self.same:,} there as they are"]
+        they = "it is" if self.same == 1 else "they are"
+        counts = [f"{count_of(self.copied, 'thread')} {did}", f"{self.same:,} there as {they}"]
         counts += [f"{format_size(self.nbytes)} of records"] if self.mode == "copy" else []
         counts += [
-            f"{len(found):,} {what}"
-            for found, what in (
-                (self.exists, "that the target holds otherwise"),
-                (self.failed, "that cannot be read"),
-                (self.changing, "still changing"),
-                (self.differs, "that differ"),
-                (self.kept, "records that the target keeps"),
+            f"{count_of(len(found), noun)} {what}"
+            for found, noun, what in (
+                (self.exists, "thread", "that the target holds otherwise"),
+                (self.failed, "thread", "that cannot be read"),
+                (self.changing, "thread", "still changing"),
+                (self.differs, "thread", "not the same"),
+                (self.kept, "record", "that the target keeps"),
             )
             if found
         ]

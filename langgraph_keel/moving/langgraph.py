@@ -24,6 +24,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.questions import record_interrupt
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import get_tuple, put
 from langgraph_keel.engine.config import Address, config_of, owner_in, thread_id_of
 from langgraph_keel.engine.entries import as_lists, marks_of, pack_batch, terms_of_writes, waiting_tasks
@@ -310,7 +311,7 @@ def _import_thread(
                 finish(session, thread_id, index)
             return "present"
         if here - there or (here and not noted):
-            differs = f"{len(here ^ there):,} checkpoints are in one of them only"
+            differs = f"{count_of(len(here ^ there), 'checkpoint')} in one of them only"
             raise ThreadExists(_CONFLICT.format(thread_id, differs))
         report.checkpoints += len(index.parents)
         if report.is_dry:

@@ -190,6 +190,9 @@ def _reader_of(connection: Connection, place: str, values: StoredValues) -> Read
         InvalidInput: They are none of LangGraph's, or not all are there.
     """
     columns = set(connection.columns("checkpoints"))
+    is_postgres = connection.mark == "%s"
+    if not columns and (connection.columns("keel_format") if is_postgres else "refs" in connection.columns("entries")):
+        raise InvalidInput(f"{place} is a store of Keel's: copy its threads (`keel copy`)")
     if not columns:
         raise InvalidInput(f"{place} holds no checkpoints of LangGraph's savers: it has no table `checkpoints`")
     if "thread_ts" in columns:
@@ -198,7 +201,6 @@ def _reader_of(connection: Connection, place: str, values: StoredValues) -> Read
         )
     if not columns >= _COLUMNS:
         raise InvalidInput(f"{place} has a table `checkpoints` that is not of LangGraph's savers: another program's")
-    is_postgres = connection.mark == "%s"
     tables = ("checkpoint_blobs", "checkpoint_writes") if is_postgres else ("writes",)
     found = {table: set(connection.columns(table)) for table in tables}
     if missing := [table for table, names in found.items() if not names]:

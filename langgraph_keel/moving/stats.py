@@ -14,7 +14,7 @@ from heapq import heappush, heappushpop
 from typing import Any, TypeAlias
 
 from langgraph_keel.blobs.store import LIMIT as LARGE
-from langgraph_keel.display.text import format_size, one_line
+from langgraph_keel.display.text import count_of, format_size, one_line
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import HUGE_ROW, array_header, content_of, frame, is_full
 from langgraph_keel.engine.lineage import instant
@@ -92,7 +92,7 @@ class StoreStats:
 
     def __str__(self) -> str:
         """Draw it, with a bar for each kind, channel and thread."""
-        lines = [f"{self.threads:,} threads, {format_size(self.nbytes)}"]
+        lines = [f"{count_of(self.threads, 'thread')}, {format_size(self.nbytes)}"]
         for title, sizes in (("kind", self.kinds), ("channel", self.channels), ("thread", self.largest)):
             lines += ["", *_bars(title, sizes)]
         return "\n".join([*lines, "", *self.describe()])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.encoding.bodies import array_header, check_present, contents_of, open_frame, raw_frame
 from langgraph_keel.engine.plan import Plan
@@ -290,7 +291,7 @@ def _difference_of(want: Outline, have: Outline) -> str | None:
         if a != b:
             return f"{_moment(theirs)}: {_part_of(theirs, ours)}"
     if len(want.nodes) != len(have.nodes):
-        return f"the source has {len(want.nodes):,} checkpoints, the target {len(have.nodes):,}"
+        return f"the source has {count_of(len(want.nodes), 'checkpoint')}, the target {len(have.nodes):,}"
     for theirs, ours in zip(want.graph.nodes, have.graph.nodes, strict=True):
         if theirs.is_head != ours.is_head:
             return f"{_moment(theirs)}: whether it is the latest"

@@ -319,7 +319,8 @@ class RetentionMethods(CheckMethods):
 
         Returns:
             What went, and what did not: `receipt.complete` says whether Keel knows of anything in this store that is
-            left of the person, or may be. What failed for one thread does not stop the others.
+            left of the person, or may be; with `dry_run`, whether it would. What failed for one thread does not stop
+            the others.
 
         Raises:
             InvalidInput: An argument cannot be meant.

@@ -41,7 +41,7 @@ def test_copied_and_compared(urls: tuple[str, str]) -> None:
         saver.put(at("ada"), checkpoint_of("2", {}), {}, {})  # type: ignore[arg-type]
     found = keel("copy", *urls, "--verify")
     assert found.exit_code == 1
-    assert "thread 'ada': the source has 1 checkpoints, the target 2" in found.stdout
+    assert "thread 'ada': the source has 1 checkpoint, the target 2" in found.stdout
     again = keel("copy", *urls, "--json")
     assert again.exit_code == 1
     assert list(json.loads(again.stdout)["exists"]) == ["ada"]

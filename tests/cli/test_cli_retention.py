@@ -43,6 +43,7 @@ def test_a_dry_run_says_what_would_go(url: str) -> None:
     assert told["bytes"] == sum(each["bytes"] for each in told["threads"]) > 0
     shown = keel("prune", "chat", EVIL, "--keep-last", "2", "--dry-run", "--url", url).stdout
     assert "Would remove 6 checkpoints, " in shown
+    assert shown.split()[:5] == ["thread", "would", "remove", "kept", "bytes"]
     assert not RAW.search(shown)
     assert len(left(url)) == 5
 
@@ -63,6 +64,13 @@ def test_delete(url: str) -> None:
     assert (left(url), len(left(url, EVIL))) == ([], 5)
     error = keel("prune", EVIL, "--delete", "--keep-last", "3", "--per", "run", "-y", "--url", url, status=2).stderr
     assert "leave out --keep-last, --per" in error
+
+
+def test_to_keep_none_is_not_meant(url: str) -> None:
+    for command in (["prune", "chat", "-y"], ["retention", "set"]):
+        error = keel(*command, "--keep-last", "0", "--url", url, status=2).stderr
+        assert "must be a whole number of checkpoints, at least 1, not 0" in error
+    assert len(left(url)) == 5
 
 
 class Terminal:

@@ -152,6 +152,27 @@ def test_threads_that_wait_are_marked(url: str) -> None:
     assert "for a person" not in keel("threads", "--match", "customer-17", "--url", url).stdout
 
 
+def test_a_thread_that_was_decided_waits_for_nobody(url: str) -> None:
+    with open_saver(url) as saver:
+        (request,) = saver.approvals.pending("customer-5")
+        saver.approvals.approve(request.id, by="ann")
+    shown = keel("threads", "--url", url, COLUMNS="120").stdout.splitlines()
+    status = {line.split()[0]: line.split()[1] for line in shown if line[:8] in ("customer", "internal")}
+    assert (status["customer-5"], status["internal"]) == ("decided", "waiting")
+    (info,) = keel_json("threads", "--match", "customer-5", "--url", url)["threads"]
+    assert (info["status"], info["facts"]) == ("waiting", {})
+    assert "was decided" in keel("threads", "--unfinished", "--url", url).stdout
+
+
+def test_a_long_id_is_shortened_in_tables(tmp_path: Path) -> None:
+    url, name = f"sqlite:///{tmp_path / 'keel.db'}", "ä" * 2000
+    with open_saver(url) as saver:
+        graph(saver).invoke(START, config(name))
+    for command in ("threads", "approvals"):
+        assert len(keel(command, "--url", url).stdout.splitlines()) < 12
+    assert keel_json("threads", "--url", url)["threads"][0]["thread_id"] == name
+
+
 def test_the_mark_takes_one_listing_and_a_look_at_each_of_the_requests_shown(place: Place) -> None:
     with place.open() as saver:
         fill(saver)

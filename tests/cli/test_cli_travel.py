@@ -87,6 +87,19 @@ def test_labels(url: str) -> None:
     assert [moment["labels"] for moment in keel_json("timeline", "t", "--url", url)["moments"]] == [[]] * 5
 
 
+@pytest.mark.parametrize("command", ["show", "provenance"])
+def test_the_last_moment_is_no_option(command: str, url: str) -> None:
+    assert keel_json(command, "t", "-1", "--url", url) == keel_json(command, "t", "3", "--url", url)
+    assert keel_json(command, "t", "-4", "--url", url) == keel_json(command, "t", "0", "--url", url)
+    assert "has 4 moments" in keel(command, "t", "-5", "--url", url, status=1).stderr
+    assert "No such option: --jsn" in keel(command, "t", "--jsn", "--url", url, status=2).stderr
+
+
+def test_a_moment_is_named_once(url: str) -> None:
+    assert "name one moment" in keel("provenance", "t", "-1", "--checkpoint", "2", "--url", url, status=2).stderr
+    assert keel_json("provenance", "t", "-c", "-1", "--url", url) == keel_json("provenance", "t", "3", "--url", url)
+
+
 POSITIONS = [
     ["show", "t", "17"],
     ["rewind", "t", "17"],
@@ -104,7 +117,9 @@ POSITIONS = [
         (["timeline", "nobody"], "no thread 'nobody'", 1),
         *((words, "has 4 moments", 1) for words in POSITIONS),
         (["rewind", "t", "nothing"], "has no moment 'nothing'", 1),
-        (["rewind", "t", "--jsn"], "no such option: --jsn", 2),
+        (["rewind", "t", "--jsn"], "No such option: --jsn", 2),
+        (["diff", "t", "-2", "--jsn"], "no such option: --jsn", 2),
+        (["show", "t", "1f1"], "at least 4 characters", 1),
         (["fork", "t", "1", "t"], "already holds", 2),
         (["label", "t", "1", "12"], "cannot be a label", 2),
         (["unlabel", "t", "gone"], "no label 'gone'", 1),

@@ -65,6 +65,7 @@ def test_langgraph_s_own_database(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
     both_ways(path, NotAKeelStore, "LangGraph's SqliteSaver")
+    both_ways(path, NotAKeelStore, f"`keel import {path} ")
     with LangGraphSqliteSaver.from_conn_string(str(path)) as theirs:
         assert theirs.get_tuple(config_for("t"))
 

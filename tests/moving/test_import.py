@@ -37,6 +37,7 @@ from langgraph_keel import (
     LocalKey,
     MemorySaver,
     NotFound,
+    PostgresSaver,
     SqliteSaver,
     StoreUnavailable,
 )
@@ -472,8 +473,11 @@ def test_sources_that_are_none(tmp_path: Path, old_file: OldStore) -> None:
         (tmp_path / "text").write_text("no database at all, though it is long enough to be taken for one " * 20)
         with pytest.raises(InvalidInput, match="no sound database"):
             saver.import_from(tmp_path / "text")
-        with pytest.raises(InvalidInput, match="no table `checkpoints`"):
+        with pytest.raises(InvalidInput, match=r"keel\.db is a store of Keel's.*`keel copy`"):
             saver.import_from(tmp_path / "keel.db")
+        sqlite3.connect(tmp_path / "none.db").execute("CREATE TABLE entries (id)").connection.close()
+        with pytest.raises(InvalidInput, match="no table `checkpoints`"):
+            saver.import_from(tmp_path / "none.db")
         with pytest.raises(InvalidInput, match="saver of Keel's"):
             saver.import_from(saver)
         for move in (saver.raw.import_from, saver.raw.export_to):
@@ -498,6 +502,10 @@ def test_servers_that_refuse(request: pytest.FixtureRequest, tmp_path: Path) -> 
     needing("postgres", request)
     with old_store("postgres", tmp_path) as old, MemorySaver() as saver:
         with pytest.raises(InvalidInput, match="no table `checkpoints`"):
+            saver.import_from(old.url)
+        with PostgresSaver(old.url) as keels:
+            keels.setup()
+        with pytest.raises(InvalidInput, match="is a store of Keel's"):
             saver.import_from(old.url)
         with old.open():
             pass

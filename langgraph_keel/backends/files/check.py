@@ -24,6 +24,7 @@ from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, l
 from langgraph_keel.backends.files.mark import Mark
 from langgraph_keel.backends.files.thread import BLOBS, CELLS, LOG, ThreadFiles, new_epoch
 from langgraph_keel.backends.files.values import check_record
+from langgraph_keel.display.text import count_of
 from langgraph_keel.errors import CorruptStore, NewerFormat
 from langgraph_keel.retention.check import Finding
 
@@ -276,7 +277,7 @@ class Check:
 
 def _explain_conflict(decision: Decision) -> Finding:
     sides = {"ours": decision.ours, "theirs": decision.theirs}
-    lines = [f"two branches have both gone on with this thread after {decision.shared} checkpoints:"]
+    lines = [f"two branches have both gone on with this thread after {count_of(decision.shared, 'checkpoint')}:"]
     for name, side in sides.items():
         what = "has deleted it" if side is None else f"has put {side.checkpoints} more, the last at {side.updated_at}"
         broken = "" if side is None or side.is_sound else " (its log is damaged)"

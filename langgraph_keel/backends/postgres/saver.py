@@ -19,6 +19,7 @@ from langgraph_keel.backends.postgres.connection import named_errors
 from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, PostgresDriver
 from langgraph_keel.backends.postgres.rows import MIGRATIONS, TABLES, Tables, key, unescape
 from langgraph_keel.backends.postgres.store import PostgresStore
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
 from langgraph_keel.options import SaverOptions, check_values
@@ -187,7 +188,7 @@ def check(driver: PostgresDriver) -> Iterator[Finding]:
     rows = read(_UNLISTED)
     for thread_id, count, is_unlisted in rows:
         why = "no list of threads names it" if is_unlisted else "are newer than what its row has counted"
-        message = f"{count:,} checkpoints: {why}"
+        message = f"{count_of(count, 'checkpoint')}: {why}"
         yield Finding("lost", unescape(thread_id), "keel_threads", message, "bring its row back from a backup")
     for thread_id, name, listed_at, put_at in read(_MISLISTED):
         if name is not None and key(unescape(name)) != thread_id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -139,8 +140,13 @@ def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
         return tables, read_format(connection.execute)
     if not tables and application == 0:
         return set(), 1
-    whose = "LangGraph's SqliteSaver" if {"checkpoints", "writes"} <= tables else "another program"
-    raise NotAKeelStore(f"{path} is a database of {whose}, not of Keel: choose another path")
+    if {"checkpoints", "writes"} <= tables:
+        raise NotAKeelStore(
+            f"{path} is a database of LangGraph's SqliteSaver, not of Keel: choose another path, to which its threads "
+            f"move with `keel import {shlex.quote(path)} --url sqlite:///NEW.db`, or SqliteSaver('NEW.db', moving_from="
+            f"{path!r})"
+        )
+    raise NotAKeelStore(f"{path} is a database of another program, not of Keel: choose another path")
 
 
 def read_format(execute: Execute) -> int:

@@ -29,6 +29,7 @@ from langgraph_keel.backends.sqlite.driver import (
 )
 from langgraph_keel.backends.sqlite.entries import MAKE_ROOM, PUT_AT, TENS, Execute, Work
 from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreFull
 from langgraph_keel.options import SaverOptions, check_values
@@ -152,10 +153,12 @@ def check(driver: SqliteDriver) -> Iterator[Finding]:
         rows, unnamed, mislisted = [(str(error),)], 0, 0
     yield from (Finding("lost", None, driver.path, str(problem), advice) for (problem,) in rows if problem != "ok")
     if unnamed:
-        yield Finding("lost", None, driver.path, f"{unnamed:,} checkpoints belong to no thread", advice)
+        yield Finding("lost", None, driver.path, f"{count_of(unnamed, 'checkpoint')} of no thread", advice)
     if mislisted:
         again = "DROP TABLE thread_index (with sqlite3): it is made again when the store is opened"
-        yield Finding("decide", None, driver.path, f"lists say of {mislisted:,} threads what is not so", again)
+        yield Finding(
+            "decide", None, driver.path, f"lists say of {count_of(mislisted, 'thread')} what is not so", again
+        )
 
 
 class SqliteOptions(SaverOptions, total=False):

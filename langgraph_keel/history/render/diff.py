@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel.display.messages import message_text, speaker
-from langgraph_keel.display.text import cut, is_internal, plain, represent, short_ids
+from langgraph_keel.display.text import count_of, cut, is_internal, plain, represent, short_ids
 from langgraph_keel.history.edits import NOTHING, Edit, Part, Step, parts_between
 from langgraph_keel.history.records import DiffRecord
 
@@ -373,7 +373,7 @@ def _blocks(diff: DiffRecord, limits: Limits, *, brackets: bool) -> Iterator[_Bl
         yield _Block(heading)
         yield from (_Block(list(_item_parts(item, brackets)), item.sign, 4) for item in section.items)
         if section.more:
-            yield _Block([(f"  … {section.more:,} more changes", "dim")])
+            yield _Block([(f"  … {count_of(section.more, 'more change')}", "dim")])
     yield from (_Block([(line, "dim")]) for line in remarks(diff, limits))
 
 
@@ -420,7 +420,7 @@ def diff_html(diff: DiffRecord) -> str:
 def _section_html(short: Section, long: Section) -> str:
     counts = f' <span style="{_FAINT}">{escape(short.counts)}</span>' if short.counts else ""
     items = "".join(_item_html(*both) for both in zip(short.items, long.items, strict=True))
-    more = f'<div style="{_FAINT}">… {short.more:,} more changes</div>' if short.more else ""
+    more = f'<div style="{_FAINT}">… {count_of(short.more, "more change")}</div>' if short.more else ""
     return f'<div style="margin-top:.7em"><b>{escape(short.channel)}</b>{counts}{items}{more}</div>'
 
 

@@ -61,7 +61,7 @@ def total(thread_id: str, entries: Sequence[Archived]) -> str:
         return f"the archive of thread {one_line(thread_id)} is empty"
     parts = count_of(len(entries), "part")
     count, nbytes = sum(entry.count for entry in entries), sum(entry.bytes for entry in entries)
-    return f"archive of thread {one_line(thread_id)}: {parts}, {count:,} messages, {format_size(nbytes)}"
+    return f"archive of thread {one_line(thread_id)}: {parts}, {count_of(count, 'message')}, {format_size(nbytes)}"
 
 
 def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
