@@ -188,8 +188,8 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
         super().__init__(
             f"tool {tool!r} {whose}: {call} begun at {started_at} {reason}, and it was not made again. Find out what "
             f"became of it, say so, and resume: {done} if it happened, {retry} if it did not and may run again, {skip} "
-            f"if it shall not be repeated; or cache.settle({thread_id!r}, {name!r}, 'done'), with 'retry' or 'skip' in "
-            f"its place. A tool that may simply run again: ToolPolicy(unknown='retry')."
+            f"if it shall not be repeated; or cache.settle({thread_id!r}, {name!r}, '{'|'.join(DECISIONS)}') with one "
+            f"of them. A tool that may simply run again: ToolPolicy(unknown='retry')."
         )
 
     def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str | None, ...]]:
