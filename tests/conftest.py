@@ -22,6 +22,8 @@ import servers
 from blocking import no_blocking
 from cli_requests import asked
 from cli_threads import made_store
+from hypothesis import given
+from hypothesis.strategies import just
 from places import KINDS, Place, file_place, files_place, postgres_place, redis_place
 from redis import Redis
 from savers import BACKENDS, SAVERS, SERVERS, needing
@@ -50,6 +52,8 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
+        # At its first example, Hypothesis asks the collector who holds numpy's generators, and warns if nobody is seen.
+        given(just(None))(lambda _: None)()
         gc.freeze()
 
 
