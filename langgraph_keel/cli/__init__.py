@@ -18,6 +18,8 @@ from langgraph_keel.errors import InvalidInput, KeelError
 __all__ = ["app", "main"]
 
 
+_DESTRUCTIVE = ("delete", "erase", "prune", "reclaim")
+"""Commands that are never suggested for a misspelling."""
 _UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy that newer Typers bring
 
 
@@ -47,7 +49,7 @@ class TopGroup(KeelGroup):
     """The top command. It lists all commands, and imports the one that is called."""
 
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
+        super().__init__(**{**attributes, "suggest_commands": False})
         hide_types(self)
         for panel, commands in PANELS.items():
             for name, summary in commands.items():
@@ -64,7 +66,12 @@ class TopGroup(KeelGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called, its name, and what is left of the words."""
-        name, _, rest = super().resolve_command(ctx, args)
+        try:
+            name, _, rest = super().resolve_command(ctx, args)
+        except _UsageError as error:
+            close = get_close_matches(args[0], [name for name in self.commands if name not in _DESTRUCTIVE])
+            error.message += f" Did you mean {', '.join(map(repr, close))}?" if close else ""
+            raise
         return name, name and load_command(name), rest
 
 

@@ -140,7 +140,11 @@ def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_read(url) as saver, bar("Checking threads", quiet=json) as tell:
         found = list(saver.check(on_progress=tell))
-    if json:
+        read = saver.info() if not (found or json) else None
+    if read is not None:
+        counts = f"{count_of(read.threads, 'thread')}, {count_of(read.checkpoints, 'checkpoint')} read, no damage"
+        console().print(Text(f"OK: {counts}.", "green"))
+    elif json:
         print_json({"findings": [finding_json(each) for each in found], "clean": is_clean(found)})
     else:
         console().print(page(found), soft_wrap=True)
@@ -194,7 +198,7 @@ def finding_json(finding: Any) -> dict[str, Any]:
 def page(found: Sequence[Any]) -> Text:
     """Return the findings as text. It must not be wrapped: some lines are commands to copy."""
     if not found:
-        return Text("All is as it was written.", "green")
+        return Text("No damage found.", "green")
     return Text("\n\n").join(_paragraph(finding) for finding in found)
 
 

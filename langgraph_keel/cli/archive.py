@@ -81,7 +81,7 @@ def _parts_page(thread: str, entries: Sequence[Archived], *, full: bool) -> Rend
     for entry in entries:
         cells = [*_cells(entry, full=full)]
         table.add_row(*cells)
-        narrow += [Text("  ").join(cells[:4]), Indented(cells[4])]
+        narrow += [Text("  ").join(cells[:3]), *map(Indented, filter(None, cells[3:]))]
     return Group(title, Fitting(table, Group(*narrow), 90)) if entries else title
 
 

@@ -150,4 +150,4 @@ def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:
         yield Text(f"The audit trail is not what was written: {count}", "bold red")
     else:
         yield Text(f"The audit trail is as it was written: {count}", "green")
-        yield Text(f"To note down, for --expect: {verdict.head}")
+        yield Text(f"Note this event down for --expect:\n{verdict.head}")

@@ -28,6 +28,7 @@ from langgraph_keel.cli.output import bar, console, print_json, table_of, withou
 from langgraph_keel.cli.threads import LabelIs, Match, Owner, Since, StatusIs, Until
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.moving.stats import KIND_NAMES
 
 _SHOWN = 20
 """Most names that are listed of each kind."""
@@ -254,7 +255,8 @@ def _stats_table(found: Any) -> RenderableType:
     table = table_of("", "bytes", "")
     table.columns[1].justify = "right"
     table.columns[2].min_width = 10
-    for title, sizes in (("kind of record", found.kinds), ("channel", found.channels), ("thread", found.largest)):
+    kinds = {KIND_NAMES.get(kind, kind): size for kind, size in found.kinds.items()}
+    for title, sizes in (("kind of record", kinds), ("channel", found.channels), ("thread", found.largest)):
         table.add_row(Text(title, "dim"), "", "")
         for name, size in [*sizes.items()][:_SHOWN]:
             bar_of = Bar(max(1, found.nbytes), 0, size)

@@ -62,8 +62,8 @@ Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", "-c", metavar="MOMENT", help="The moment, said as an option.")
 ]
 _COLUMNS = ("#", "node", "model → served", "with", "tokens", "time")
-_LEAST = 70
-"""Columns below which calls are no table."""
+_LEAST, _WIDE = 70, 130
+"""Width in columns below which calls are not a table, and from which each call takes one line."""
 _GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
 
@@ -167,27 +167,31 @@ def _mark(mark: DriftMark, places: Mapping[str, int]) -> Text:
 
 def _tables(parts: Sequence[ModelCall | DriftMark], places: Mapping[str, int], width: int) -> list[RenderableType]:
     """Return tables of calls with the marks between them, all with the same widths; nothing if that is too narrow."""
-    rows = {part.id: _cells(part, places) for part in parts if isinstance(part, ModelCall)}
-    whole = _table(rows.values())
+    rows = {part.id: _cells(part, places, is_wide=width >= _WIDE) for part in parts if isinstance(part, ModelCall)}
+    used = [place for place, _ in enumerate(_COLUMNS) if any(row[place] for row in rows.values())]
+    rows = {id_: [row[place] for place in used] for id_, row in rows.items()}
+    columns = [_COLUMNS[place] for place in used]
+    whole = _table(columns, rows.values())
     if width < _LEAST or not fit_columns(whole, Console(width=width), width):
         return []
     shown: list[RenderableType] = []
-    table = _table((), whole)
+    table = _table(columns, (), whole)
     for part in parts:
         if isinstance(part, ModelCall):
             table.add_row(*rows[part.id])
             continue
         shown += [table] if table.row_count or table.show_header else []
         shown.append(_mark(part, places))
-        table = _table((), whole)
+        table = _table(columns, (), whole)
         table.show_header = False
     return [*shown, table] if table.row_count else shown
 
 
-def _table(rows: Iterable[Sequence[Text]], like: Table | None = None) -> Table:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[Text]], like: Table | None = None) -> Table:
     """Return a table of calls, with the widths of another one."""
-    table = table_of(*_COLUMNS, tight=True)
-    table.columns[0].justify = "right"
+    table = table_of(*columns, tight=True)
+    if columns[0] == "#":
+        table.columns[0].justify = "right"
     for column, other in zip(table.columns, like.columns if like else (), strict=False):
         column.width = other.width
     for row in rows:
@@ -195,18 +199,20 @@ def _table(rows: Iterable[Sequence[Text]], like: Table | None = None) -> Table:
     return table
 
 
-def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
+def _cells(call: ModelCall, places: Mapping[str, int], *, is_wide: bool = False) -> list[Text]:
     place = Text(_place(call, places))
     node = _lines((plain(call.path or call.node), "bold"), (f"attempt {call.attempt}" * (call.attempt > 1), "dim"))
     served = f"→ {plain(call.served_model)}" if call.served_model not in (None, call.model) else ""
     failed = f"→ failed: {plain(call.error)}" if call.error else ""
     cached = "from the cache" if call.cached else ""
-    model = _lines((plain(call.model or "?"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
+    model = _lines((plain(call.model or "unnamed model"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
     tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
     time = _lines(
         (local_time(call.started_at), ""), ("" if call.seconds is None else format_seconds(call.seconds), "dim")
     )
-    return [place, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
+    cells = [place, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
+    between = (" ", " ", " ", " · ", " · ", " · ")
+    return [Text(mark).join(cell.split("\n")) for mark, cell in zip(between, cells, strict=True)] if is_wide else cells
 
 
 def _place(call: ModelCall, places: Mapping[str, int]) -> str:

@@ -140,7 +140,7 @@ def threads(
     else:
         console().print(_threads_table(found))
     if more and not json:
-        following = "" if unfinished else f", or --after {found[-1].cursor}"
+        following = "" if unfinished else "; --json prints the cursors that --after takes"
         age = "older" if order is ListOrder.newest else "newer"
         console().print(Text(f"… and {age} ones: --limit shows more{following}", "dim"), soft_wrap=True)
 

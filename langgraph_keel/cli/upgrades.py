@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import inspect
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ from xml.sax.saxutils import quoteattr
 import typer
 from rich.text import Text
 
+from langgraph_keel import MemorySaver
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, open_store
 from langgraph_keel.cli.output import bar, console, print_failures, print_json
 from langgraph_keel.display.text import count_of, plain
@@ -25,7 +29,10 @@ from langgraph_keel.upgrades.hook import UpgradeHook
 
 Graph = Annotated[
     str,
-    typer.Argument(metavar="MODULE:GRAPH", help="The compiled graph to be deployed, or a function that returns it."),
+    typer.Argument(
+        metavar="MODULE:GRAPH",
+        help="The graph to be deployed, or a function that returns it: shop.app:graph, or ./agent.py:graph.",
+    ),
 ]
 Sample = Annotated[
     int | None,
@@ -159,33 +166,89 @@ def _load_graph(name: str) -> tuple[ModuleType, Any]:
     from langgraph.graph import StateGraph
     from langgraph.pregel import Pregel
 
-    module, found = _load(name, "MODULE:GRAPH, such as shop.app:graph")
+    module, found = _load(name, "MODULE:GRAPH or FILE:GRAPH, such as shop.app:graph or ./agent.py:graph")
     if callable(found) and not isinstance(found, Pregel | StateGraph):
-        found = found()
+        found = _call_factory(name, found)
     if isinstance(found, StateGraph):
         found = found.compile()
     if not isinstance(found, Pregel):
-        raise InvalidInput(f"{name} is no graph: name a compiled graph, or a function that returns one")
+        raise InvalidInput(
+            f"{name} is a {type(found).__name__}, not a graph: name a graph, or a function that returns one"
+        )
     return module, found
 
 
+def _call_factory(name: str, factory: Any) -> Any:
+    """Return what a function of the program makes; its one required argument is a config, or else a saver."""
+    parameters = inspect.signature(factory).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
+    if len(required) > 1:
+        names = ", ".join(each.name for each in required)
+        raise InvalidInput(
+            f"{name} requires the arguments {names}: name a function that requires none, or one, which is passed a "
+            "saver (or a config, if it is called so)"
+        )
+    given: dict[str, Any] = {
+        each.name: {"configurable": {}} if each.name == "config" else MemorySaver() for each in required
+    }
+    with _name_errors(name):
+        made = (
+            factory(*given.values())
+            if all(each.kind is each.POSITIONAL_ONLY for each in required)
+            else factory(**given)
+        )
+        return asyncio.run(made) if inspect.iscoroutine(made) else made
+
+
+@contextmanager
+def _name_errors(name: str) -> Iterator[None]:
+    """Report what the program raises in a line, with the place in the program."""
+    try:
+        yield
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InvalidInput(
+            f"{name} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        ) from error
+
+
 def _load(name: str, form: str) -> tuple[ModuleType, Any]:
-    module, mark, attribute = name.partition(":")
+    module, mark, attribute = name.rpartition(":")
     if not (module and mark and attribute):
         raise InvalidInput(f"{name!r} is not of the form {form}")
-    sys.path.insert(0, "")
-    try:
-        loaded = importlib.import_module(module)
-    except ImportError as error:
-        raise InvalidInput(f"{module}: {error}") from error
-    finally:
-        sys.path.remove("")
+    loaded = _import(module)
     found: Any = loaded
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if found is None:
         raise InvalidInput(f"module {module} has no {attribute}")
     return loaded, found
+
+
+def _import(module: str) -> ModuleType:
+    """Import a module by its name, from here, or by its file, as langgraph.json names it."""
+    place = ""
+    if module.endswith(".py") or "/" in module:
+        file = Path(module).resolve()
+        if not file.is_file():
+            raise InvalidInput(f"there is no file {module}")
+        place, module = _name_file(file)
+    sys.path.insert(0, place)
+    try:
+        with _name_errors(module):
+            return importlib.import_module(module)
+    finally:
+        sys.path.remove(place)
+
+
+def _name_file(file: Path) -> tuple[str, str]:
+    """Return where a program begins, and by which name it imports this file: values name classes so."""
+    parts, place = [file.stem], file.parent
+    while (place / "__init__.py").exists():
+        parts.insert(0, place.name)
+        place = place.parent
+    return str(place), ".".join(parts)
 
 
 def _find_upgrades(module: ModuleType, engine: Any, named: str | None) -> Any:

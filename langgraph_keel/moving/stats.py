@@ -35,6 +35,29 @@ _LARGEST = 20
 """Threads that are named."""
 _PAGE, _CELLS = 32, 20
 """Entries, and cells, that are read at once."""
+KIND_NAMES = {
+    "values": "state values",
+    "writes": "pending writes",
+    "tool": "tool calls",
+    "hits": "tool cache hits",
+    "secret": "key of the ledger",
+    "cache": "cached node results",
+    "model": "model calls (kept by a prune)",
+    "resume": "run claims",
+    "turns": "waiting runs",
+    "owners": "owners of removed checkpoints",
+    "made": "creation times",
+    "approvals": "approvals",
+    "approvalsover": "closed approvals",
+    "audit": "audit trail (hashes)",
+    "trail": "audit trail (contents)",
+    "audithead": "audit trail (end)",
+    "moved": "import marks",
+    "copied": "copy marks",
+    "retention": "retention policies",
+    "keyring": "data keys",
+}
+"""What a kind of record is called in a report; a kind that is not here has a name of its own."""
 _BAR = 30
 """Columns of the longest bar."""
 _IDLE, _DAY = (30, 90, 365), 86_400_000
@@ -93,24 +116,25 @@ class StoreStats:
     def __str__(self) -> str:
         """Draw it, with a bar for each kind, channel and thread."""
         lines = [f"{count_of(self.threads, 'thread')}, {format_size(self.nbytes)}"]
-        for title, sizes in (("kind", self.kinds), ("channel", self.channels), ("thread", self.largest)):
+        kinds = {KIND_NAMES.get(kind, kind): size for kind, size in self.kinds.items()}
+        for title, sizes in (("kind", kinds), ("channel", self.channels), ("thread", self.largest)):
             lines += ["", *_bars(title, sizes)]
         return "\n".join([*lines, "", *self.describe()])
 
     def describe(self) -> list[str]:
-        """Return what is never read again, and what would save bytes, a line each."""
-        idle = ", ".join(f"{format_size(size)} for {days} days" for days, size in self.idle.items())
+        """Return a line each about history, inactive threads, possible savings and large values."""
+        idle = ", ".join(f"{format_size(size)} ({days} d)" for days, size in self.idle.items())
         return [
-            f"No run reads again: {format_size(self.history)} of the values (history).",
-            f"Nobody has put to its thread: {idle}.",
-            f"You could save {format_size(self.prunable)} by keeping the latest checkpoints only (keel prune), "
-            f"{format_size(self.packable)} by packing rows that are still small, which happens as threads go on.",
-            f"Values over 64 KB each, for which blobs= has a place outside: {format_size(self.large)}.",
+            f"Reclaimable history: {format_size(self.history)} (only needed to look back).",
+            f"Inactive threads: {idle}.",
+            f"`keel prune` would free {format_size(self.prunable)}. "
+            f"Compaction (automatic) will free about {format_size(self.packable)}.",
+            f"Values over 64 KB (candidates for blobs=): {format_size(self.large)}.",
         ]
 
 
 def _bars(title: str, sizes: Mapping[str, int]) -> list[str]:
-    names = {name: one_line(name, 24) for name in sizes}
+    names = {name: one_line(name, 30) for name in sizes}
     width = max([len(title), *map(len, names.values())])
     most = max([1, *sizes.values()])
     return [

@@ -47,6 +47,14 @@ def test_options_of_a_command_come_after_it() -> None:
     assert "keel threads --url URL" in told
 
 
+def test_a_misspelling_suggests_nothing_that_destroys() -> None:
+    assert "Did you mean 'threads'?" in keel("tread", status=2).stderr
+    for word in ("delet", "eraze", "prun", "reclame"):
+        told = keel(word, status=2).stderr
+        assert "No such command" in told
+        assert not any(name in told for name in ("'delete'", "'erase'", "'prune'", "'reclaim'"))
+
+
 def test_a_shell_completes_commands_and_options() -> None:
     assert complete("keel thr", 1) == ["threads"]
     assert complete("keel threads --wai", 2) == ["--waiting"]

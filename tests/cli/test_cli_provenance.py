@@ -64,6 +64,15 @@ def test_provenance_says_who_answered_with_what(url: str) -> None:
     assert [mark["call_id"] for mark in found["drift"]] == [found["calls"][2]["id"]]
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_wide_terminal_shows_a_call_in_one_line_and_no_empty_column(place: Place) -> None:
+    with place.open() as saver:
+        World(cost=0.25).run(saver, "trip")
+    shown = keel("provenance", "trip", "--url", place.url, COLUMNS="140").stdout
+    assert re.search(r"agent +m → \S+ +seed 7 · temp 0.5 .*10 → 2 · 0.25 +\d\d:\d\d:\d\d · [\d.,]+ m?s", shown), shown
+    assert "failed" not in shown
+
+
 @on_two
 def test_drift_is_shown_where_it_happened(url: str) -> None:
     for columns in ("50", "80", "200"):

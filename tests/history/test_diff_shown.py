@@ -281,3 +281,11 @@ def test_a_terminal_without_colours_gets_brackets() -> None:
     coloured = printed(found, force_terminal=True, color_system="standard")
     assert "[-" not in coloured
     assert "\x1b[9;31mnot \x1b[0m" in coloured
+
+
+def test_removed_elements_are_shown_before_the_added_ones_that_replace_them() -> None:
+    kept = [HumanMessage("Go on.", id="0")]
+    before = [*kept, *(ToolMessage(text, tool_call_id=text, id=f"b-{text}") for text in ("drop", "copy"))]
+    after = [*kept, *(ToolMessage(text, tool_call_id=text, id=f"a-{text}") for text in ("copy all", "drop all"))]
+    shown = [line.split()[:2] for line in lines({"m": [*before, kept[0]]}, {"m": [*after, kept[0]]}) if "[" in line]
+    assert shown == [["-", "[1]"], ["-", "[2]"], ["+", "[1]"], ["+", "[2]"]]

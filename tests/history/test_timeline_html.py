@@ -152,7 +152,11 @@ def test_pictures_join_from_row_to_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("older", "said"), [(9980, "… 9,980 older moments: tl[:], or --all"), (None, "… older moments: tl[:], or --all")]
+    ("older", "said"),
+    [
+        (9980, "… 9,980 older moments: keel timeline --all, or timeline[:] in Python"),
+        (None, "… older moments: keel timeline --all, or timeline[:] in Python"),
+    ],
 )
 def test_what_is_older_is_counted(older: int | None, said: str) -> None:
     assert page(timeline_html(chain(30)[-20:], older)).text().endswith(said)

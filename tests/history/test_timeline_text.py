@@ -115,9 +115,9 @@ def test_rich_has_colours() -> None:
 @pytest.mark.parametrize(
     ("older", "last"),
     [
-        (9980, "┊ … 9,980 older moments: tl[:], or --all"),
-        (1, "┊ … 1 older moment: tl[:], or --all"),
-        (None, "┊ … older moments: tl[:], or --all"),
+        (9980, "┊ … 9,980 older moments: keel timeline --all, or timeline[:] in Python"),
+        (1, "┊ … 1 older moment: keel timeline --all, or timeline[:] in Python"),
+        (None, "┊ … older moments: keel timeline --all, or timeline[:] in Python"),
     ],
     ids=str,
 )
@@ -187,7 +187,7 @@ def test_the_head_of_a_thread_that_waits_for_nothing_is_done(moment: Moment) -> 
 
 def test_one_moment() -> None:
     text = moment_text(story()[5])
-    assert text.startswith("#5 · step 4 · plan [before migration]\ncheckpoint     1f1e6316-")
+    assert text.startswith("#5 · plan [before migration]\ncheckpoint     1f1e6316-")
     assert "asked: question: Migrate 12,482 rows?, rows: 12482" in text
     assert "tokens         410 read, 12 written\ncost           0.000916" in moment_text(story()[10])
     assert "rewound to     " + story()[5].id in moment_text(story()[11])

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 import doctor_children
 import pytest
 import upgrade_apps as apps
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from places import Place, file_place
@@ -133,13 +134,69 @@ def test_a_value_that_cannot_be_read_hides_nothing_else(
     assert found == {("unread", "'order'"), ("channel", "cents"), ("node", "ask")}
 
 
+APP = """
+from langgraph.graph import START, MessagesState, StateGraph
+
+builder = StateGraph(MessagesState).add_node("chat", lambda _: {"messages": "Yes?"}).add_edge(START, "chat")
+graph = builder.compile()
+
+
+def build(saver):
+    return builder.compile(checkpointer=saver)
+
+
+def configure(config):
+    return build(config["configurable"].get("saver"))
+
+
+async def later():
+    return builder
+
+
+broken = 1
+"""
+
+
+@pytest.mark.parametrize("name", ["graph", "builder", "build", "configure", "later"])
+@pytest.mark.parametrize("place", ["./agent.py", "agent.py", "shop/agent.py", "shop.agent"])
+def test_a_graph_is_named_by_its_file_or_module_and_made_by_a_function(
+    place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop").mkdir()
+    for file in ("agent.py", "shop/agent.py", "shop/__init__.py"):
+        (tmp_path / file).write_text(APP if file.endswith("agent.py") else "")
+    for module in ("agent", "shop", "shop.agent"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with file_place(tmp_path).open() as saver:
+        saver.put({"configurable": {"thread_id": "a", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+        url = file_place(tmp_path).url
+    assert run("doctor", f"{place}:{name}", "--url", url) == 0
+    assert ("shop.agent" if "shop" in place else "agent") in sys.modules  # classes keep the names they are stored with
+
+
+def test_an_error_of_the_program_is_named_with_its_place(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keel_test_broken.py").write_text("import json\nx = nothing\n")
+    assert run("doctor", "keel_test_broken.py:graph", "--url", url) == 2
+    told = capsys.readouterr().err
+    assert "raised NameError: name 'nothing' is not defined" in told
+    assert "keel_test_broken.py, line 2" in told
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize(
     ("graph", "told"),
     [
         ("nowhere", "is not of the form MODULE:GRAPH"),
+        ("./nowhere.py:graph", "there is no file ./nowhere.py"),
+        ("json:dumps", "json:dumps raised TypeError"),
+        ("builtins:divmod", "requires the arguments x, y"),
         ("keel_test_nowhere:graph", "No module named 'keel_test_nowhere'"),
         ("keel_test_app:nothing", "has no nothing"),
-        ("keel_test_app:text", "keel_test_app:text is no graph"),
+        ("keel_test_app:text", "keel_test_app:text is a str, not a graph"),
     ],
 )
 def test_what_is_no_graph_is_refused_by_name(

@@ -26,11 +26,10 @@ _IDS = ("checkpoint", "namespace", "continues", "rewound to", "branched from")
 
 
 def title_of(moment: MomentRecord) -> str:
-    """Return a moment's position, step and nodes on one line."""
+    """Return a moment's position and nodes on one line."""
     ran = join_names(moment.nodes) or one_line(moment.source, 60)
     within = f"{path_of(moment.namespace)} › " if moment.namespace else ""
-    step = f"step {one_line(str(moment.step), 12)}" if moment.step is not None else ""
-    return " · ".join(part for part in (f"#{moment.position}", step, within + ran) if part)
+    return " · ".join(part for part in (f"#{moment.position}", within + ran) if part)
 
 
 def facts_of(moment: MomentRecord) -> Iterator[tuple[str, str]]:
@@ -39,6 +38,7 @@ def facts_of(moment: MomentRecord) -> Iterator[tuple[str, str]]:
     twin = twin_of(moment) or ("", "")
     facts = {
         "checkpoint": moment.id,
+        "step": "" if moment.step is None else one_line(str(moment.step), 12),
         "thread": moment.thread_id,
         "namespace": moment.namespace,
         "continues": moment.parent or "",

@@ -7,6 +7,7 @@ a page drops styles, `<del>`, `<ins>` and the signs at the beginning of the line
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -154,7 +155,7 @@ def _expand(edit: Edit) -> Iterator[Edit]:
 
 
 def _section(channel: str, edits: Sequence[Edit], limits: Limits) -> Section:
-    groups = sorted((list(group) for _, group in groupby(edits, key=_group)), key=_place_in_list)
+    groups = _order_as_hunks([list(group) for _, group in groupby(edits, key=_group)])
     shown = [_item(group, limits) for group in groups[: limits.items]]
     counts = _counts(groups) if len(groups) > 1 or shown[0].where else ""
     return Section(plain(channel), counts, shown, len(groups) - len(shown))
@@ -165,9 +166,26 @@ def _group(edit: Edit) -> tuple[object, ...]:
     return (edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path)
 
 
-def _place_in_list(edits: Sequence[Edit]) -> int:
-    """Return the place of edits in a list, so that they are shown from its beginning to its end."""
-    return next((step for step in edits[0].path[1:2] if isinstance(step, int)), 0)
+def _order_as_hunks(groups: Sequence[Sequence[Edit]]) -> list[Sequence[Edit]]:
+    """Order the edits of a list from its beginning to its end; where several meet, removed elements come first."""
+    places = [next((step for step in group[0].path[1:2] if isinstance(step, int)), None) for group in groups]
+    kinds = [group[0].kind for group in groups]
+    # An index counts in the old list if the element was removed, else in the new one. Both count the elements that
+    # stayed, which are therefore what edits are ordered by.
+    gone, came = (
+        sorted(place for place, each in zip(places, kinds, strict=True) if place is not None and each == kind)
+        for kind in ("removed", "added")
+    )
+
+    def key(number: int) -> tuple[int, int]:
+        place, kind = places[number], kinds[number]
+        if place is None:
+            return 0, 0
+        if kind == "removed":
+            return place - bisect_left(gone, place), 0
+        return place - bisect_left(came, place), 1 if kind == "added" else 2
+
+    return [groups[number] for number in sorted(range(len(groups)), key=key)]
 
 
 def _counts(groups: Sequence[Sequence[Edit]]) -> str:

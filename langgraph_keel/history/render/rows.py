@@ -326,10 +326,11 @@ def heading(moments: Sequence[MomentRecord]) -> tuple[str, str]:
 
 def footing(moments: Sequence[MomentRecord], older: int | None) -> str:
     """Return the line below the oldest moment that is shown; empty if there is nothing older."""
-    if older is None:
-        oldest = min(moments, key=lambda moment: moment.position, default=None)
-        return "… older moments: tl[:], or --all" if oldest and (oldest.parent or oldest.namespace) else ""
-    return f"… {count_of(older, 'older moment')}: tl[:], or --all" if older else ""
+    oldest = min(moments, key=lambda moment: moment.position, default=None)
+    if older == 0 or (older is None and not (oldest and (oldest.parent or oldest.namespace))):
+        return ""
+    count = "older moments" if older is None else count_of(older, "older moment")
+    return f"… {count}: keel timeline --all, or timeline[:] in Python"
 
 
 def _ids_in(moment: MomentRecord) -> Iterator[str]:
