@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
     from langgraph_keel.keys.methods import MasterKeys, Migrated, Renewed
-    from langgraph_keel.moving.bundle import BundleInfo
     from langgraph_keel.moving.copy import CopyReport
     from langgraph_keel.moving.export import ExportReport
     from langgraph_keel.moving.langgraph import ImportReport
@@ -134,7 +133,6 @@ _NAMES = {
     "history.timeline": ("Timeline",),
     "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
     "keys.methods": ("MasterKeys", "Migrated", "Renewed"),
-    "moving.bundle": ("BundleInfo",),
     "moving.copy": ("CopyReport",),
     "moving.export": ("ExportReport",),
     "moving.langgraph": ("ImportReport",),
@@ -196,7 +194,6 @@ __all__ = [
     "AuditVerdict",
     "BlobLost",
     "BlobsMissing",
-    "BundleInfo",
     "CacheStats",
     "Change",
     "CheckpointConflict",

@@ -256,8 +256,14 @@ def _unpack(stored: Sequence[Any]) -> ApprovalRequest:
     return ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))
 
 
+def _thread_of(key: str, request: ApprovalRequest) -> str:
+    is_own = request.id == key and key.startswith(thread_prefix(request.thread_id))
+    return request.thread_id if is_own else ""
+
+
 TABLES = tuple(
-    CellTable(kind, "the request for approval {key}", _pack, _unpack) for kind in ("approvals", "approvalsover")
+    CellTable(kind, "the request for approval {key}", _pack, _unpack, thread_of=_thread_of)
+    for kind in ("approvals", "approvalsover")
 )
 """The requests that are not over, and those that are."""
 CURRENT, OVER = (Shelf(None, table.kind) for table in TABLES)

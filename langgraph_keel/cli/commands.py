@@ -81,7 +81,6 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "export": (
             "Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome."
         ),
-        "bundle": "One thread as one file: save it, read it back into any store, look what a file has.",
     },
     "Keep it small": {
         "stats": (
@@ -121,7 +120,7 @@ _NAMES = {
     "history": ("history", "timeline", "diff", "rewind", "fork", "label", "unlabel"),
     "provenance": ("provenance", "export"),
     "archive": ("archive",),
-    "copy": ("copy", "bundle", "stats"),
+    "copy": ("copy", "stats"),
     "tools": ("tools", "settle", "cache"),
     "approvals": ("approvals", "approval", "approve", "reject", "edit", "answer", "sweep"),
     "audit": ("audit",),

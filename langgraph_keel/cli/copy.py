@@ -1,10 +1,9 @@
-"""The commands that bring threads to another store or into a file, and say where the bytes are."""
+"""The commands that bring threads to another store, and say where the bytes are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,14 +16,13 @@ from langgraph_keel.backends.registry import url_of
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
-    Thread,
     Url,
     check_store,
     moment_since,
     open_store,
     open_to_read,
 )
-from langgraph_keel.cli.output import bar, console, print_json, table_of, without_password
+from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.cli.threads import LabelIs, Match, Owner, Since, StatusIs, Until
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
@@ -40,6 +38,14 @@ Threads = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be copied; nothing is written.")]
 Verify = Annotated[bool, typer.Option("--verify", help="Only compare what is there, value by value; write nothing.")]
+WithShared = Annotated[
+    bool,
+    typer.Option(
+        "--with-shared",
+        help="Also copy what threads share: policies of retention, the secret of the ledger, cached results, and with "
+        "all threads the audit trail and all tenants. Only from a source that you trust.",
+    ),
+]
 SourceKeys = Annotated[
     str | None,
     typer.Option(
@@ -79,6 +85,7 @@ def copy(
     label: LabelIs = None,
     dry_run: DryRun = False,
     verify: Verify = False,
+    shared: WithShared = False,
     source_keys: SourceKeys = None,
     target_keys: TargetKeys = None,
     source_blobs: SourceBlobs = None,
@@ -88,9 +95,9 @@ def copy(
     """Copy threads from one store to another, of any backend, and compare all that was copied. Nothing is deleted.
 
     Runs may go on meanwhile. It may be cut off, and goes on when it is done again; done later, it brings what is new.
-    Exit status 1 if something is left.
+    Exit status 1 if something is left. The source need not be trusted, unless --with-shared is given.
 
-    Example: `keel copy sqlite:///agent.db postgresql://localhost/agents`
+    Example: `keel copy sqlite:///agent.db sqlite:///one.db --thread ada`
     """
     if source == target:
         raise InvalidInput("the source and the target are the same store: nothing was copied")
@@ -112,7 +119,7 @@ def copy(
         _open_target(target, mode, _options(target_keys, target_blobs)) as ours,
         bar(what, quiet=json, speed=True, keeps=mode == "copy") as tell,
     ):
-        report = theirs.copy_to(ours, threads or None, mode=mode, on_progress=tell, **wanted)
+        report = theirs.copy_to(ours, threads or None, mode=mode, shared=shared, on_progress=tell, **wanted)
     if json:
         print_json(report.to_dict())
     else:
@@ -157,6 +164,10 @@ def _show(report: Any) -> None:
         (report.gone, "the source has it no more"),
     ):
         _print_first([f"{plain(name) or 'what threads share'}: {what}" for name in names], "yellow")
+    if report.left:
+        names = plain(", ".join(report.left))
+        line = f"not copied, as threads share it: {names}. If you trust the source: --with-shared"
+        _print_first([line], "yellow")
 
 
 def _print_first(lines: Sequence[str], style: str) -> None:
@@ -165,57 +176,6 @@ def _print_first(lines: Sequence[str], style: str) -> None:
         out.print(Text(f"  {line}", style), soft_wrap=True)
     if len(lines) > _SHOWN:
         out.print(Text(f"  … and {len(lines) - _SHOWN:,} more: --json names all", "dim"))
-
-
-bundle = typer.Typer(
-    no_args_is_help=True, help="One thread as one file: save it, read it back into any store, look what a file has."
-)
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The file.")]
-
-
-@bundle.command("save")
-def save(thread: Thread, file: File, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Write a thread to a file, with all that is its. The file holds the whole conversation, in plain text.
-
-    Example: `keel bundle save ada ada.keel`
-    """
-    with open_to_read(url) as saver:
-        info = saver.export_bundle(thread, file)
-    if json:
-        print_json(info.to_dict())
-        return
-    console().print(Text(plain(str(info))), soft_wrap=True)
-    warning = "The file holds the whole conversation, in plain text: give it to those only who may read that."
-    console(stderr=True).print(Text(warning, "yellow"), soft_wrap=True)
-
-
-@bundle.command("load")
-def load(file: File, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Read a thread from a file into a store, and compare it with the file.
-
-    Example: `keel bundle load ada.keel --url sqlite:///replay.db`
-    """
-    with open_store(url) as saver:
-        info = saver.import_bundle(file)
-    if json:
-        print_json(info.to_dict())
-    else:
-        console().print(Text(f"{plain(str(info))}; read into {without_password(url)}"), soft_wrap=True)
-
-
-@bundle.command("show")
-def show(file: File, json: AsJson = False) -> None:
-    """Say what a file has, after checking that it is whole.
-
-    Example: `keel bundle show ada.keel`
-    """
-    from langgraph_keel.moving.bundle import load_bundle
-
-    _, info = load_bundle(file)
-    if json:
-        print_json(info.to_dict())
-    else:
-        console().print(Text(plain(str(info))), soft_wrap=True)
 
 
 def stats(

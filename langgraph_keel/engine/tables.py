@@ -34,9 +34,10 @@ class CellTable(Generic[T]):
             or `KeyError` for whatever else stands there. Pydantic's `TypeAdapter(...).validate_python` does.
         has_body: Says of a record whether the rest of its cell, the body, must be there.
         is_piece: Says of a key whether its cell has no record, but a piece of what the body of another one begins.
-        moves: Whether it goes along to another store with the thread that it is of, or with the whole store if it is of
-            none ("along"); with any thread, which could not do without it ("always"); or not at all, as it says who is
-            at work at this moment ("never").
+        moves: Whether a copy to another store takes it: with its thread, or if the caller asks for shared records
+            ("along"); if shared records are asked for, with any thread ("always"); or not at all ("never").
+        thread_of: Returns the thread that a shared record belongs to, given its key and the record; empty if the key is
+            not one of that thread's. A copy takes such a record with its thread.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class CellTable(Generic[T]):
     has_body: Callable[[T], bool] = lambda _: False
     is_piece: Callable[[str], bool] = lambda _: False
     moves: Literal["along", "always", "never"] = "along"
+    thread_of: Callable[[str, T], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

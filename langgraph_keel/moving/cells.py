@@ -11,7 +11,7 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import open_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.store import Store
-from langgraph_keel.moving.outline import Shelves, Source, content_of_cell, digest_of_cell
+from langgraph_keel.moving.outline import Shelves, content_of_cell, digest_of_cell
 from langgraph_keel.moving.pair import SOURCE, TARGET, on
 
 _PAGE = 20
@@ -46,16 +46,16 @@ class CellCopy:
         done: Is told what was done.
     """
 
-    def __init__(self, source: Source, target: Store[Any, Any], done: Moved) -> None:
+    def __init__(self, source: Store[Any, Any], target: Store[Any, Any], done: Moved) -> None:
         self._source, self._target, self._done = source, target, done
         self._size = 1
 
-    def join(self, shelf: Shelf, is_meant: Callable[[Cell], bool], is_ours: Callable[[Cell], bool]) -> Plan[None]:
+    def join(self, shelf: Shelf, is_meant: Callable[[str, Cell], bool], is_ours: Callable[[Cell], bool]) -> Plan[None]:
         """Have a shelf of the target hold what that of the source does.
 
         Args:
             shelf: The shelf.
-            is_meant: Whether a cell of the source is to be copied.
+            is_meant: Whether a cell of the source, by its key, is to be copied.
             is_ours: Whether a cell of the target is one that was copied, and may be replaced and removed.
         """
         wanted: dict[str, str | None] = {}
@@ -63,7 +63,7 @@ class CellCopy:
         pair = _Pair(self._source, self._target, shelf)
         while (found := (yield from pair.next())) is not None:
             key, theirs, ours = found
-            if theirs is None or not is_meant(theirs):
+            if theirs is None or not is_meant(key, theirs):
                 if theirs is None and ours is not None and is_ours(ours):
                     self._done.count += yield from on(TARGET, self._target.remove_cells(shelf, {key: ours.token}))
                 continue
@@ -113,7 +113,7 @@ class CellCopy:
                 self._done.kept.append(f"the audit trail, from event {key.lstrip('0')} on")
                 return
         for shelf in (CONTENTS, LINKS):
-            yield from self.join(shelf, lambda _: True, lambda _: False)
+            yield from self.join(shelf, lambda *_: True, lambda _: False)
         if HEAD in heads:
             held: Mapping[str, Cell] = yield from on(TARGET, self._target.read_cells(HEADS, [HEAD]))
             if HEAD not in held or digest_of_cell(held[HEAD]) != digest_of_cell(heads[HEAD]):
@@ -122,7 +122,7 @@ class CellCopy:
                 self._done.count += 1
 
     def find_difference(
-        self, shelf: Shelf, is_meant: Callable[[Cell], bool], *, is_whole: bool = False
+        self, shelf: Shelf, is_meant: Callable[[str, Cell], bool], *, is_whole: bool = False
     ) -> Plan[str | None]:
         """Return the first cell that the target has not as the source has it, body and all; `None` if there is none.
 
@@ -139,7 +139,7 @@ class CellCopy:
             key, theirs, ours = found
             if theirs is None and is_whole:
                 return f"{shelf.kind} {key}, which only the target has"
-            if theirs is None or not is_meant(theirs):
+            if theirs is None or not is_meant(key, theirs):
                 continue
             if ours is None:
                 return f"{shelf.kind} {key}, which the target has not"
@@ -169,7 +169,7 @@ def _content(cells: Mapping[str, Cell], key: str) -> tuple[bytes, bytes] | None:
 class _Pair:
     """Walks along a shelf of both stores at once: each key that one of them has, and its cells."""
 
-    def __init__(self, source: Source, target: Source, shelf: Shelf) -> None:
+    def __init__(self, source: Store[Any, Any], target: Store[Any, Any], shelf: Shelf) -> None:
         self._theirs, self._ours = Shelves(source, shelf), Shelves(target, shelf)
         self._next: tuple[tuple[str, Cell] | None, tuple[str, Cell] | None] | None = None
 

@@ -13,16 +13,18 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from langgraph_keel.display.text import count_of, format_size
 from langgraph_keel.engine.cells import OBJECTS, Cell, Shelf
+from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.tables import Cells
+from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.engine.tenants import read_tenants
-from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing, NotFound, ThreadExists
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, KeyMissing, NotFound, ThreadExists
 from langgraph_keel.history.threads import ThreadFilter, read_names_of
-from langgraph_keel.moving.bundle import Bundle
+from langgraph_keel.keys.datakeys import KIND, STORE
 from langgraph_keel.moving.cells import CHAIN, CellCopy, Moved
+from langgraph_keel.moving.damage import UNREADABLE, say_unreadable
 from langgraph_keel.moving.marks import COPIES, KEY, PROBE, Mark
 from langgraph_keel.moving.outline import Outline, read_cells_digest, read_outline
 from langgraph_keel.moving.pair import SOURCE, TARGET, on
@@ -33,7 +35,8 @@ Tell: TypeAlias = Callable[[int, int | None, int], object]
 Mode: TypeAlias = Literal["copy", "look", "verify"]
 _ROUNDS = 3
 """How often a thread is copied that changes meanwhile, before it is said to."""
-_DAMAGE = CorruptStore, KeyMissing
+_RESERVED = {OBJECTS.kind, STORE.kind, KIND}
+"""Kinds of cells that a store keeps for itself: which objects are its own, and its keys."""
 
 
 @publish
@@ -53,6 +56,8 @@ class CopyReport:
             the empty name.
         kept: Records of no thread that the target has otherwise, and keeps: their kinds and keys.
         gone: Copies whose threads the source has not any more; those that went during this copy are deleted.
+        left: Kinds of records of the source that were left out, as no copied thread has them alone, and `"tenants"` if
+            it has some: `shared=True` brings them.
         mode: `"copy"`, `"look"` (nothing was written) or `"verify"` (nothing was written, and all was compared).
     """
 
@@ -65,6 +70,7 @@ class CopyReport:
     differs: Mapping[str, str] = field(default_factory=dict)
     kept: Sequence[str] = ()
     gone: Sequence[str] = ()
+    left: Sequence[str] = ()
     mode: Mode = "copy"
 
     @property
@@ -89,6 +95,7 @@ class CopyReport:
             {**self.differs, **named(other.differs)},
             [*self.kept, *(f"{tenant}/{name}" for name in other.kept)],
             [*self.gone, *(f"{tenant}/{name}" for name in other.gone)],
+            self.left,
             self.mode,
         )
 
@@ -104,6 +111,7 @@ class CopyReport:
             "differs": dict(self.differs),
             "kept": list(self.kept),
             "gone": list(self.gone),
+            "left": list(self.left),
             "mode": self.mode,
             "is_done": self.is_done,
         }
@@ -146,34 +154,20 @@ def copy_store(
     mode: Mode,
     tell: Tell,
     origin: str,
+    *,
+    shared: bool,
 ) -> Plan[CopyReport]:
-    """Copy threads, those of all tenants, too, if all are asked for of a session that is no tenant's.
-
-    See `MovingMethods.copy_to`.
-    """
-    report = yield from StoreCopy(source, target, mode, tell, origin).run(thread_ids, wanted)
+    """Copy threads; with what they share, all threads also of all tenants. See `MovingMethods.copy_to`."""
+    report = yield from StoreCopy(source, target, mode, tell, origin, shared=shared).run(thread_ids, wanted)
     is_whole = thread_ids is None and wanted.is_empty and not source.tenant and not target.tenant
-    for tenant in (yield from on(SOURCE, read_tenants(source.store))) if is_whole else ():
+    tenants = (yield from on(SOURCE, read_tenants(source.store))) if is_whole else ()
+    if tenants and not shared:
+        return replace(report, left=[*report.left, "tenants"])
+    for tenant in tenants:
         theirs, ours = (replace(each, store=each.store.of_tenant(tenant), tenant=tenant) for each in (source, target))
-        report = report.plus((yield from StoreCopy(theirs, ours, mode, tell, origin).run(None, wanted)), tenant)
+        copy = StoreCopy(theirs, ours, mode, tell, origin, shared=shared)
+        report = report.plus((yield from copy.run(None, wanted)), tenant)
     return report
-
-
-def copy_bundle(bundle: Bundle, target: Session) -> Plan[None]:
-    """Copy the thread in a bundle to a store. See `MovingMethods.import_bundle`."""
-    source = replace(target, store=bundle)  # type: ignore[arg-type]  # of a source, no more is asked than this has
-    copy = StoreCopy(source, target, "copy", lambda *_: None, only_adds=True)
-    report = yield from copy.run([bundle.thread_id], ThreadFilter())
-    for why in report.exists.values():
-        raise ThreadExists(why)
-    for why in report.failed.values():
-        raise CorruptStore(why)
-
-
-def kinds_that_move(session: Session, *how: str) -> Collection[str]:
-    """Return the kinds of cells that move so (`CellTable.moves`)."""
-    tables = [table for hook in session.hooks.all for table in (*hook.tables, *hook.shared_tables)]
-    return {table.kind for table in tables if table.moves in how}
 
 
 class StoreCopy:
@@ -185,18 +179,22 @@ class StoreCopy:
         mode: Whether to copy, only to look, or only to compare.
         tell: Is told how far it is.
         origin: Where the source is: two stores may have threads of one name.
-        only_adds: Whether a copy that is there stays if it is no earlier state of what comes: who reads a file may have
-            an old one, and a source that is pruned is what it is.
+        shared: Whether to copy what threads share, and kinds of records that no feature of these savers declares: the
+            source is trusted then.
     """
 
-    def __init__(
-        self, source: Session, target: Session, mode: Mode, tell: Tell, origin: str = "", *, only_adds: bool = False
-    ) -> None:
+    def __init__(self, source: Session, target: Session, mode: Mode, tell: Tell, origin: str, *, shared: bool) -> None:
         self._source, self._target, self._mode, self._tell = source, target, mode, tell
-        self._origin, self._only_adds = origin, only_adds
-        self._without = {OBJECTS.kind, *kinds_that_move(source, "never"), *kinds_that_move(target, "never")}
-        self._needed = kinds_that_move(source, "always")
-        self._thread = ThreadCopy(source.store, target.store, self._without, self._count)
+        self._origin, self._shared = origin, shared
+        hooks = (*source.hooks.all, *target.hooks.all)
+        own = [table for hook in hooks for table in hook.tables]
+        common = [table for hook in hooks for table in hook.shared_tables]
+        self._known = {table.kind for table in own}
+        self._never = _RESERVED | {table.kind for table in (*own, *common) if table.moves == "never"}
+        self._needed = {table.kind for table in common if table.moves == "always"}
+        self._belonging = {table.kind: table for table in common if table.thread_of}
+        self._left: set[str] = set()
+        self._thread = ThreadCopy(source.store, target.store, self._takes, self._count)
         self._marks: dict[str | None, Cells[Mark]] = {}
         self._done: dict[str, Literal["copied", "same", "gone"]] = {}
         self._exists: dict[str, str] = {}
@@ -208,6 +206,15 @@ class StoreCopy:
         self._moved = Moved()
         self._nbytes = self._looked = 0
         self._total: int | None = None
+
+    def _takes(self, kind: str) -> bool:
+        """Return whether cells of a kind that stand beside a thread are copied with it."""
+        if kind in self._never:
+            return False
+        if not (self._shared or kind in self._known):
+            self._left.add(kind)
+            return False
+        return True
 
     def _count(self, nbytes: int) -> None:
         self._nbytes += nbytes
@@ -226,7 +233,7 @@ class StoreCopy:
             yield from self._check_apart()
         names = yield from self._read_names(thread_ids, wanted)
         passes = 2 if self._mode == "copy" else 1
-        is_ours = is_whole and self._mode == "copy" and (yield from self._begin_shared())
+        is_ours = is_whole and self._shared and self._mode == "copy" and (yield from self._begin_shared())
         for number in range(passes):
             if number:
                 names = list(dict.fromkeys([*names, *(yield from self._read_names(thread_ids, wanted, again=True))]))
@@ -255,6 +262,7 @@ class StoreCopy:
             differs=self._differs,
             kept=self._moved.kept,
             gone=sorted(self._gone),
+            left=sorted(self._left),
             mode=self._mode,
         )
 
@@ -271,7 +279,7 @@ class StoreCopy:
 
     def _look(self, side: Literal[0, 1], thread_id: str) -> Plan[Outline]:
         store = (self._source, self._target)[side].store
-        found: Outline = yield from on(side, read_outline(store, thread_id, self._without))
+        found: Outline = yield from on(side, read_outline(store, thread_id, self._takes))
         return found
 
     def _check_apart(self) -> Plan[None]:
@@ -302,14 +310,19 @@ class StoreCopy:
             self._changing[thread_id] = None
         except ThreadExists as error:
             self._exists[thread_id] = str(error)
-        except _DAMAGE as error:
-            if isinstance(error, KeyMissing) and not self._done:
+        except KeyMissing as error:
+            if not self._done:
                 raise  # opened without keys: so it is with all of them
             self._failed[thread_id] = str(error)
+        except UNREADABLE as error:
+            known = isinstance(error, KeelError)
+            self._failed[thread_id] = str(error) if known else f"thread {thread_id!r}: {say_unreadable(error)}"
 
     def _bring(self, thread_id: str, is_last: bool) -> Plan[bool]:
         """Bring a thread of the target up to date; return whether it is the same now (and, at last, was compared)."""
         want = yield from self._look(SOURCE, thread_id)
+        if not want.is_empty:
+            thread_id_of(thread_id)
         have = yield from self._look(TARGET, thread_id)
         if self._mode == "copy":
             if want.is_empty:
@@ -388,8 +401,6 @@ class StoreCopy:
             raise ThreadExists(f"thread {thread_id!r}: in the target, somebody has gone on with it since {mark.at}")
         if mark.source != self._origin and have.graph.nodes and not have.is_akin_to(want):
             raise ThreadExists(f"thread {thread_id!r}: the target holds a copy of another one, of {mark.source!r}")
-        if self._only_adds and mark.digest and not have.begins(want):
-            raise ThreadExists(f"thread {thread_id!r}: the target holds a copy of a later state, or of another branch")
 
     def _follow(self, thread_id: str, have: Outline) -> Plan[bool]:
         """Delete a thread from the target that was deleted from the source while it was copied.
@@ -423,7 +434,7 @@ class StoreCopy:
 
     def _begin_shared(self) -> Plan[bool]:
         """Return whether all that threads of the target share is a copy, which may be replaced."""
-        have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._without))
+        have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._is_copied))
         if have:
             mark = yield from self._read_mark(None)
             if mark is None or mark.digest not in ("", have.hex()):
@@ -432,15 +443,19 @@ class StoreCopy:
         return True
 
     def _end_shared(self) -> Plan[None]:
-        have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._without))
+        have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._is_copied))
         yield from self._mark(None, have.hex())
 
     def _copy_shared(self, is_whole: bool, is_ours: bool, is_last: bool) -> Plan[None]:
-        """Copy what threads share: of the threads that were copied, and, with all threads, of none."""
+        """Copy the shared records that belong to the threads, and if they are asked for, the others."""
         left = self._exists.keys() | self._failed.keys()
 
-        def is_meant(cell: Cell) -> bool:
-            return cell.origin in self._done or (is_whole and cell.origin not in left)
+        def is_meant_of(kind: str) -> Callable[[str, Cell], bool]:
+            if (table := self._belonging.get(kind)) is not None and not self._shared:
+                return lambda key, cell: cell.origin in self._done and self._belongs(table, key, cell)
+            if kind in self._needed:
+                return lambda key, cell: True
+            return lambda key, cell: cell.origin in self._done or (is_whole and cell.origin not in left)
 
         def may_replace(cell: Cell) -> bool:
             return is_ours or (cell.origin in self._done and cell.origin not in self._own)
@@ -452,14 +467,13 @@ class StoreCopy:
         kinds = yield from self._shared_kinds()
         if self._mode == "copy":
             for kind in kinds:
-                shelf, is_needed = Shelf(None, kind), kind in self._needed
-                yield from cells.join(shelf, (lambda _: True) if is_needed else is_meant, may_replace)
-            if is_whole:
+                yield from cells.join(Shelf(None, kind), is_meant_of(kind), may_replace)
+            if is_whole and self._shared:
                 yield from cells.join_chain()
             self._count(self._moved.nbytes)
         if is_last and not self._moved.kept:
-            for kind in (*kinds, *(CHAIN if is_whole else ())):
-                differs = yield from cells.find_difference(Shelf(None, kind), is_meant)
+            for kind in (*kinds, *(CHAIN if is_whole and self._shared else ())):
+                differs = yield from cells.find_difference(Shelf(None, kind), is_meant_of(kind))
                 if differs is not None and self._mode == "verify":
                     self._differs[""] = f"what threads share: {differs}"
                 elif differs is not None:
@@ -468,4 +482,23 @@ class StoreCopy:
     def _shared_kinds(self) -> Plan[Sequence[str]]:
         theirs: Sequence[str] = yield from on(SOURCE, self._source.store.list_kinds(None))
         ours: Sequence[str] = yield from on(TARGET, self._target.store.list_kinds(None))
-        return sorted({*theirs, *ours} - self._without - CHAIN)
+        if not self._shared:
+            self._left.update(kind for kind in theirs if self._is_copied(kind) and kind not in self._belonging)
+            return sorted({*theirs, *ours} & self._belonging.keys())
+        return sorted({kind for kind in (*theirs, *ours) if self._is_copied(kind)} - CHAIN)
+
+    def _is_copied(self, kind: str) -> bool:
+        return kind not in self._never
+
+    def _belongs(self, table: CellTable[Any], key: str, cell: Cell) -> bool:
+        """Return whether a shared record is its thread's own; if not, the thread has failed."""
+        try:
+            record = Cells(self._source, table, None).keep(key, cell).record
+            if table.thread_of and table.thread_of(key, record) == cell.origin:
+                return True
+            why = f"{table.name.format(key=key)} is not one of this thread"
+        except CorruptStore as error:
+            why = str(error)
+        self._done.pop(cell.origin, None)
+        self._failed[cell.origin] = f"thread {cell.origin!r}: {why}"
+        return False

@@ -1,11 +1,8 @@
-"""What a saver can do with another store: copy threads to it, compare, and hand a thread on as a file."""
+"""What a saver can do with another store: copy threads to it, and compare both."""
 
 from __future__ import annotations
 
-from asyncio import to_thread
 from collections.abc import Callable, Collection
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langgraph_keel.engine.config import thread_id_of
@@ -14,7 +11,6 @@ from langgraph_keel.engine.session import EngineSaver, arun, engine_of, run
 from langgraph_keel.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from langgraph_keel.moving.bundle import Bundle, BundleInfo
     from langgraph_keel.moving.copy import CopyReport, Mode
     from langgraph_keel.moving.stats import StoreStats
 
@@ -33,15 +29,19 @@ class MovingMethods(EngineSaver):
         thread_ids: Collection[str] | None = None,
         *,
         mode: Mode = "copy",
+        shared: bool = False,
         on_progress: CopyProgress | None = None,
         **wanted: Any,
     ) -> CopyReport:
         """Copy threads to another store, of any backend, with all that is theirs; values need not be revived for it.
 
+        The source need not be trusted: only records that belong to one of the threads are copied, each of a kind that a
+        feature declares, and a thread with records that no store writes is refused by name. Records that threads share
+        change what happens to all threads of the target, so they are copied only with `shared=True`.
+
         It may be cut off anywhere, and goes on when it is done again. Others may write to the source meanwhile: a
         second pass brings what they have changed, and compares every value of both stores. Done again later, it brings
-        what is new. A thread that the target holds already is left alone, unless it is a copy that nobody has used. If
-        all threads of a saver are copied that is no tenant's, those of all tenants are, too.
+        what is new. A thread that the target holds already is left alone, unless it is a copy that nobody has used.
 
         In memory are the names of all threads; of one thread the headers of its checkpoints, and the values of some.
         Some twenty round trips a thread, and one for each checkpoint and each write. Nothing is locked.
@@ -50,6 +50,9 @@ class MovingMethods(EngineSaver):
             other: A saver on the other store.
             thread_ids: Only these threads.
             mode: `"look"` only says what would be copied; `"verify"` compares what is there. Both write nothing.
+            shared: Whether to copy what threads share, too: stored policies of retention, the secret of the ledger,
+                cached results of nodes and of tools, and with all threads the audit trail and all tenants. Only from a
+                source that you trust. `report.left` names what was left out.
             on_progress: Called with how many threads were looked at, of how many, and how many bytes went over.
             **wanted: Only threads that fit, as `saver.threads` takes it: `owner="ada"`, `status="waiting"`, ...
 
@@ -64,7 +67,7 @@ class MovingMethods(EngineSaver):
         """
         from langgraph_keel.moving.pair import PairDriver
 
-        plan = self._copy_to(other, thread_ids, mode, on_progress, wanted)
+        plan = self._copy_to(other, thread_ids, mode, shared, on_progress, wanted)
         return run(plan, PairDriver((self.engine.driver, other.engine.driver)))
 
     async def acopy_to(
@@ -73,13 +76,14 @@ class MovingMethods(EngineSaver):
         thread_ids: Collection[str] | None = None,
         *,
         mode: Mode = "copy",
+        shared: bool = False,
         on_progress: CopyProgress | None = None,
         **wanted: Any,
     ) -> CopyReport:
         """As `copy_to`, asynchronously."""
         from langgraph_keel.moving.pair import AsyncPairDriver
 
-        plan = self._copy_to(other, thread_ids, mode, on_progress, wanted)
+        plan = self._copy_to(other, thread_ids, mode, shared, on_progress, wanted)
         return await arun(plan, AsyncPairDriver((self.engine.async_driver, other.engine.async_driver)))
 
     def stats(self, *, on_progress: Progress | None = None, **wanted: Any) -> StoreStats:
@@ -107,80 +111,12 @@ class MovingMethods(EngineSaver):
 
         return read_stats(self.engine.session, filter_of(**wanted), on_progress or (lambda looked, total: None))
 
-    def export_bundle(self, thread_id: str, path: str | PathLike[str]) -> BundleInfo:
-        """Write a thread to a file of its own, with all that is its, to attach to a report or to read back elsewhere.
-
-        **The file holds the whole conversation in plain text**, also of an encrypted store. It has the checkpoints of
-        all branches, writes, labels, tool calls, requests for approval, archives; not the audit trail, and not the
-        secret of the ledger, so that another store does not know the tool calls again unless `ToolCache(secret=...)` is
-        the same. All of the thread is in memory meanwhile.
-
-        Args:
-            thread_id: The thread.
-            path: The file, which must not be there.
-
-        Raises:
-            NotFound: There is no such thread.
-            InvalidInput: There is a file of that name, or it cannot be written.
-            CorruptStore: The thread cannot be read.
-        """
-        from langgraph_keel.moving.bundle import write_bundle
-
-        return write_bundle(self.engine.run(self._read_bundle(thread_id)), Path(path))
-
-    async def aexport_bundle(self, thread_id: str, path: str | PathLike[str]) -> BundleInfo:
-        """As `export_bundle`, asynchronously."""
-        from langgraph_keel.moving.bundle import write_bundle
-
-        bundle = await self.engine.arun(self._read_bundle(thread_id))
-        return await to_thread(write_bundle, bundle, Path(path))
-
-    def _read_bundle(self, thread_id: str) -> Plan[Bundle]:
-        from langgraph_keel.moving.bundle import read_thread
-        from langgraph_keel.moving.copy import kinds_that_move
-
-        session = self.engine.session
-        return read_thread(session.store, thread_id_of(thread_id), kinds_that_move(session, "never", "always"))
-
-    def import_bundle(self, path: str | PathLike[str]) -> BundleInfo:
-        """Read a thread from the file that `export_bundle` has written, and compare all of it with the file.
-
-        It may be cut off anywhere, and goes on when it is done again.
-
-        Raises:
-            NotFound: There is no such file.
-            NotAKeelStore: It is no bundle.
-            NewerFormat: A newer version of Keel has written it.
-            CorruptStore: It was cut off, or changed.
-            ThreadExists: The store holds another thread of that name.
-        """
-        from langgraph_keel.moving.bundle import load_bundle
-        from langgraph_keel.moving.pair import PairDriver
-
-        bundle, info = load_bundle(Path(path))
-        run(self._import_bundle(bundle), PairDriver((self.engine.driver, self.engine.driver)))
-        return info
-
-    async def aimport_bundle(self, path: str | PathLike[str]) -> BundleInfo:
-        """As `import_bundle`, asynchronously."""
-        from langgraph_keel.moving.bundle import load_bundle
-        from langgraph_keel.moving.pair import AsyncPairDriver
-
-        bundle, info = await to_thread(load_bundle, Path(path))
-        driver = self.engine.async_driver
-        await arun(self._import_bundle(bundle), AsyncPairDriver((driver, driver)))
-        return info
-
-    def _import_bundle(self, bundle: Bundle) -> Plan[None]:
-        from langgraph_keel.moving.copy import copy_bundle
-
-        return copy_bundle(bundle, self.engine.session)
-
     def _copy_to(
         self,
         other: EngineSaver,
         thread_ids: Collection[str] | None,
         mode: Mode,
+        shared: bool,
         on_progress: CopyProgress | None,
         wanted: Any,
     ) -> Plan[CopyReport]:
@@ -196,6 +132,5 @@ class MovingMethods(EngineSaver):
         check_mode(mode)
         ids = None if thread_ids is None else [thread_id_of(each) for each in thread_ids]
         tell = on_progress or (lambda looked, total, nbytes: None)
-        return copy_store(
-            self.engine.session, other.engine.session, ids, filter_of(**wanted), mode, tell, self._place()
-        )
+        stores = self.engine.session, other.engine.session
+        return copy_store(*stores, ids, filter_of(**wanted), mode, tell, self._place(), shared=shared)

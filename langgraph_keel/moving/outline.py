@@ -6,16 +6,19 @@ the same in other forms (compressed or not, many items to a row or one), so what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell, Shelf, key_of_cell
+from langgraph_keel.engine.config import text_of
 from langgraph_keel.engine.encoding.bodies import open_frame
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Batch, Entry, Found, Graph, Node, Writes
+from langgraph_keel.engine.records import NEW, Batch, Graph, Node, Writes
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore
 
 CELLS, WRITES = 100, 64
 """What is listed at once."""
@@ -23,34 +26,6 @@ CELLS, WRITES = 100, 64
 
 def _digest(*parts: Any) -> bytes:
     return blake2b(repr(parts).encode(errors="surrogatepass"), digest_size=16).digest()
-
-
-class Source(Protocol):
-    """What is read of a store to copy threads of it; the verbs are those of `Store`."""
-
-    def read_graph(self, thread_id: str) -> Plan[Graph]:
-        """See `Store.read_graph`."""
-        ...
-
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
-        """See `Store.read_values`."""
-        ...
-
-    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
-        """See `Store.list_writes`."""
-        ...
-
-    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`."""
-        ...
-
-    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
-        ...
-
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
-        ...
 
 
 @dataclass(slots=True)
@@ -93,7 +68,7 @@ class Outline:
         )
 
 
-def read_outline(store: Source, thread_id: str, without: Collection[str]) -> Plan[Outline]:
+def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], bool]) -> Plan[Outline]:
     """Read what a thread holds.
 
     Three trips, and one for each 64 writes and 100 cells. In memory are the headers of its checkpoints.
@@ -101,13 +76,15 @@ def read_outline(store: Source, thread_id: str, without: Collection[str]) -> Pla
     Args:
         store: Where.
         thread_id: The thread.
-        without: Kinds of cells that are left out.
+        takes: Whether a kind of cells is copied.
 
     Raises:
         CorruptStore: Something of it is damaged.
         KeyMissing: It is sealed, and the saver has no keyring.
     """
     graph: Graph = yield from store.read_graph(thread_id)
+    for node in graph.nodes:
+        _check_node(node)
     there = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
     # Of each entry as a store stores it today, which an older one did not: not before the entry put before it.
     times = accumulate((node.updated_at for node in graph.nodes), max)
@@ -120,25 +97,61 @@ def read_outline(store: Source, thread_id: str, without: Collection[str]) -> Pla
     while True:
         page: Sequence[Writes] = yield from store.list_writes(thread_id, after, WRITES)
         for each in page:
+            _check_texts(*place_of(each), each.address.checkpoint_id, each.batch.task_id, each.batch.task_path)
             writes.setdefault(place_of(each), []).append(_digest_of_batch(each.batch))
         if len(page) < WRITES:
             break
         after = page[-1]
-    return Outline(graph, nodes, writes, (yield from read_cells_digest(store, thread_id, without)))
+    return Outline(graph, nodes, writes, (yield from read_cells_digest(store, thread_id, takes)))
 
 
-def read_cells_digest(store: Source, thread_id: str | None, without: Collection[str]) -> Plan[bytes]:
+def read_cells_digest(store: Store[Any, Any], thread_id: str | None, takes: Callable[[str], bool]) -> Plan[bytes]:
     """Read the digest of the cells of a thread, or of those that threads share; nothing if there are none.
 
     A trip, and one for each 100 cells.
     """
     found, count = blake2b(digest_size=16), 0
-    for kind in sorted((yield from store.list_kinds(thread_id))):
-        walk = Shelves(store, Shelf(thread_id, kind)) if kind not in without else None
-        while walk and (cell := (yield from walk.next())) is not None:
+    for kind in sorted(filter(takes, (yield from store.list_kinds(thread_id)))):
+        walk = Shelves(store, Shelf(thread_id, kind))
+        while (cell := (yield from walk.next())) is not None:
             found.update(_digest(kind, cell[0], digest_of_cell(cell[1])))
             count += 1
     return found.digest() if count else b""
+
+
+def _check_node(node: Node) -> None:
+    """See that an entry has the parts that one has: a store takes them as they are.
+
+    Raises:
+        CorruptStore: It has others.
+    """
+    address = node.address
+    _check_texts(address.checkpoint_ns, address.checkpoint_id, node.parent or "", node.run_id or "", node.updated_at)
+    _check_texts(*node.refs)
+    where = f"thread {address.thread_id!r}, checkpoint {address.checkpoint_id!r:.80}"
+    if not address.checkpoint_id:
+        raise CorruptStore(f"{where}: it has no id")
+    for name, ref in node.refs.items():
+        if not all(type(lo) is type(hi) is int and 0 <= lo < hi <= NEW for lo, hi in ref.runs):
+            raise CorruptStore(f"{where}: the items of channel {name!r} are no numbers of items")
+
+
+def _check_cell(key: str, cell: Cell) -> None:
+    """See that a cell has the parts that one has.
+
+    Raises:
+        CorruptStore: It has others.
+    """
+    _check_texts(key_of_cell(key), cell.origin, cell.token)
+    if type(cell.expires_at) not in (int, type(None)):
+        raise CorruptStore(f"the record {key} expires at {cell.expires_at!r:.40}")
+
+
+def _check_texts(*texts: Any) -> None:
+    for text in texts:
+        if type(text) is not str:
+            raise CorruptStore(f"a name or an id is no text: {text!r:.40}")
+        text_of(text, "a name or an id")
 
 
 def _name_node(node: Node) -> tuple[str, str | None, bytes]:
@@ -183,7 +196,7 @@ class Shelves:
         shelf: The shelf.
     """
 
-    def __init__(self, store: Source, shelf: Shelf) -> None:
+    def __init__(self, store: Store[Any, Any], shelf: Shelf) -> None:
         self._store, self._shelf = store, shelf
         self._page: Iterator[tuple[str, Cell]] = iter(())
         self._after: str | None = None
@@ -197,5 +210,6 @@ class Shelves:
             self._page, self._is_last = iter(page), len(page) < CELLS
             found = next(self._page, None)
         if found is not None:
+            _check_cell(*found)
             self._after = found[0]
         return found

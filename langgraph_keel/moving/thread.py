@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.cells import Shelf
-from langgraph_keel.engine.encoding.bodies import array_header, check_present, contents_of, open_frame, raw_frame
+from langgraph_keel.engine.encoding.bodies import (
+    array_header,
+    check_present,
+    content_of,
+    contents_of,
+    open_frame,
+    raw_frame,
+)
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import NEW, Entry, Found, NewEntry, Node, Ref, Row, Run, Stamp, Stored, Writes
 from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import StoreBusy
+from langgraph_keel.errors import CorruptStore, StoreBusy
 from langgraph_keel.moving.cells import CellCopy, Moved
 from langgraph_keel.moving.items import Compared, Numbers, pairs_of
-from langgraph_keel.moving.outline import WRITES, Outline, Source, place_of
+from langgraph_keel.moving.outline import WRITES, Outline, place_of
 from langgraph_keel.moving.pair import SOURCE, TARGET, Side, on
 from langgraph_keel.retention.owners import COPY_TIMES
 
@@ -44,14 +52,14 @@ class ThreadCopy:
     Attributes:
         source: Where they are.
         target: Where they are to be.
-        without: Kinds of cells that are left out.
+        takes: Whether a kind of cells is copied.
         told: Is told how many bytes of records went over.
         size: How many entries are read at once.
     """
 
-    source: Source
+    source: Store[Any, Any]
     target: Store[Any, Any]
-    without: Collection[str]
+    takes: Callable[[str], bool]
     told: Callable[[int], None]
     size: int = 4
 
@@ -71,13 +79,13 @@ class ThreadCopy:
         moved = Moved()
         cells = CellCopy(self.source, self.target, moved)
         for kind in (yield from self._kinds(thread_id)):
-            yield from cells.join(Shelf(thread_id, kind), lambda _: True, lambda _: True)
+            yield from cells.join(Shelf(thread_id, kind), lambda *_: True, lambda _: True)
         self.told(moved.nbytes)
 
     def _kinds(self, thread_id: str) -> Plan[Sequence[str]]:
         theirs: Sequence[str] = yield from on(SOURCE, self.source.list_kinds(thread_id))
         ours: Sequence[str] = yield from on(TARGET, self.target.list_kinds(thread_id))
-        return sorted({*theirs, *ours} - {*self.without})
+        return sorted(kind for kind in {*theirs, *ours} if self.takes(kind))
 
     # -- entries -----------------------------------------------------------------------------------------------
 
@@ -105,6 +113,9 @@ class ThreadCopy:
             raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was copied")
         rows = _rows_in(found)
         check_present(row.body for each in rows.values() for row in each)
+        for row in chain.from_iterable(rows.values()):
+            if len(content_of(row)) < row.count:
+                raise CorruptStore(f"a row that should hold {row.count:,} items holds less")
         self.size = _next_size(len(page), rows)
         return rows
 
@@ -193,7 +204,7 @@ class ThreadCopy:
         for kind in (yield from self._kinds(thread_id)):
             if kind == COPY_TIMES.kind:
                 continue  # when it came into the one store, and into the other
-            differs = yield from cells.find_difference(Shelf(thread_id, kind), lambda _: True, is_whole=True)
+            differs = yield from cells.find_difference(Shelf(thread_id, kind), lambda *_: True, is_whole=True)
             if differs is not None:
                 return f"a record beside its checkpoints: {differs}"
         return None
@@ -233,8 +244,7 @@ class ThreadCopy:
             if runs := shown.get(pair[SOURCE].stamp):
                 node = pair[side]
                 asked.append(_entry(node, {name: Ref(node.refs[name].kind, tuple(runs[name])) for name in runs}))
-        stores: tuple[Source, Source] = (self.source, self.target)
-        found: Sequence[Found] = yield from on(side, stores[side].read_values(asked))
+        found: Sequence[Found] = yield from on(side, (self.source, self.target)[side].read_values(asked))
         if len(found) < len(asked):
             raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was compared")
         return found

@@ -30,8 +30,8 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     assert "Example:" in shown
     assert all(getattr(option, "help", None) for option in COMMANDS[name].params)
     assert "--json" in shown
-    # `keys new` and `bundle show` know of no store, and `copy` is given two.
-    assert "--url" in shown or name in ("keys new", "bundle show", "copy")
+    # `keys new` knows of no store, and `copy` is given two.
+    assert "--url" in shown or name in ("keys new", "copy")
 
 
 def test_the_commands_are_those_promised() -> None:
@@ -41,7 +41,7 @@ def test_the_commands_are_those_promised() -> None:
     others = {"demo", "settle", "cache clear", "schema", "tenants", "info", "check", "repair"}
     keeping = {"prune", "erase", "delete", "reclaim", "retention show", "retention set", "retention clear"}
     keys = {"keys new", "keys show", "keys rotate", "keys renew", "keys migrate"}
-    moving = {"copy", "import", "bundle save", "bundle load", "bundle show", "stats"}
+    moving = {"copy", "import", "stats"}
     upgrading = {"doctor", "upgrade"}
     assert set(COMMANDS) == {*looking, *travelling, *deciding, *others, *keeping, *keys, *moving, *upgrading}
 

@@ -1,4 +1,4 @@
-"""`keel copy`, `keel bundle` and `keel stats`: what they print, how they end, and what they keep to themselves."""
+"""`keel copy` and `keel stats`: what they print, how they end, and what they keep to themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blob_threads import messages_of, objects_in, put_images
 from golden import loaded
 from typer.testing import CliRunner
 
-from langgraph_keel import SqliteSaver, open_saver
+from langgraph_keel import Retention, SqliteSaver, open_saver
 from langgraph_keel.cli import app
 from langgraph_keel.keys.keyring import new_key
 from langgraph_keel.testing.rig import at, checkpoint_of
@@ -98,17 +98,20 @@ def test_each_store_with_objects_of_its_own(
     assert keel("copy", *urls, "--source-blobs", "nowhere").exit_code == 2
 
 
-def test_a_bundle(urls: tuple[str, str], tmp_path: Path) -> None:
-    path, new = str(tmp_path / "ada.keel"), f"sqlite:///{tmp_path / 'new.db'}"
-    saved = keel("bundle", "save", "ada", path, "--url", urls[0])
-    assert "ada: 1 checkpoint" in saved.stdout
-    assert "in plain text" in saved.stderr
-    assert keel("bundle", "save", "ada", path, "--url", urls[0]).exit_code == 2
-    assert keel("bundle", "show", path).stdout == saved.stdout
-    assert "read into" in keel("bundle", "load", path, "--url", new).stdout
-    assert "ada" in keel("threads", "--url", new).stdout
-    Path(path).write_bytes(Path(path).read_bytes()[:-1])
-    assert "cut off, or changed" in keel("bundle", "load", path, "--url", new).stderr
+def test_a_thread_as_a_file_and_back(urls: tuple[str, str], tmp_path: Path) -> None:
+    one, new = f"sqlite:///{tmp_path / 'one.db'}", f"sqlite:///{tmp_path / 'new.db'}"
+    with open_saver(urls[0]) as saver:
+        saver.set_retention(Retention(last=9))
+    saved = keel("copy", urls[0], one, "--thread", "ada")
+    assert "1 thread copied" in saved.stdout
+    assert "not copied, as threads share it: retention" in saved.stdout
+    assert keel("copy", one, new, "--thread", "ada").exit_code == 0
+    with open_saver(new) as saver:
+        assert [info.thread_id for info in saver.threads()] == ["ada"]
+        assert saver.retention() == ()
+    assert keel("copy", urls[0], new, "--with-shared").exit_code == 0
+    with open_saver(new) as saver:
+        assert saver.retention() == (Retention(last=9),)
 
 
 def test_a_picture_of_the_bytes(tmp_path: Path) -> None:
