@@ -14,10 +14,14 @@ _ROUNDS = 20
 """How often the top of the list is read again, at most: somebody may put without end."""
 
 
-def read_names(store: Store[Any, Any]) -> Plan[list[str]]:
+def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str]]:
     """Name all threads and strays, those also that have come to the top of the list while it was read.
 
     A trip for each 200 of them, and one at least. The names are in memory, all of them.
+
+    Args:
+        store: Where.
+        passes: Whether to pass over what cannot be listed.
 
     Raises:
         CorruptStore: One of the threads cannot be read.
@@ -26,7 +30,7 @@ def read_names(store: Store[Any, Any]) -> Plan[list[str]]:
     newest: tuple[str, str] | None = None
     for _ in range(_ROUNDS):
         count, upto = len(names), newest
-        newest = yield from _read_list(store, upto, names)
+        newest = yield from _read_list(store, upto, names, passes)
         if len(names) == count:
             break
     after: str | None = None
@@ -39,13 +43,13 @@ def read_names(store: Store[Any, Any]) -> Plan[list[str]]:
 
 
 def _read_list(
-    store: Store[Any, Any], upto: tuple[str, str] | None, names: dict[str, None]
+    store: Store[Any, Any], upto: tuple[str, str] | None, names: dict[str, None], passes: bool
 ) -> Plan[tuple[str, str] | None]:
     """Read the list of threads as far as a place; return the place of its first one."""
     first: tuple[str, str] | None = None
     place: tuple[str, str] | None = None
     while True:
-        page: Sequence[Listed] = yield from store.read_threads(place, _PAGE)
+        page: Sequence[Listed] = yield from (store.show_threads if passes else store.read_threads)(place, _PAGE)
         for info, _ in page:
             place = info.updated_at, info.thread_id
             first = first or place

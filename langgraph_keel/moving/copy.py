@@ -49,7 +49,7 @@ class CopyReport:
         same: Threads that it had as they are.
         nbytes: Bytes of records that went over: checkpoints, rows of values, writes, and what stands beside them.
         exists: Threads that the target holds otherwise, and nobody has copied there, or somebody has used since; why.
-        failed: Threads that cannot be read, and why.
+        failed: Threads that cannot be read, and why; those that have no name, by the empty one.
         changing: Threads that changed each time that they were copied: copy again when the source is at rest. The empty
             name is for what threads share.
         differs: Threads in which the target has something else, and what; only with `verify`. Of what threads share, by
@@ -212,7 +212,7 @@ class StoreCopy:
         if kind in self._never:
             return False
         if not (self._shared or kind in self._known):
-            self._left.add(kind)
+            self._left.add(str(kind))
             return False
         return True
 
@@ -268,7 +268,11 @@ class StoreCopy:
 
     def _read_names(self, asked: Collection[str] | None, wanted: ThreadFilter, again: bool = False) -> Plan[list[str]]:
         if asked is None or not wanted.is_empty:
-            found = yield from on(SOURCE, read_names_of(self._source, wanted))
+            try:
+                found = yield from on(SOURCE, read_names_of(self._source, wanted))
+            except CorruptStore as error:
+                self._failed[""] = f"a thread that cannot be listed was not copied: {error}"
+                found = yield from on(SOURCE, read_names(self._source.store, passes=True))
             return [name for name in found if asked is None or name in asked]
         listed: list[str] = []
         for name in () if again else dict.fromkeys(asked):
@@ -483,7 +487,9 @@ class StoreCopy:
         theirs: Sequence[str] = yield from on(SOURCE, self._source.store.list_kinds(None))
         ours: Sequence[str] = yield from on(TARGET, self._target.store.list_kinds(None))
         if not self._shared:
-            self._left.update(kind for kind in theirs if self._is_copied(kind) and kind not in self._belonging)
+            self._left.update(
+                kind for kind in map(str, theirs) if self._is_copied(kind) and kind not in self._belonging
+            )
             return sorted({*theirs, *ours} & self._belonging.keys())
         return sorted({kind for kind in (*theirs, *ours) if self._is_copied(kind)} - CHAIN)
 

@@ -12,9 +12,10 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
+from langgraph_keel.display.text import format_size
 from langgraph_keel.engine.cells import Cell, Shelf, key_of_cell
 from langgraph_keel.engine.config import text_of
-from langgraph_keel.engine.encoding.bodies import open_frame
+from langgraph_keel.engine.encoding.bodies import content_size, open_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import NEW, Batch, Graph, Node, Writes
 from langgraph_keel.engine.store import Store
@@ -22,6 +23,8 @@ from langgraph_keel.errors import CorruptStore
 
 CELLS, WRITES = 100, 64
 """What is listed at once."""
+_MOST_HEADER = 1 << 24
+"""Bytes of the metadata and versions of a checkpoint: a few kilobytes can claim to be a gigabyte of them."""
 
 
 def _digest(*parts: Any) -> bytes:
@@ -131,6 +134,8 @@ def _check_node(node: Node) -> None:
     where = f"thread {address.thread_id!r}, checkpoint {address.checkpoint_id!r:.80}"
     if not address.checkpoint_id:
         raise CorruptStore(f"{where}: it has no id")
+    if (size := content_size(node.header)) > _MOST_HEADER:
+        raise CorruptStore(f"{where}: its metadata claim to take {format_size(size)}")
     for name, ref in node.refs.items():
         if not all(type(lo) is type(hi) is int and 0 <= lo < hi <= NEW for lo, hi in ref.runs):
             raise CorruptStore(f"{where}: the items of channel {name!r} are no numbers of items")

@@ -16,6 +16,7 @@ from langgraph_keel.backends.migrations import Migration, find_due, newest, refu
 from langgraph_keel.backends.paths import SQLITE_ID
 from langgraph_keel.backends.sqlite.entries import FILL_INDEX, Execute
 from langgraph_keel.errors import (
+    CorruptStore,
     NotAKeelStore,
     NotFound,
     NotSetUp,
@@ -137,6 +138,7 @@ def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application == APPLICATION_ID:
+        _check_tables(connection, path)
         return tables, read_format(connection.execute)
     if not tables and application == 0:
         return set(), 1
@@ -147,6 +149,24 @@ def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
             f"{path!r})"
         )
     raise NotAKeelStore(f"{path} is a database of another program, not of Keel: choose another path")
+
+
+_TABLES = "('threads', 'namespaces', 'channels', 'entries', 'items', 'batches', 'shelves', 'cells', 'thread_index')"
+_COMPUTED = (
+    f"SELECT name FROM sqlite_master WHERE type = 'view' AND name COLLATE NOCASE IN {_TABLES} "
+    "UNION ALL SELECT m.name FROM sqlite_master m JOIN pragma_table_xinfo(m.name) c "
+    f"WHERE m.type = 'table' AND c.hidden AND m.name COLLATE NOCASE IN {_TABLES}"
+)
+
+
+def _check_tables(connection: sqlite3.Connection, path: str) -> None:
+    """See that what is read are tables, whose rows are in the file: a view can compute rows without end.
+
+    Raises:
+        CorruptStore: One is not.
+    """
+    if computed := connection.execute(_COMPUTED).fetchone():
+        raise CorruptStore(f"{path}: {computed[0]} is a view, or has columns that are computed, which Keel never makes")
 
 
 def read_format(execute: Execute) -> int:

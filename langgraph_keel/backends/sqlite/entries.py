@@ -285,6 +285,10 @@ def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -
     return frame(PLAIN.pack(table))
 
 
+_MOST_REFS, _SHRINKS = 1 << 16, 32
+"""Bytes that refs have at most, and for each stored byte: numbers that grow shrink to a tenth at best."""
+
+
 class RefTable:
     """Reads the refs of entries of one namespace; what several of them have is one object.
 
@@ -304,7 +308,8 @@ class RefTable:
         """
         known = self._known
         try:
-            return dict([known.get(each) or self._read(each) for each in map(tuple, PLAIN.unpack(open_frame(body)))])
+            packed = open_frame(body, _MOST_REFS + _SHRINKS * len(body))
+            return dict([known.get(each) or self._read(each) for each in map(tuple, PLAIN.unpack(packed))])
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error
 
