@@ -197,7 +197,7 @@ def path_in(url: str, prefix: str) -> str:
     if match and not os.path.lexists(path):
         names = (option.partition("=")[0] for option in match[2].split("&"))
         options = ", ".join(f"{name}=..." for name in names)
-        raise InvalidInput(f"{url!r}: such URLs take no options: write open_saver({match[1]!r}, {options})")
+        raise InvalidInput(f"{match[1]}?...: such URLs take no options: write open_saver({match[1]!r}, {options})")
     if not url.startswith(prefix):
         raise refuse_url(url)
     return path

@@ -8,13 +8,22 @@ which no password stands.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import quote, urlsplit
 
-from langgraph_keel.errors import AccessDenied, InvalidInput, NotFound, StoreBusy, StoreError, StoreUnavailable
+from langgraph_keel.errors import (
+    AccessDenied,
+    CorruptStore,
+    InvalidInput,
+    NotFound,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+)
 
 
 class Connection(Protocol):
@@ -38,22 +47,45 @@ class Connection(Protocol):
 
 
 class SqliteConnection:
-    """A file of SQLite."""
+    """A file of SQLite that may come from an attacker: a statement gives no more bytes than the file has.
+
+    Args:
+        connection: The connection.
+        place: How the file is named.
+        size: Its bytes.
+    """
 
     mark = "?"
 
-    def __init__(self, connection: sqlite3.Connection, place: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, place: str, size: int) -> None:
         self._connection = connection
         self._place = place
+        self._most = size + _SPARE
+        self._steps = 0
+        connection.text_factory = _read_text
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(self._most, 1_000_000_000))
+        connection.set_progress_handler(self._count_steps, _STEPS)
+
+    def _count_steps(self) -> bool:
+        self._steps += _STEPS
+        return self._steps > _STEPS_A_BYTE * self._most
 
     def read(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
         """See `Connection.read`."""
+        self._steps, nbytes, rows = 0, 0, list[Sequence[Any]]()
         with sqlite_errors(self._place):
-            return self._connection.execute(statement, values).fetchall()
+            for row in self._connection.execute(statement, values):
+                nbytes += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if nbytes > self._most:
+                    raise CorruptStore(f"{self._place}: a table claims to hold more than the file does")
+                rows.append(row)
+        return rows
 
     def columns(self, table: str) -> Sequence[str]:
-        """See `Connection.columns`."""
-        return [name for (name,) in self.read("SELECT name FROM pragma_table_info(?)", table)]
+        """See `Connection.columns`. Views and computed columns, whose values are not in the file, are not read."""
+        is_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        found = self.read("SELECT name, hidden FROM pragma_table_xinfo(?)", table) if self.read(is_table, table) else ()
+        return [] if any(hidden for _, hidden in found) else [name for name, _ in found]
 
     @contextmanager
     def moment(self) -> Iterator[None]:
@@ -64,6 +96,19 @@ class SqliteConnection:
             yield
         finally:
             self._connection.rollback()
+
+
+_SPARE = 1 << 20
+_STEPS, _STEPS_A_BYTE = 100_000, 4
+"""Steps of SQLite's machine after which they are counted, and how many a file may take for each of its bytes."""
+
+
+def _read_text(data: bytes) -> str | bytes:
+    """Return a text; what is none as bytes, which whoever reads it refuses."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 @contextmanager
@@ -79,7 +124,8 @@ def open_sqlite(path: str) -> Iterator[Connection]:
     with sqlite_errors(path):
         connection = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, isolation_level=None)
     with closing(connection):
-        yield SqliteConnection(connection, path)
+        size = sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
+        yield SqliteConnection(connection, path, size)
 
 
 @contextmanager
@@ -88,15 +134,16 @@ def sqlite_errors(place: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise CorruptStore(f"{place}: a table takes more work to read than a file of its size can hold") from error
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             # Nothing is written here; but in WAL mode SQLite makes a -shm also for who only reads.
             raise StoreError(
                 f"{place}: {error}. It is in WAL mode, perhaps, and nothing can be written beside it, where SQLite "
                 "needs a file also to read: copy it, with its -wal if there is one, to where that can be"
             ) from error
-        kind = (
-            StoreBusy if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreError
-        )
+        kind = StoreBusy if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else StoreError
         raise kind(f"{place}: {error}") from error
     except sqlite3.DatabaseError as error:
         raise InvalidInput(f"{place} is no sound database of SQLite: {error}") from error
@@ -123,7 +170,8 @@ class PostgresConnection:
     def columns(self, table: str) -> Sequence[str]:
         """See `Connection.columns`."""
         statement = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0"
-        return [name for (name,) in self.read(f"{statement} AND NOT attisdropped", table)]
+        is_table = "EXISTS (SELECT FROM pg_class WHERE oid = attrelid AND relkind IN ('r', 'p'))"  # not a view
+        return [name for (name,) in self.read(f"{statement} AND NOT attisdropped AND {is_table}", table)]
 
     @contextmanager
     def moment(self) -> Iterator[None]:
@@ -175,6 +223,32 @@ def postgres_errors(place: str) -> Iterator[None]:
         raise StoreError(f"{place}: {error}") from error
     except psycopg.Error as error:
         raise StoreError(f"{place}: {error}") from error
+
+
+_WITH_COLON = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+def find_place(given: str | os.PathLike[str]) -> tuple[Literal["postgresql", "sqlite"], str]:
+    """Return which database a URL or a path names: PostgreSQL by its URL, or SQLite by the path of its file.
+
+    Raises:
+        InvalidInput: It names neither. What may hold a password is not shown, and taken for no file's name.
+    """
+    if not isinstance(given, str):
+        return "sqlite", os.fspath(given)
+    scheme, is_url, rest = given.partition("://")
+    if is_url and scheme in ("postgresql", "postgres"):
+        return "postgresql", given
+    if is_url and scheme != "sqlite" and re.fullmatch("[a-z0-9+.-]+", scheme):
+        raise InvalidInput(f"{_NAMED}, not {scheme}://")
+    path = rest.removeprefix("/") if is_url else given
+    is_doubtful = "?" in path and "=" in path if is_url else "=" in given or "@" in given or _WITH_COLON.match(given)
+    if (is_url and not rest.startswith("/")) or (is_doubtful and not os.path.lexists(path)):
+        raise InvalidInput(f"what was given is no path of a file, and no URL: {_NAMED}")
+    return "sqlite", path
+
+
+_NAMED = "a store of LangGraph's savers is named by sqlite:///PATH, the PATH of a file, or postgresql://HOST/DATABASE"
 
 
 def place_of(url: str) -> str:

@@ -20,7 +20,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.engine.tenants import read_tenants
-from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, KeyMissing, NotFound, ThreadExists
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing, NotFound, ThreadExists
 from langgraph_keel.history.threads import ThreadFilter, read_names_of
 from langgraph_keel.keys.datakeys import KIND, STORE
 from langgraph_keel.moving.cells import CHAIN, CellCopy, Moved
@@ -319,8 +319,7 @@ class StoreCopy:
                 raise  # opened without keys: so it is with all of them
             self._failed[thread_id] = str(error)
         except UNREADABLE as error:
-            known = isinstance(error, KeelError)
-            self._failed[thread_id] = str(error) if known else f"thread {thread_id!r}: {say_unreadable(error)}"
+            self._failed[thread_id] = say_unreadable(thread_id, error)
 
     def _bring(self, thread_id: str, is_last: bool) -> Plan[bool]:
         """Bring a thread of the target up to date; return whether it is the same now (and, at last, was compared)."""

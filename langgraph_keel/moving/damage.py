@@ -1,10 +1,12 @@
-"""What malformed records of a source raise; each costs the thread that it is of, and no other."""
+"""Malformed records of a source: what they raise, and what is looked at. Each costs its own thread, and no other."""
 
 from __future__ import annotations
 
 import struct
+from typing import Any
 
-from langgraph_keel.errors import CorruptStore
+from langgraph_keel.engine.config import text_of
+from langgraph_keel.errors import CorruptStore, KeelError
 
 UNREADABLE = (
     CorruptStore,
@@ -18,6 +20,21 @@ UNREADABLE = (
 )
 
 
-def say_unreadable(error: BaseException) -> str:
-    """Return what to say of an error that is not one of Keel's."""
-    return f"it holds what no saver writes, and cannot be read: {type(error).__name__}: {error!s:.200}"
+def say_unreadable(thread_id: str, error: BaseException) -> str:
+    """Return why a thread was left out."""
+    if isinstance(error, KeelError):
+        return str(error)
+    why = f"{type(error).__name__}: {error!s:.200}"
+    return f"thread {thread_id!r}: it holds what no saver writes, and cannot be read: {why}"
+
+
+def check_texts(*texts: Any) -> None:
+    """See that names and ids are texts that every store can carry.
+
+    Raises:
+        CorruptStore: One is not.
+    """
+    for text in texts:
+        if type(text) is not str:
+            raise CorruptStore(f"a name or an id is no text: {text!r:.40}")
+        text_of(text, "a name or an id")

@@ -33,7 +33,14 @@ from langgraph_keel.engine.records import Batch, Node
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Hooks, Memo, Session, engine_of, run
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, StoreError, ThreadExists
-from langgraph_keel.moving.connection import open_postgres, open_sqlite, place_of, postgres_errors, sqlite_errors
+from langgraph_keel.moving.connection import (
+    find_place,
+    open_postgres,
+    open_sqlite,
+    place_of,
+    postgres_errors,
+    sqlite_errors,
+)
 from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.moving.sources import Call, Spot, call_directly
 
@@ -81,18 +88,9 @@ def open_target(target: SourceLike, call: Call | None = None) -> Iterator[Call]:
             raise InvalidInput("this is a saver of Keel's: copy the threads to it (`keel copy`)")
         yield call or call_directly(target)
         return
-    url = os.fspath(target)
-    scheme, is_url, rest = url.partition("://")
-    if is_url and scheme in ("postgresql", "postgres"):
-        with _open_postgres(url) as opened:
-            yield opened
-    elif is_url and scheme != "sqlite":
-        raise InvalidInput(
-            f"threads are written to LangGraph's savers at sqlite:///PATH or postgresql://HOST/DATABASE, not {scheme}://"
-        )
-    else:
-        with _open_sqlite(rest.removeprefix("/") if is_url else url) as opened:
-            yield opened
+    kind, place = find_place(target)
+    with (_open_postgres if kind == "postgresql" else _open_sqlite)(place) as opened:
+        yield opened
 
 
 @contextmanager

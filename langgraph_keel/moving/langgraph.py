@@ -37,6 +37,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.session import Hooks, Memo, Session, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists, ValueRefused
+from langgraph_keel.moving.damage import UNREADABLE, say_unreadable
 from langgraph_keel.moving.notes import LEFT, MovedThread, find_note, note
 from langgraph_keel.moving.sources import Index, Reader, Spot, StoredCheckpoint, StoredWrite
 from langgraph_keel.moving.values import Allows
@@ -276,12 +277,12 @@ def import_threads(
     for done, thread_id in enumerate(reader.list_threads() if threads is None else threads, 1):
         try:
             outcome: str = _import_thread(session, reader, thread_id, report, is_named=threads is not None)
-        except KeelError as error:
+        except (*UNREADABLE, KeelError) as error:
             if isinstance(error, StoreError) and error.code not in ("corrupt_store", "seal_broken"):
                 raise
             outcome = "failed"
             if len(report.failed) < 1_000:
-                report.failed[thread_id] = str(error)
+                report.failed[str(thread_id)] = say_unreadable(thread_id, error)
         report.threads[outcome] += 1
         on_progress(done, total)
         if is_cut_off():

@@ -14,12 +14,12 @@ from typing import Any
 
 from langgraph_keel.display.text import format_size
 from langgraph_keel.engine.cells import Cell, Shelf, key_of_cell
-from langgraph_keel.engine.config import text_of
 from langgraph_keel.engine.encoding.bodies import content_size, open_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import NEW, Batch, Graph, Node, Writes
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
+from langgraph_keel.moving.damage import check_texts
 
 CELLS, WRITES = 100, 64
 """What is listed at once."""
@@ -100,7 +100,7 @@ def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], 
     while True:
         page: Sequence[Writes] = yield from store.list_writes(thread_id, after, WRITES)
         for each in page:
-            _check_texts(*place_of(each), each.address.checkpoint_id, each.batch.task_id, each.batch.task_path)
+            check_texts(*place_of(each), each.address.checkpoint_id, each.batch.task_id, each.batch.task_path)
             writes.setdefault(place_of(each), []).append(_digest_of_batch(each.batch))
         if len(page) < WRITES:
             break
@@ -129,8 +129,8 @@ def _check_node(node: Node) -> None:
         CorruptStore: It has others.
     """
     address = node.address
-    _check_texts(address.checkpoint_ns, address.checkpoint_id, node.parent or "", node.run_id or "", node.updated_at)
-    _check_texts(*node.refs)
+    check_texts(address.checkpoint_ns, address.checkpoint_id, node.parent or "", node.run_id or "", node.updated_at)
+    check_texts(*node.refs)
     where = f"thread {address.thread_id!r}, checkpoint {address.checkpoint_id!r:.80}"
     if not address.checkpoint_id:
         raise CorruptStore(f"{where}: it has no id")
@@ -147,16 +147,9 @@ def _check_cell(key: str, cell: Cell) -> None:
     Raises:
         CorruptStore: It has others.
     """
-    _check_texts(key_of_cell(key), cell.origin, cell.token)
+    check_texts(key_of_cell(key), cell.origin, cell.token)
     if type(cell.expires_at) not in (int, type(None)):
         raise CorruptStore(f"the record {key} expires at {cell.expires_at!r:.40}")
-
-
-def _check_texts(*texts: Any) -> None:
-    for text in texts:
-        if type(text) is not str:
-            raise CorruptStore(f"a name or an id is no text: {text!r:.40}")
-        text_of(text, "a name or an id")
 
 
 def _name_node(node: Node) -> tuple[str, str | None, bytes]:

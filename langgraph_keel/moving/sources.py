@@ -23,8 +23,9 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, Check
 
 from langgraph_keel._langgraph import TASKS
 from langgraph_keel.engine.session import engine_of
-from langgraph_keel.errors import InvalidInput
-from langgraph_keel.moving.connection import Connection, open_postgres, open_sqlite, place_of
+from langgraph_keel.errors import CorruptStore, InvalidInput
+from langgraph_keel.moving.connection import Connection, find_place, open_postgres, open_sqlite, place_of
+from langgraph_keel.moving.damage import check_texts
 from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.moving.values import Allows, StoredValues
 
@@ -158,22 +159,15 @@ def source_of(given: SourceLike, call: Call | None = None) -> Source:
         return Source(f"a {type(given).__name__}", lambda _: nullcontext(SaverReader(call or call_directly(given))))
     if not isinstance(given, str | os.PathLike):
         raise InvalidInput(f"a source is a URL, a path or a saver of LangGraph's, not a {type(given).__name__}")
-    url = os.fspath(given)
-    scheme, is_url, rest = url.partition("://")
-    if is_url and scheme in ("postgresql", "postgres"):
-        return Source(place_of(url), lambda allows: _open_tables(open_postgres(url), place_of(url), allows))
-    if is_url and scheme != "sqlite":
-        raise InvalidInput(
-            f"threads of LangGraph's savers are read from sqlite:///PATH or postgresql://HOST/DATABASE, not {scheme}://"
-        )
-    path = rest.removeprefix("/") if is_url else url
-    return Source(path, lambda allows: _open_tables(open_sqlite(path), path, allows))
+    kind, place = find_place(given)
+    if kind == "postgresql":
+        return Source(place_of(place), lambda allows: _open_tables(open_postgres(place), place_of(place), allows))
+    return Source(place, lambda allows: _open_tables(open_sqlite(place), place, allows))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 _COLUMNS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
-_PAGE = 500
 _MOST_BLOBS = 1000
 
 
@@ -240,10 +234,8 @@ class TableReader:
 
     def list_threads(self) -> Iterator[str]:
         """See `Reader.list_threads`."""
-        statement = f"SELECT DISTINCT thread_id FROM checkpoints WHERE thread_id > ? ORDER BY thread_id LIMIT {_PAGE}"
-        last = ""
-        while page := self._read(statement, last):
-            yield from (last := thread_id for (thread_id,) in page)
+        for (thread_id,) in self._read("SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"):
+            yield thread_id
 
     def moment(self) -> AbstractContextManager[None]:
         """See `Reader.moment`."""
@@ -254,6 +246,8 @@ class TableReader:
         names = f"checkpoint_ns, {self.id_column}, {self.parent_column}"
         rows = self._read(f"SELECT {names} FROM checkpoints WHERE thread_id = ?", thread_id)
         ((writes,),) = self._read(f"SELECT count(*) FROM {self.writes_table} WHERE thread_id = ?", thread_id)
+        for ns, id, parent in rows:
+            check_texts(ns, id, parent or "")
         spots = {(ns, id) for ns, id, _ in rows}
         return Index({(ns, id): parent if (ns, parent) in spots else None for ns, id, parent in rows}, writes)
 
@@ -264,6 +258,10 @@ class TableReader:
             thread_id,
             *spot,
         )
+        for task_id, path, index, channel, _, _ in rows:
+            check_texts(task_id, path, channel)
+            if type(index) is not int:
+                raise CorruptStore(f"{where}: a write has the number {index!r:.40}")
         writes = []
         for task_id, path, index, channel, kind, value in sorted(rows, key=lambda row: (row[1], row[0], row[2])):
             decoded = self._values.load(kind, value, f"{where}, a write of task {task_id} to {channel!r}")
@@ -271,15 +269,38 @@ class TableReader:
         return writes
 
     def _adopt_sends(self, thread_id: str, spot: Spot, parent: str | None, checkpoint: dict[str, Any]) -> None:
-        """Put what formats below 4 left among the parent's writes where format 4 has it."""
-        if checkpoint.get("v", 4) >= 4 or not parent:
-            return
-        where = f"thread {thread_id!r}, checkpoint {parent}"
-        writes = self._read_writes(thread_id, (spot[0], parent), where)
-        if sends := [write.value for write in writes if write.channel == TASKS]:
-            versions = checkpoint["channel_versions"]
-            checkpoint["channel_values"][TASKS] = sends
-            versions[TASKS] = max(versions.values()) if versions else 1
+        if _is_before_sends(checkpoint) and parent:
+            where = f"thread {thread_id!r}, checkpoint {parent}"
+            writes = self._read_writes(thread_id, (spot[0], parent), where)
+            _adopt_sends(checkpoint, [write.value for write in writes if write.channel == TASKS])
+
+
+def _is_before_sends(checkpoint: Mapping[str, Any]) -> bool:
+    return bool(checkpoint.get("v", 4) < 4)
+
+
+def _adopt_sends(checkpoint: dict[str, Any], sends: Sequence[Any]) -> None:
+    """Put what formats below 4 left among the parent's writes where format 4 has it."""
+    if sends:
+        versions = checkpoint["channel_versions"]
+        checkpoint["channel_values"] = {**checkpoint["channel_values"], TASKS: [*sends]}
+        checkpoint["channel_versions"] = {**versions, TASKS: max(versions.values()) if versions else 1}
+
+
+def _check_checkpoint(checkpoint: Any, where: str) -> None:
+    """See that a checkpoint has the parts that LangGraph's have.
+
+    Raises:
+        CorruptStore: It has not.
+    """
+    is_whole = type(checkpoint) is dict and all(type(key) is str for key in checkpoint)
+    if is_whole and type(checkpoint.get("v", 4)) in (int, float):
+        parts = [checkpoint.get(name) for name in ("channel_values", "channel_versions", "versions_seen")]
+        if all(type(part) is dict and all(type(key) is str for key in part) for part in parts):
+            versions = {type(version) for version in parts[1].values()}
+            if versions <= {str} or versions <= {int, float}:
+                return
+    raise CorruptStore(f"{where}: it is no checkpoint of LangGraph's")
 
 
 def _where(thread_id: str, spot: Spot) -> str:
@@ -300,6 +321,7 @@ class SqliteReader(TableReader):
             for parent, kind, body, metadata in self._read(statement, thread_id, *spot):
                 where = _where(thread_id, spot)
                 checkpoint = self._values.load(kind, body, where)
+                _check_checkpoint(checkpoint, where)
                 self._adopt_sends(thread_id, spot, parent, checkpoint)
                 read = self._values.load_metadata(metadata, where)
                 yield StoredCheckpoint(spot, checkpoint, read, self._read_writes(thread_id, spot, where))
@@ -426,8 +448,13 @@ class SaverReader:
             asked = {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}
             found: CheckpointTuple | None = self._call("get_tuple", {"configurable": asked})
             if found is not None:
+                checkpoint = dict(found.checkpoint)
+                if _is_before_sends(checkpoint) and (before := found.parent_config):
+                    parent: CheckpointTuple | None = self._call("get_tuple", before)
+                    sent = parent.pending_writes or () if parent else ()
+                    _adopt_sends(checkpoint, [value for _, channel, value in sent if channel == TASKS])
                 writes = _number_writes(found.pending_writes or ())
-                yield StoredCheckpoint((ns, id), dict(found.checkpoint), dict(found.metadata), writes)
+                yield StoredCheckpoint((ns, id), checkpoint, dict(found.metadata), writes)
 
 
 def _spot_of(found: CheckpointTuple) -> Spot:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ormsgpack
+from langchain_core.load.load import Reviver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_keel._langgraph import SAFE_MSGPACK_TYPES
@@ -22,6 +23,10 @@ Allows = Callable[[str, str], bool]
 
 _NAMED, _METHOD, _SNAPSHOT = range(6), 3, 7
 """The codes of LangGraph's extensions: those that begin with a class, that which calls a method of it, a snapshot."""
+_PATHS = Reviver(allowed_objects="core").import_mappings
+"""The places of LangChain's classes today, by the names that they are stored under."""
+_PATTERN, _MOST_PATTERN = ("re", "compile"), 1 << 16
+"""LangGraph compiles stored regular expressions: 3 MB of one take 17 seconds."""
 _SAFE_METHOD = ("datetime", "datetime", "fromisoformat")
 _PICKLE = "a pickle, which runs whatever it says when it is read: Keel reads none. Store the thread again without one"
 _UNKNOWN = (
@@ -81,7 +86,7 @@ class StoredValues:
             raise RefusedType("pickle", _PICKLE, where=f"{where}, metadata")
         try:
             metadata = json.loads(data) if isinstance(data, str | bytes) else data
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _corruption(f"{where}, metadata", error) from error
         if not isinstance(metadata, dict | None):
             raise CorruptStore(f"{where}: its metadata are no JSON object")
@@ -109,12 +114,16 @@ def _corruption(where: str, error: Exception) -> CorruptStore:
 def _names_in_msgpack(data: bytes) -> Iterator[tuple[str, str]]:
     """Yield the classes that a value names, at any depth."""
     found: list[tuple[str, str]] = []
+    length = 0
 
     def look(code: int, packed: bytes) -> Any:
+        nonlocal length
         if code in _NAMED or code == _SNAPSHOT:
             parts = _unpack(packed, look)
             if code in _NAMED:
                 module, name = str(parts[0]), str(parts[1])
+                if (module, name) == _PATTERN and (length := length + len(str(parts[2:]))) > _MOST_PATTERN:
+                    raise ValueError(f"it holds regular expressions of more than {_MOST_PATTERN:,} characters")
                 is_other = code == _METHOD and (module, name, parts[3]) != _SAFE_METHOD
                 found.append((module, f"{name}.{parts[3]}") if is_other else (module, name))
         return _Part()
@@ -135,10 +144,18 @@ def _names_in_json(data: bytes) -> Iterator[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
     def look(value: dict[str, Any]) -> dict[str, Any]:
-        if value.get("lc") == 2 and value.get("type") == "constructor" and value.get("id"):
-            *module, name = value["id"]
-            found.append((".".join(module), str(name)))
+        if name := _name_in_envelope(value):
+            found.append(name)
         return value
 
     json.loads(data, object_hook=look)
     yield from found
+
+
+def _name_in_envelope(value: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the class that an object of LangChain's JSON is made of, by the name that LangChain imports it by."""
+    if value.get("lc") not in (1, 2) or value.get("type") != "constructor" or not value.get("id"):
+        return None
+    path = tuple(map(str, value["id"]))
+    *module, name = _PATHS.get(path, path) if value["lc"] == 1 else path
+    return ".".join(module), name
