@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from langgraph_keel.engine.config import text_of
@@ -26,6 +28,17 @@ def say_unreadable(thread_id: str, error: BaseException) -> str:
         return str(error)
     why = f"{type(error).__name__}: {error!s:.200}"
     return f"thread {thread_id!r}: it holds what no saver writes, and cannot be read: {why}"
+
+
+@contextmanager
+def name_damage(thread_id: str) -> Iterator[None]:
+    """Raise what malformed records raise as a named error."""
+    try:
+        yield
+    except KeelError:
+        raise
+    except UNREADABLE as error:
+        raise CorruptStore(say_unreadable(thread_id, error)) from error
 
 
 def check_texts(*texts: Any) -> None:

@@ -32,7 +32,7 @@ from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
 from langgraph_keel.engine.records import Batch, Node
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Hooks, Memo, Session, engine_of, run
-from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, StoreError, ThreadExists
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, StoreError, ThreadExists
 from langgraph_keel.moving.connection import (
     find_place,
     open_postgres,
@@ -167,6 +167,8 @@ def export_threads(session: Session, call: Call, threads: Sequence[str] | None, 
 def _fail(report: ExportReport, thread_id: str, error: Exception) -> str:
     if len(report.failed) < 1_000:
         named = str(error) if isinstance(error, KeelError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, RefusedType):
+            named += f" (on the command line: `--import {error.type_name.rpartition('.')[0]}`)"
         report.failed[thread_id] = named
     return "failed"
 

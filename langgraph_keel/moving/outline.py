@@ -12,9 +12,8 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
-from langgraph_keel.display.text import format_size
 from langgraph_keel.engine.cells import Cell, Shelf, key_of_cell
-from langgraph_keel.engine.encoding.bodies import content_size, open_frame
+from langgraph_keel.engine.encoding.bodies import open_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import NEW, Batch, Graph, Node, Writes
 from langgraph_keel.engine.store import Store
@@ -134,8 +133,6 @@ def _check_node(node: Node) -> None:
     where = f"thread {address.thread_id!r}, checkpoint {address.checkpoint_id!r:.80}"
     if not address.checkpoint_id:
         raise CorruptStore(f"{where}: it has no id")
-    if (size := content_size(node.header)) > _MOST_HEADER:
-        raise CorruptStore(f"{where}: its metadata claim to take {format_size(size)}")
     for name, ref in node.refs.items():
         if not all(type(lo) is type(hi) is int and 0 <= lo < hi <= NEW for lo, hi in ref.runs):
             raise CorruptStore(f"{where}: the items of channel {name!r} are no numbers of items")
@@ -167,7 +164,13 @@ def _digest_of_node(node: Node, has_parent: bool, at: str) -> bytes:
     address, parent = node.address, node.parent if has_parent else None
     flags = node.is_ghost, node.is_beside and not node.is_ghost, at
     return _digest(
-        address.checkpoint_ns, address.checkpoint_id, parent, node.run_id, *flags, open_frame(node.header), refs
+        address.checkpoint_ns,
+        address.checkpoint_id,
+        parent,
+        node.run_id,
+        *flags,
+        open_frame(node.header, _MOST_HEADER),
+        refs,
     )
 
 

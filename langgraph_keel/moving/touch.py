@@ -24,6 +24,7 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session, run
 from langgraph_keel.engine.store import OuterStore, Store
+from langgraph_keel.moving.damage import name_damage
 from langgraph_keel.moving.notes import LEFT, find_note, note, note_begun
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Mover:
             noted = run(find_note(session, thread_id), session.driver)
             is_here = noted is None and run(session.store.scan(Query(thread_id, limit=1)), session.driver)
             if not (is_here or (noted and noted.is_whole)):
-                with self.source.open(allows_of(session)) as reader, reader.moment():
+                with name_damage(thread_id), self.source.open(allows_of(session)) as reader, reader.moment():
                     index = reader.read_index(thread_id)
                     if index.parents:
                         run(note_begun(session, thread_id), session.driver)

@@ -1,0 +1,115 @@
+"""A store that somebody else has made is copied: what belongs to the threads that were asked for, and nothing more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_stores import COMPUTED, COSTS_THE_THREAD, EVIL, GOOD, IN_A_TENANT, write_hostile
+from tiers import BACKENDS
+
+from langgraph_keel import CorruptStore, MemorySaver, Retention, SqliteSaver
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.encoding.bodies import raw_frame
+from langgraph_keel.testing.rig import at, checkpoint_of
+
+
+@pytest.fixture
+def store(stores: Any, backend: str) -> Iterator[Any]:
+    stores[backend].wipe()
+    yield stores[backend]
+    stores[backend].wipe()
+
+
+def ids(saver: Any) -> set[str]:
+    return {info.thread_id for info in saver.threads()}
+
+
+@pytest.mark.parametrize("what", COSTS_THE_THREAD)
+def test_a_thread_edited_by_sql_costs_that_thread_alone(tmp_path: Path, what: str) -> None:
+    write_hostile(tmp_path / "hostile.db", COSTS_THE_THREAD[what])
+    with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, MemorySaver() as target:
+        report = source.copy_to(target)
+        assert report.failed, report.to_dict()
+        assert not report.is_done
+        json.dumps(report.to_dict())
+        assert set(GOOD) <= ids(target)
+        assert target.tenants() == []
+        for thread_id in GOOD:
+            assert len(list(target.list(at(thread_id)))) == 3
+        asked = [request.thread_id for request in target.approvals.pending()]
+        assert sorted(set(asked) - {EVIL}) == [*GOOD]
+        assert len(asked) <= 3
+
+
+def test_a_name_in_the_space_of_a_tenant_is_not_brought(tmp_path: Path) -> None:
+    write_hostile(tmp_path / "hostile.db", IN_A_TENANT)
+    with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, SqliteSaver(tmp_path / "new.db") as target:
+        assert "tenants" in source.copy_to(target).left
+        assert (ids(target), target.tenants()) == ({*GOOD}, [])
+
+
+@pytest.mark.parametrize("what", COMPUTED)
+def test_what_is_computed_when_it_is_read_is_no_store(tmp_path: Path, what: str) -> None:
+    write_hostile(tmp_path / "hostile.db", COMPUTED[what])
+    for read_only in (True, False):
+        with (
+            pytest.raises(CorruptStore, match="is a view, or has columns that are computed"),
+            SqliteSaver(tmp_path / "hostile.db", read_only=read_only) as source,
+        ):
+            source.copy_to(MemorySaver())
+
+
+def plant(saver: Any) -> None:
+    """Give a store what changes other threads: each shared record is said to be of the thread that is copied."""
+    saver.put(at(EVIL), checkpoint_of("1", {"x": 1}, channel_versions={"x": 1}), {}, {"x": 1})
+    saver.set_retention(Retention(ttl=1))
+    for kind in ("keyring", "secret", "cache", "tool", "retention", "later"):
+        key = "policies" if kind == "retention" else "data"
+        engine, shelf = saver.engine, Shelf(None, kind)
+        store = engine.session.store
+        there = engine.run(store.read_cells(shelf, [key])).get(key)
+        cell = there or Cell("f" * 32, raw_frame(b"\x91\x00"), raw_frame(b"\x90"))
+        planted = Cell("e" * 32, cell.header, cell.body, EVIL)
+        assert engine.run(store.swap_cell(shelf, key, there and there.token, planted)).done
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_shared_records_stay_unless_they_are_asked_for(store: Any, backend: str, face: str) -> None:
+    with MemorySaver() as target:
+        target.put(at("precious"), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]
+        async with store.open() as source:
+            plant(source)
+            copied = source.copy_to(target, [EVIL]) if face == "sync" else await source.acopy_to(target, [EVIL])
+        assert copied.copied == 1
+        assert copied.left == ["cache", "later", "retention", "secret", "tool"]
+        assert target.retention() == ()
+        engine = target.engine
+        assert set(engine.run(engine.session.store.list_kinds(None))) <= {"copied"}
+        target.sweep()
+        assert ids(target) == {"precious", EVIL}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_keyring_is_never_copied(store: Any, backend: str) -> None:
+    with store.open() as source, MemorySaver() as target:
+        plant(source)
+        source.copy_to(target, shared=True)
+        engine = target.engine
+        assert "keyring" not in engine.run(engine.session.store.list_kinds(None))
+        assert target.retention() == (Retention(ttl=1),)  # which was asked for
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tenants_stay_unless_they_are_asked_for(store: Any, backend: str) -> None:
+    with store.open() as source, MemorySaver() as target:
+        for saver in (source, source.for_tenant("acme")):
+            saver.put(at(), checkpoint_of("1", {}), {}, {})
+        report = source.copy_to(target)
+        assert (report.copied, report.left, target.tenants()) == (1, ["tenants"], [])
+        assert source.copy_to(target, shared=True).copied == 1
+        assert target.tenants() == ["acme"]
