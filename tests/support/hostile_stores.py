@@ -99,7 +99,7 @@ def write_hostile(path: Path, edit: Edit | None = None) -> None:
             for n in range(3):
                 values = {"list": [f"item {k}" for k in range(4 + n)], "n": n}
                 versions: Any = dict.fromkeys(values, n + 1)
-                new = checkpoint_of(str(n), values, channel_versions=versions)
+                new: Any = checkpoint_of(str(n), values, channel_versions=versions)
                 config = saver.put(config, new, {"step": n}, versions)
             saver.put_writes(config, [("n", 9)], "task")
             saver.put_writes(config, [("__interrupt__", [Interrupt("Sure?", id="1" * 32)])], "asking")
