@@ -43,8 +43,8 @@ from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
-from langgraph_keel.engine.entries import without_spent
-from langgraph_keel.engine.hooks import Hook, Reading, Writes
+from langgraph_keel.engine.entries import Header, without_spent
+from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
@@ -53,6 +53,8 @@ from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
 
 KEY = "run"
+_CLAIMED = "claimed"
+"""In a header's `about`: the run that put this checkpoint had claimed the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +67,22 @@ class ClaimRecord:
         until: Milliseconds since 1970 up to which the claim holds unless it is renewed, by its holder's clock; more
             with each renewal, and 0 if it is over. Nobody else's clock may be held against it (see `Watch`).
         since: When it was made, ISO time.
+        resumes: Whether the run resumed the thread, and brought no new input.
     """
 
     holder: str
     run_id: str
     until: int
     since: str
+    resumes: bool
 
 
 def _pack(record: ClaimRecord) -> list[Any]:
-    return [record.holder, record.run_id, record.until, record.since]
+    return [record.holder, record.run_id, record.until, record.since, record.resumes]
 
 
 def _unpack(parts: Sequence[Any]) -> ClaimRecord:
-    if [type(part) for part in parts] != [str, str, int, str]:
+    if [type(part) for part in parts] != [str, str, int, str, bool]:
         raise TypeError("it does not hold what it should")
     return ClaimRecord(*parts)
 
@@ -391,7 +395,7 @@ class RunClaims(Hook):
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self] = run, (run, start)
         if goes_on_from_head:
-            yield from self._go_on(self._new_claim(run, session))
+            yield from self._go_on(self._new_claim(run, session, resumes=True))
         elif waits:
             yield from self._take(self._new_claim(run, session), waits=True)
 
@@ -403,6 +407,11 @@ class RunClaims(Hook):
         run.began_at = reading.result.checkpoint["id"]
         if start.goes_on:
             reading.result = without_spent(reading.result, _is_by_id(start.resume))
+
+    def draft_put(self, session: Session, put: Put) -> None:
+        """Note in a checkpoint that its run has claimed the thread: see `was_cut_off`."""
+        if held_threads and not put.address.checkpoint_ns and live.find_run(put.config) in held_threads:
+            put.header.about[_CLAIMED] = True
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Claim the thread for a run that asks: see `claim_to_ask`."""
@@ -463,10 +472,10 @@ class RunClaims(Hook):
                 # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
                 self.keeper.defer(lambda: run(place.leave(), held.session.driver))
 
-    def _new_claim(self, run: live.LiveRun, session: Session) -> HeldThread:
+    def _new_claim(self, run: live.LiveRun, session: Session, *, resumes: bool = False) -> HeldThread:
         now = self.clock()
         since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
-        record = ClaimRecord(this_holder(), str(run.run_id), now + self.lease, since)
+        record = ClaimRecord(this_holder(), str(run.run_id), now + self.lease, since, resumes)
         return HeldThread(Claim(run.thread_id, _token(), record), run, self, session)
 
     def _check(self, resume: Any) -> None:
@@ -561,16 +570,27 @@ class RunClaims(Hook):
 
 def is_taken(session: Session, thread_id: str) -> Plan[bool]:
     """Return whether a run has claimed a thread, as far as a look tells: see `find_claim`. One trip."""
-    return (yield from find_claim(session, thread_id)) is not None
+    _, is_over = yield from find_claim(session, thread_id)
+    return is_over is False
 
 
-def find_claim(session: Session, thread_id: str) -> Plan[ClaimRecord | None]:
-    """The claim of the run that has a thread; `None`, too, if one stands there that must be watched. One trip.
+def find_claim(session: Session, thread_id: str) -> Plan[tuple[ClaimRecord | None, bool | None]]:
+    """Return the claim of a thread, and whether it is over; `None` if it must be watched. One trip.
 
     To be shown, or passed by: whoever acts claims the thread himself, or asks whether it `may_be_taken`.
     """
     found, is_over = yield from _judge_claim(session, thread_id)
-    return found.record if found is not None and is_over is False else None
+    return found.record if found else None, is_over
+
+
+def was_cut_off(claim: ClaimRecord, head: Header) -> bool:
+    """Return whether it is proved that the last run of a thread was ended by the death of its process.
+
+    The process of the claim must be known to be dead, and the run that put the head must have claimed the thread. Then
+    that is the run of the claim, or one before it, whose claim it could take over as it was over. A run without a claim
+    may have begun since the claim was left, and be anywhere.
+    """
+    return bool(claim.until) and is_dead(claim.holder) and _CLAIMED in head.about
 
 
 def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:

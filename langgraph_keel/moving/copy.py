@@ -20,6 +20,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing, NotFound, ThreadExists
+from langgraph_keel.history.arrivals import note_arrival
 from langgraph_keel.history.threads import ThreadFilter, read_names_of
 from langgraph_keel.moving.bundle import Bundle
 from langgraph_keel.moving.cells import CHAIN, CellCopy, Moved
@@ -370,6 +371,7 @@ class StoreCopy:
         yield from self._thread.add(thread_id, want, have)
         self._done[thread_id] = "copied"
         have = yield from self._look(TARGET, thread_id)
+        yield from on(TARGET, note_arrival(self._target, thread_id))
         yield from self._mark(thread_id, have.digest.hex())
         return have
 
