@@ -43,7 +43,7 @@ from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
-from langgraph_keel.engine.entries import Header, without_spent
+from langgraph_keel.engine.entries import without_spent
 from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
 from langgraph_keel.engine.plan import Plan
@@ -53,7 +53,7 @@ from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
 
 KEY = "run"
-_CLAIMED = "claimed"
+CLAIMED = "claimed"
 """In a header's `about`: the run that put this checkpoint had claimed the thread."""
 
 
@@ -67,22 +67,22 @@ class ClaimRecord:
         until: Milliseconds since 1970 up to which the claim holds unless it is renewed, by its holder's clock; more
             with each renewal, and 0 if it is over. Nobody else's clock may be held against it (see `Watch`).
         since: When it was made, ISO time.
-        resumes: Whether the run resumed the thread, and brought no new input.
+        deaths: How many runs in a row had left their claims in the thread before, as their processes died.
     """
 
     holder: str
     run_id: str
     until: int
     since: str
-    resumes: bool
+    deaths: int = 0
 
 
 def _pack(record: ClaimRecord) -> list[Any]:
-    return [record.holder, record.run_id, record.until, record.since, record.resumes]
+    return [record.holder, record.run_id, record.until, record.since, record.deaths]
 
 
 def _unpack(parts: Sequence[Any]) -> ClaimRecord:
-    if [type(part) for part in parts] != [str, str, int, str, bool]:
+    if [type(part) for part in parts] != [str, str, int, str, int]:
         raise TypeError("it does not hold what it should")
     return ClaimRecord(*parts)
 
@@ -142,6 +142,8 @@ def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], fl
             return
         if other is None or (is_left := is_over(other, asked)):
             claim.expected = other.token if other else None
+            if other and other.record.until and other.record.holder != claim.record.holder:
+                claim.record = replace(claim.record, deaths=other.record.deaths + 1)
         elif is_left is None:
             is_watched = yield from _watch(claim.thread_id, other.record, is_watched)
         else:
@@ -395,7 +397,7 @@ class RunClaims(Hook):
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self] = run, (run, start)
         if goes_on_from_head:
-            yield from self._go_on(self._new_claim(run, session, resumes=True))
+            yield from self._go_on(self._new_claim(run, session))
         elif waits:
             yield from self._take(self._new_claim(run, session), waits=True)
 
@@ -409,9 +411,9 @@ class RunClaims(Hook):
             reading.result = without_spent(reading.result, _is_by_id(start.resume))
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Note in a checkpoint that its run has claimed the thread: see `was_cut_off`."""
+        """Note in a checkpoint that its run has claimed the thread."""
         if held_threads and not put.address.checkpoint_ns and live.find_run(put.config) in held_threads:
-            put.header.about[_CLAIMED] = True
+            put.header.about[CLAIMED] = True
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Claim the thread for a run that asks: see `claim_to_ask`."""
@@ -472,10 +474,10 @@ class RunClaims(Hook):
                 # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
                 self.keeper.defer(lambda: run(place.leave(), held.session.driver))
 
-    def _new_claim(self, run: live.LiveRun, session: Session, *, resumes: bool = False) -> HeldThread:
+    def _new_claim(self, run: live.LiveRun, session: Session) -> HeldThread:
         now = self.clock()
         since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
-        record = ClaimRecord(this_holder(), str(run.run_id), now + self.lease, since, resumes)
+        record = ClaimRecord(this_holder(), str(run.run_id), now + self.lease, since)
         return HeldThread(Claim(run.thread_id, _token(), record), run, self, session)
 
     def _check(self, resume: Any) -> None:
@@ -581,16 +583,6 @@ def find_claim(session: Session, thread_id: str) -> Plan[tuple[ClaimRecord | Non
     """
     found, is_over = yield from _judge_claim(session, thread_id)
     return found.record if found else None, is_over
-
-
-def was_cut_off(claim: ClaimRecord, head: Header) -> bool:
-    """Return whether it is proved that the last run of a thread was ended by the death of its process.
-
-    The process of the claim must be known to be dead, and the run that put the head must have claimed the thread. Then
-    that is the run of the claim, or one before it, whose claim it could take over as it was over. A run without a claim
-    may have begun since the claim was left, and be anywhere.
-    """
-    return bool(claim.until) and is_dead(claim.holder) and _CLAIMED in head.about
 
 
 def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:

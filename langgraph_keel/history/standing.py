@@ -16,14 +16,15 @@ from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.approvals.plans import answers_of, find_open_requests
 from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
-from langgraph_keel.approvals.run_claims import ClaimRecord, find_claim, was_cut_off
+from langgraph_keel.approvals.run_claims import CLAIMED, ClaimRecord, find_claim
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Status, unpack_header
-from langgraph_keel.engine.leases import this_holder
+from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
+from langgraph_keel.engine.records import Entry
 from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
@@ -74,7 +75,7 @@ class Standing:
             its last run is known to be dead. `"unfinished"`: it has steps left, and may be running, stopped, or cut
             off: a run without a claim, a breakpoint and a cancelled run cannot be told apart.
         can_go_on: Whether `graph.invoke(given, config)` may be called without a look at the thread: a decision waits
-            for its run; or a run with new input was cut off, and no call of a tool is in doubt.
+            for its run; or the run was cut off, the one before it was not, and no call of a tool is in doubt.
         given: If it can go on, what to invoke the graph with: `None`, or a `Command` with what was decided.
         updated_at: When its latest checkpoint was made, ISO time.
         next: The nodes that run next.
@@ -131,8 +132,9 @@ class Standing:
 
     def _says_of_death(self) -> str:
         if self.can_go_on:
-            return "graph.invoke(None, config) runs the rest"
-        return "its calls in doubt come first" if self.doubts else f"it had been resumed already; {_LOOK}"
+            given = "None" if self.given is None else f"saver.approvals.resume({self.thread_id!r})"
+            return f"graph.invoke({given}, config) runs the rest"
+        return "calls of tools are in doubt" if self.doubts else f"so did that of the run before it; {_LOOK}"
 
     def _says_of_steps(self) -> str:
         left = f"has steps left{self._where()}"
@@ -176,17 +178,29 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     calls = yield from _read_calls(session, thread_id)
     doubts = tuple(call for call in calls if is_doubt(call))
     errors = tuple(_open_errors(moment.errors, calls)) if moment else ()
-    has_claim = claim is not None and is_over is False and _goes_on(claim, requests)
-    if has_claim or _is_run_here(session, thread_id, moment, is_decided=bool(answers)):
+    # One that only asks has claimed the thread before its question; any other one is at the step, or was.
+    run = claim if claim is not None and claim.until and _goes_on(claim, requests) else None
+    if (run and is_over is False) or _is_run_here(session, thread_id, moment, is_decided=bool(answers)):
         state: State = "runs"
     elif moment is None or found is None:
         state = "new"
+    elif moment.interrupts and not answers:
+        state = "waits"
+    elif not (answers or moment.next or moment.pending or moment.errors):
+        state = "idle"
+    elif errors:
+        state = "failed"
+    elif run and is_dead(run.holder) and (answers or _was_claimed(session, found.entry)):
+        state = "cut off"
+    elif (yield from has_arrived(session, moment.address)):
+        state = "arrived"
+    elif answers and not run:
+        state = "decided"
+    elif not moment.metadata.keys().isdisjoint((REWOUND_TO, BRANCHED_FROM)):
+        state = "rewound"
     else:
-        is_dead = claim is not None and (not answers or _goes_on(claim, requests))
-        header = unpack_header(found.entry.header, session.codec, found.entry.address)
-        is_cut_off = is_dead and claim is not None and was_cut_off(claim, header)
-        state = yield from _state_of(session, moment, errors, is_decided=bool(answers), is_cut_off=is_cut_off)
-    can_go_on = state == "decided" or (state == "cut off" and not doubts and claim is not None and not claim.resumes)
+        state = "forked" if FORKED_FROM in moment.metadata else "unfinished"
+    can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
     return Standing(
         thread_id=thread_id,
         state=state,
@@ -199,7 +213,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         errors=errors,
         is_settled=bool(moment and moment.errors and not errors),
         doubts=doubts,
-        holder=(claim.holder if claim and has_claim else this_holder()) if state == "runs" else "",
+        holder=(run.holder if run and is_over is False else this_holder()) if state == "runs" else "",
     )
 
 
@@ -210,25 +224,13 @@ def _is_run_here(session: Session, thread_id: str, moment: Moment | None, *, is_
     return any(not is_asked or run.began_at == head for run in find_acting(session.store, thread_id))
 
 
-def _state_of(
-    session: Session, moment: Moment, errors: Sequence[str], *, is_decided: bool, is_cut_off: bool
-) -> Plan[State]:
-    """Return the state of a thread that is not known to be run. One trip, or none."""
-    if moment.interrupts and not is_decided:
-        return "waits"
-    if not (is_decided or moment.next or moment.pending or moment.errors):
-        return "idle"
-    if errors:
-        return "failed"
-    if is_cut_off:
-        return "cut off"
-    if (yield from has_arrived(session, moment.address)):
-        return "arrived"
-    if is_decided:
-        return "decided"
-    if not moment.metadata.keys().isdisjoint((REWOUND_TO, BRANCHED_FROM)):
-        return "rewound"
-    return "forked" if FORKED_FROM in moment.metadata else "unfinished"
+def _was_claimed(session: Session, head: Entry) -> bool:
+    """Return whether the run that put a checkpoint had claimed its thread.
+
+    If it had, and there is the claim of a dead process, then that is its own, or one that took it over when it was
+    over. If it had not, it may be running anywhere beside a claim that was left before.
+    """
+    return CLAIMED in unpack_header(head.header, session.codec, head.address).about
 
 
 def _goes_on(claim: ClaimRecord, requests: Sequence[ApprovalRequest]) -> bool:
