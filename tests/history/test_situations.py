@@ -45,7 +45,7 @@ async def test_the_page_says_what_is_said_in_every_situation(place: Place, face:
 @pytest.fixture
 async def stage(place: Place) -> Any:
     async with AsyncExitStack() as stack:
-        saver = stack.enter_context(place.open())
+        saver = await stack.enter_async_context(place.open())
         yield Stage(place, saver, "sync", await stack.enter_async_context(AsyncExitStack()))
 
 

@@ -28,7 +28,7 @@ from tool_graphs import Killed
 import langgraph_keel
 from langgraph_keel import KeelSaver, MemorySaver, Standing, ToolCache, ToolOutcomeUnknown
 
-PATIENCE = 60
+PATIENCE = 600
 """Seconds that another process is waited for."""
 Face = Literal["sync", "async"]
 INPUT: Mapping[str, Any] = {"log": []}
@@ -349,13 +349,16 @@ async def rows_of(place: Place, face: Face) -> Mapping[str, tuple[str, str, str]
     """
     rows = {}
     async with AsyncExitStack() as stack:
-        saver = stack.enter_context(place.open())
+        saver = await stack.enter_async_context(place.open())
         stage = Stage(place, saver, face, await stack.enter_async_context(AsyncExitStack()))
         for name, make in SITUATIONS.items():
             await make(stage, name)
         for name in SITUATIONS:
-            rows[name] = row_of(saver.where(name) if face == "sync" else await saver.awhere(name))
-        found = list(saver.unfinished()) if face == "sync" else [each async for each in saver.aunfinished()]
+            rows[name] = row_of(await (to_thread(saver.where, name) if face == "sync" else saver.awhere(name)))
+        if face == "sync":
+            found = await to_thread(lambda: list(saver.unfinished()))
+        else:
+            found = [each async for each in saver.aunfinished()]
         listed = {each.thread_id: row_of(each) for each in found if each.thread_id in SITUATIONS}
         assert listed == {name: row for name, row in rows.items() if row[0] not in ("`new`", "`idle`")}
     return rows
