@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -90,14 +90,14 @@ class Standing:
 
     thread_id: str
     state: State
-    can_go_on: bool = False
+    can_go_on: bool = field(default=False, repr=False)
     given: Any = None
     updated_at: str = ""
     next: tuple[str, ...] = ()
     requests: tuple[ApprovalRequest, ...] = ()
     questions: int = 0
     errors: tuple[str, ...] = ()
-    is_settled: bool = False
+    is_settled: bool = field(default=False, repr=False)
     doubts: tuple[KeptCall, ...] = ()
     holder: str = ""
 
