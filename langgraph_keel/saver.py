@@ -72,6 +72,7 @@ from langgraph_keel.engine.session import (
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.history.arrivals import ArrivalHook
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
@@ -247,7 +248,7 @@ class KeelSaver(
             # A feature remembers threads by their ids: each tenant has its own.
             hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook()]
             hooks += [ApprovalHook(), build_recorder(graph_version, on_drift, provenance)]
-            hooks += [LabelHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook()]
+            hooks += [LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook()]
             hooks += [each for each in (archive_rule(archive_removed), upkeep) if each]
             hooks += [UpgradeHook(chain)] if chain.steps else []
             return Session(

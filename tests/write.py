@@ -1,13 +1,14 @@
 """Write anew what is made from the code: `python tests/write.py` with one of these words.
 
     commands            the reference of the commands, in langgraph_keel/cli/README.md
+    situations          the table of what is said of a thread, in langgraph_keel/README.md
     surface             tests/public_surface.json: what programs and scripts rely on
     notebooks           runs the notebooks, and saves what they show
     golden v2           stores of every backend, as this version writes them (see CONTRIBUTING.md before)
     catching [STORE]    prints which tests of the contract fail on each store that is wrong on purpose
     suites [PACKAGE]    prints which tests of LangGraph's packages, and of those upon it, fail with Keel's savers only
 
-With `--check`, `commands` and `surface` write nothing, and say with the exit status whether they would.
+With `--check`, `commands`, `situations` and `surface` write nothing, and say with the exit status whether they would.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ def main(what: str, *words: str, only_check: bool) -> None:
 
         page = test_docs.COMMANDS_PAGE
         write(page, test_docs.with_reference(page.read_text(encoding="utf-8")), only_check=only_check)
+    elif what == "situations":
+        import asyncio
+
+        import places
+        import situations
+
+        with TemporaryDirectory() as directory:
+            rows = asyncio.run(situations.rows_of(places.file_place(Path(directory)), "sync"))
+        text = situations.PAGE.read_text(encoding="utf-8")
+        write(situations.PAGE, situations.with_table(text, rows), only_check=only_check)
     elif what == "surface":
         import test_public_surface
 

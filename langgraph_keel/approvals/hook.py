@@ -68,7 +68,7 @@ class ApprovalHook(Hook):
     def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Close what was asked at a checkpoint that a thread has gone on from, or has turned away from.
 
-        New input is what a thread turns away with, from a question or from what it was cut off before: that is logged.
+        New input turns a thread away from a question, or from steps that it has left: that is logged.
         """
         if put.address.checkpoint_ns:
             return
@@ -198,10 +198,10 @@ def _find_unrun(put: Put) -> Sequence[str]:
 
 
 def _tell_unrun(thread_id: str, nodes: Sequence[str]) -> None:
-    """Log that new input has taken the place of the rest of a turn: LangGraph allows that, and many do not mean it."""
+    """Log that new input has taken the place of steps, at which a run may be: LangGraph allows that."""
     _log.warning(
-        "thread %r was cut off, or stopped, and got new input, so this does not run any more: %s. To go on instead, "
-        "invoke the graph with None: saver.where(%r) says when",
+        "thread %r had steps left and got new input, which takes their place: %s. A run that is at them is refused. "
+        "Before new input, saver.where(%r) says what a thread has left; with on_busy='wait' it waits for its turn",
         thread_id,
         ", ".join(nodes),
         thread_id,

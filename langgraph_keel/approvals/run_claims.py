@@ -44,7 +44,7 @@ from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
 from langgraph_keel.engine.entries import without_spent
-from langgraph_keel.engine.hooks import Hook, Reading, Writes
+from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
@@ -53,6 +53,8 @@ from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
 
 KEY = "run"
+CLAIMED = "claimed"
+"""In a header's `about`: the run that put this checkpoint had claimed the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +67,23 @@ class ClaimRecord:
         until: Milliseconds since 1970 up to which the claim holds unless it is renewed, by its holder's clock; more
             with each renewal, and 0 if it is over. Nobody else's clock may be held against it (see `Watch`).
         since: When it was made, ISO time.
+        deaths: How many runs in a row had left their claims in the thread before, as their processes died; claims of
+            earlier versions do not say.
     """
 
     holder: str
     run_id: str
     until: int
     since: str
+    deaths: int = 0
 
 
 def _pack(record: ClaimRecord) -> list[Any]:
-    return [record.holder, record.run_id, record.until, record.since]
+    return [record.holder, record.run_id, record.until, record.since, record.deaths]
 
 
 def _unpack(parts: Sequence[Any]) -> ClaimRecord:
-    if [type(part) for part in parts] != [str, str, int, str]:
+    if [type(part) for part in parts] not in ([str, str, int, str, int], [str, str, int, str]):
         raise TypeError("it does not hold what it should")
     return ClaimRecord(*parts)
 
@@ -138,6 +143,8 @@ def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], fl
             return
         if other is None or (is_left := is_over(other, asked)):
             claim.expected = other.token if other else None
+            if other and other.record.until and other.record.holder != claim.record.holder:
+                claim.record = replace(claim.record, deaths=other.record.deaths + 1)
         elif is_left is None:
             is_watched = yield from _watch(claim.thread_id, other.record, is_watched)
         else:
@@ -404,6 +411,11 @@ class RunClaims(Hook):
         if start.goes_on:
             reading.result = without_spent(reading.result, _is_by_id(start.resume))
 
+    def draft_put(self, session: Session, put: Put) -> None:
+        """Note in a checkpoint that its run has claimed the thread."""
+        if held_threads and not put.address.checkpoint_ns and live.find_run(put.config) in held_threads:
+            put.header.about[CLAIMED] = True
+
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Claim the thread for a run that asks: see `claim_to_ask`."""
         if _asks(writes):
@@ -561,16 +573,17 @@ class RunClaims(Hook):
 
 def is_taken(session: Session, thread_id: str) -> Plan[bool]:
     """Return whether a run has claimed a thread, as far as a look tells: see `find_claim`. One trip."""
-    return (yield from find_claim(session, thread_id)) is not None
+    _, is_over = yield from find_claim(session, thread_id)
+    return is_over is False
 
 
-def find_claim(session: Session, thread_id: str) -> Plan[ClaimRecord | None]:
-    """The claim of the run that has a thread; `None`, too, if one stands there that must be watched. One trip.
+def find_claim(session: Session, thread_id: str) -> Plan[tuple[ClaimRecord | None, bool | None]]:
+    """Return the claim of a thread, and whether it is over; `None` if it must be watched. One trip.
 
     To be shown, or passed by: whoever acts claims the thread himself, or asks whether it `may_be_taken`.
     """
     found, is_over = yield from _judge_claim(session, thread_id)
-    return found.record if found is not None and is_over is False else None
+    return found.record if found else None, is_over
 
 
 def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:

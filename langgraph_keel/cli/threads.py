@@ -30,7 +30,8 @@ from langgraph_keel.cli.output import (
 from langgraph_keel.display.text import count_of, format_money, format_size, plain
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.threads import Usage, count_threads
+from langgraph_keel.history.standing import UnfinishedThreads
+from langgraph_keel.history.threads import Order, Usage, count_threads, filter_of
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
@@ -80,7 +81,7 @@ After = Annotated[
 ]
 Count = Annotated[bool, typer.Option("--count", help="Count them, by status, day and owner, and add what they took.")]
 Unfinished = Annotated[
-    bool, typer.Option("--unfinished", help="Only threads that are not idle: cut off, waiting, decided, or being run.")
+    bool, typer.Option("--unfinished", help="Only threads with something left to do: each is looked at.")
 ]
 
 
@@ -106,8 +107,8 @@ def threads(
 ) -> None:
     """List the threads in a store, the one last active first.
 
-    What is asked for together must all be so. A thread that is `incomplete` is being run, or was cut off: with
-    --unfinished, each thread is looked at, which tells, and what to do is said.
+    What is asked for together must all be so. A thread that is `incomplete` has steps left. With --unfinished, each
+    thread that has something left is looked at, and told what it waits for and what is safe to do.
 
     Example: `keel threads --status failed --error TimeoutError --since 24h`
     """
@@ -270,11 +271,10 @@ def _show_decided(saver: Any, info: Any) -> Any:
     return replace(info, status="decided") if is_decided else info
 
 
-def _find_unfinished(saver: Any, wanted: Mapping[str, Any], order: str) -> Iterator[Any]:
-    for info in saver.threads(order=order, **wanted):
-        standing = saver.where(info.thread_id)
-        if standing.state not in ("new", "idle"):  # new: deleted meanwhile
-            yield standing
+def _find_unfinished(saver: Any, wanted: Mapping[str, Any], order: Order) -> Iterator[Any]:
+    found = UnfinishedThreads(saver.engine.session, filter_of(**wanted), order)
+    while (standing := saver.engine.run(found.next())) is not None:
+        yield standing
 
 
 def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:
@@ -291,7 +291,7 @@ def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Map
 
 
 def _standing_json(standing: Any) -> dict[str, Any]:
-    fields = ("thread_id", "state", "updated_at", "questions")
+    fields = ("thread_id", "state", "can_go_on", "updated_at", "questions")
     return {
         **{name: getattr(standing, name) for name in fields},
         "next": list(standing.next),

@@ -33,6 +33,7 @@ from langgraph_keel.engine.config import (
     config_of,
     configurable,
     must_follow_head,
+    run_of,
     text_of,
 )
 from langgraph_keel.engine.encoding.values import (
@@ -68,6 +69,7 @@ from langgraph_keel.engine.entries import (
     unpack_batches,
     unpack_header,
     versions_of,
+    without_failed,
     without_stray,
 )
 from langgraph_keel.engine.hooks import Copy, Put, Reading, Revived, Writes
@@ -642,6 +644,8 @@ def put_writes(
         raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
     task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
     check_run(config)
+    if run_of(config) is not None:
+        writes = without_failed(writes)
     kept = yield from without_stray(session.store, session.codec, address, writes, task_id)
     if kept is None:
         return

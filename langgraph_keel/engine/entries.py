@@ -491,6 +491,18 @@ def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
     return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and seen <= _NO_RESULT}
 
 
+def without_failed(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+    """Return the writes of a task; if it failed and has no error handler, without its results.
+
+    LangGraph stores what the node of a task has returned beside the error of its router, and takes a task with results
+    for done: the next run would skip the routing without a word (seen with 1.2.22).
+    """
+    channels = {channel for channel, _ in writes}
+    if ERROR not in channels or ERROR_SOURCE_NODE in channels:
+        return writes
+    return [write for write in writes if write[0] in _NO_RESULT]
+
+
 def without_stray(
     store: Store[Q, R], codec: Codec, address: Address, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> StorePlan[Q, R, Sequence[tuple[str, Any]] | None]:

@@ -124,6 +124,12 @@ def find_asking(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
     return [run for run in runs if run.store is store and run.thread_id == thread_id]
 
 
+def find_acting(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
+    """Return the runs in a thread that may still act: neither refused, nor at a question with all stored."""
+    runs = [run for run in _all() if run.store is store and run.thread_id == thread_id]
+    return [run for run in runs if not (run.refusal or run.is_at_question)]
+
+
 def forget_runs() -> None:
     """Forget all runs, in a process that was forked: they are the other one's."""
     global _lock

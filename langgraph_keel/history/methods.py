@@ -15,7 +15,7 @@ from langgraph_keel.history.labels import Label, give_label, read_labels, remove
 if TYPE_CHECKING:
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.moment import Moment
-    from langgraph_keel.history.standing import Standing, UnfinishedPages
+    from langgraph_keel.history.standing import Standing, UnfinishedThreads
     from langgraph_keel.history.timeline import Timeline
 
 At: TypeAlias = "Mapping[str, Any] | Moment"
@@ -51,12 +51,9 @@ class HistoryMethods(EngineSaver):
         return found
 
     def where(self, thread_id: str) -> Standing:
-        """Return where a thread stands (new, idle, cut off, waiting, decided, run), and what to invoke its graph with.
+        """Return where a thread stands, whether it may go on by itself, and what to invoke its graph with then.
 
-            standing = saver.where("ada")
-            graph.invoke(standing.given if standing.can_go_on else {"messages": [...]}, config)
-
-        Five round trips, and one for each question. Nothing is written. A thread that is not there is `"new"`.
+        Six round trips, and one for each question. Nothing is written. A thread that is not there is `"new"`.
 
         Raises:
             InvalidConfig: `thread_id` is no usable id.
@@ -74,22 +71,24 @@ class HistoryMethods(EngineSaver):
         return read_standing(self.engine.session, thread_id_of(thread_id))
 
     def unfinished(self) -> Iterator[Standing]:
-        """Yield where those threads stand that are not idle, last activity first: `where` of each thread."""
-        pages = self._unfinished()
-        while (page := self.engine.run(pages.next())) is not None:
-            yield from page
+        """Yield where those threads stand that have something left to do, last activity first.
+
+        The index of threads names them: idle threads are not read. A thread that is damaged is logged, and left out.
+        """
+        found = self._unfinished()
+        while (standing := self.engine.run(found.next())) is not None:
+            yield standing
 
     async def aunfinished(self) -> AsyncIterator[Standing]:
         """As `unfinished`, asynchronously."""
-        pages = self._unfinished()
-        while (page := await self.engine.arun(pages.next())) is not None:
-            for standing in page:
-                yield standing
+        found = self._unfinished()
+        while (standing := await self.engine.arun(found.next())) is not None:
+            yield standing
 
-    def _unfinished(self) -> UnfinishedPages:
-        from langgraph_keel.history.standing import UnfinishedPages
+    def _unfinished(self) -> UnfinishedThreads:
+        from langgraph_keel.history.standing import UnfinishedThreads
 
-        return UnfinishedPages(self.engine.session)
+        return UnfinishedThreads(self.engine.session)
 
     def diff(self, before: At, after: At) -> StateDiff:
         """Return what changed between two checkpoints, also of two threads or branches.

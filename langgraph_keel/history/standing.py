@@ -1,36 +1,63 @@
-"""Where a thread stands, and how it goes on: after a crash, four situations need four different calls.
+"""Where a thread stands, and what may be done with it.
 
-LangGraph's `get_state().next` does not tell them apart: after a kill between the writes of a step and its checkpoint it
-is empty, though `invoke(None)` would go on, and new input would drop what the step has done.
+What a thread has left does not say why: the same checkpoint is left by a run that is at it, was stopped, failed or was
+killed, and by a fork. To run its rest is right in some of these cases, and pays twice in others. So a thread is called
+cut off only if its process is known to be dead, and the advice for what cannot be told apart is to look.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.approvals.plans import answers_of, find_open_requests
 from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
-from langgraph_keel.approvals.run_claims import ClaimRecord, find_claim
+from langgraph_keel.approvals.run_claims import CLAIMED, ClaimRecord, find_claim
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Status, unpack_header
+from langgraph_keel.engine.leases import is_dead, this_holder
+from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
+from langgraph_keel.engine.records import Entry
+from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import ToolOutcomeUnknown, short_key
+from langgraph_keel.errors import CorruptStore, ToolOutcomeUnknown, short_key
+from langgraph_keel.history.arrivals import has_arrived
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moments_of
+from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
 from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, is_doubt, shelf_of
 
 _TEXT, _NAMED = 120, 3
 """Characters of an error, and calls in doubt, that a sentence names."""
+_ALL = ThreadFilter()
+_LEFT: tuple[Status, ...] = ("incomplete", "waiting", "failed")
+"""The statuses of threads that have something left to do."""
+_log = logging.getLogger(__name__)
 _OPENED = re.compile(r"[\w.]+\(([\"']?)")
 
-State: TypeAlias = Literal["new", "idle", "cut off", "waits", "decided", "runs"]
+State: TypeAlias = Literal[
+    "new",
+    "idle",
+    "runs",
+    "waits",
+    "decided",
+    "failed",
+    "forked",
+    "rewound",
+    "arrived",
+    "unfinished",
+    "cut off",
+]
+_LOOK = "look at what it has done first (`keel history`, `keel tools --unknown`)"
+_AGAIN = "a run does again what these steps did before, except for calls in its ledger of tools"
 
 
 @publish
@@ -41,16 +68,21 @@ class Standing:
     Attributes:
         thread_id: The thread.
         state: `"new"`: it has no checkpoint, and takes its first input. `"idle"`: its last run has ended, and it takes
-            new input. `"cut off"`: a run ended in the middle; given `None`, the graph goes on. `"waits"`: for persons.
-            `"decided"`: what a task has asked is decided, and no run has gone on with it. `"runs"`: a run goes on from
-            a question, or has its turn (`on_busy="wait"`); other runs claim nothing, so what they do looks cut off as
-            long as they do it.
-        given: What to invoke the graph with so that it goes on: `None`, or a `Command` with what was decided.
+            new input. `"runs"`: a run of this process is in it, or one that has claimed it. `"waits"`: for persons.
+            `"decided"`: its question is decided, and no run has taken the decision. `"failed"`: a task of its next step
+            raised. `"forked"`, `"rewound"`, `"arrived"`: it became what it is by a fork, by a rewind, or by a copy or
+            an import, has steps left, and nothing was added since. `"cut off"`: it has steps left, and the process of
+            its last run is known to be dead. `"unfinished"`: it has steps left, and may be running, stopped, or cut
+            off: a run without a claim, a breakpoint and a cancelled run cannot be told apart.
+        can_go_on: Whether `graph.invoke(given, config)` may be called without a look at the thread: a decision waits
+            for its run; or the run was cut off, the one before it was not, and no call of a tool is in doubt.
+        given: If it can go on, what to invoke the graph with: `None`, or a `Command` with what was decided.
         updated_at: When its latest checkpoint was made, ISO time.
         next: The nodes that run next.
         requests: What is asked of persons at its latest checkpoint, by requests for approval.
         questions: How many interrupts are open, with requests or without.
         errors: What the tasks of the step failed with, but for the `ToolOutcomeUnknown` of a call that is settled.
+        is_settled: Whether the step failed with nothing else: the next run acts on what was said of these calls.
         doubts: Calls of tools of which nobody knows how they ended: until they are settled, the next run raises
             `ToolOutcomeUnknown`, or asks. Not those that are made again by themselves (`ToolPolicy(unknown="retry")`).
         holder: Which process has the thread, if one runs: host, machine, process, and when that began.
@@ -58,43 +90,57 @@ class Standing:
 
     thread_id: str
     state: State
+    can_go_on: bool = field(default=False, repr=False)
     given: Any = None
     updated_at: str = ""
     next: tuple[str, ...] = ()
     requests: tuple[ApprovalRequest, ...] = ()
     questions: int = 0
     errors: tuple[str, ...] = ()
+    is_settled: bool = field(default=False, repr=False)
     doubts: tuple[KeptCall, ...] = ()
     holder: str = ""
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether `graph.invoke(given, config)` goes on from here."""
-        return self.state in ("cut off", "decided")
 
     def __str__(self) -> str:
         """Return what is so, and what to do, in a sentence or two."""
         return f"thread {self.thread_id!r} {self._says()}.{self._says_of_doubts()}"
 
     def _says(self) -> str:
-        if self.state == "new":
-            return "has no checkpoint yet: it takes its first input"
-        if self.state == "idle":
-            return "is idle: it takes new input"
-        if self.state == "runs":
-            return f"is run by a process of {self.holder.partition('/')[0]}"
-        if self.state == "decided":
-            given = f"saver.approvals.resume({self.thread_id!r})"
-            return f"was decided, and no run has gone on with it: graph.invoke({given}, config)"
         if self.state == "waits":
             ids = ", ".join(f"`keel approval {each.id}`" for each in self.requests if each.status in OPEN)
             asked = (
                 f"{count_of(self.questions, 'question')} without a request: graph.invoke(Command(resume=...), config)"
             )
             return f"waits for a person: {ids or asked}"
-        where = f" before {', '.join(self.next)}" if self.next else ", with what its step has done"
-        failed = f" ({_shorten(self.errors[0])})" if self.errors else ""
-        return f"was cut off{where}{failed}: invoke the graph with None"
+        return {
+            "new": "has no checkpoint yet: it takes its first input",
+            "idle": "is idle: it takes new input",
+            "runs": f"is run by a process of {self.holder.partition('/')[0]}",
+            "decided": "was decided, and no run has gone on with it: "
+            f"graph.invoke(saver.approvals.resume({self.thread_id!r}), config)",
+            "failed": f"failed with steps left{self._where()} ({_shorten(next(iter(self.errors), ''))}): {_LOOK}",
+            "forked": f"is a fork with steps left{self._where()}, and has not run since: {_AGAIN}",
+            "rewound": f"was rewound, has steps left{self._where()}, and has not run since: {_AGAIN}",
+            "arrived": f"came from elsewhere with steps left{self._where()}, and has not run here. Its original may be "
+            f"running them, or have done so: {_LOOK}",
+            "cut off": f"was cut off{self._where()}, as its process died: {self._says_of_death()}",
+            "unfinished": self._says_of_steps(),
+        }[self.state]
+
+    def _where(self) -> str:
+        return f" before {', '.join(self.next)}" if self.next else ""
+
+    def _says_of_death(self) -> str:
+        if self.can_go_on:
+            given = "None" if self.given is None else f"saver.approvals.resume({self.thread_id!r})"
+            return f"graph.invoke({given}, config) runs the rest"
+        return "calls of tools are in doubt" if self.doubts else f"so did that of the run before it; {_LOOK}"
+
+    def _says_of_steps(self) -> str:
+        left = f"has steps left{self._where()}"
+        if self.is_settled and not self.doubts:
+            return f"{left}, and what was in doubt is settled: graph.invoke(None, config) acts on it"
+        return f"{left}; it may be running, stopped, or cut off: {_LOOK}"
 
     def _says_of_doubts(self) -> str:
         if not self.doubts:
@@ -117,7 +163,7 @@ def _shorten(error: str) -> str:
 
 
 def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
-    """Return where a thread stands. Five trips, and one for each request. Nothing is written.
+    """Return where a thread stands. Five trips, one for each request, and mostly one more. Nothing is written.
 
     Raises:
         CorruptStore: Its latest checkpoint cannot be read.
@@ -125,35 +171,66 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     found = yield from session.store.read_entry(Address(thread_id))
     moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
     moment = moments[0] if moments else None
-    claim = yield from find_claim(session, thread_id)
+    claim, is_over = yield from find_claim(session, thread_id)
     open_ = yield from find_open_requests(session, thread_id)
     requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
     answers = answers_of(requests)
     calls = yield from _read_calls(session, thread_id)
-    is_run = claim is not None and _goes_on(claim, requests)
-    state = "runs" if is_run else _state_of(moment, bool(answers))
+    doubts = tuple(call for call in calls if is_doubt(call))
+    errors = tuple(_open_errors(moment.errors, calls)) if moment else ()
+    # One that only asks has claimed the thread before its question; any other one is at the step, or was.
+    run = claim if claim is not None and claim.until and _goes_on(claim, requests) else None
+    if (run and is_over is False) or _is_run_here(session, thread_id, moment, is_decided=bool(answers)):
+        state: State = "runs"
+    elif moment is None or found is None:
+        state = "new"
+    elif moment.interrupts and not answers:
+        state = "waits"
+    elif not (answers or moment.next or moment.pending or moment.errors):
+        state = "idle"
+    elif errors:
+        state = "failed"
+    elif run and is_dead(run.holder) and (answers or _was_claimed(session, found.entry)):
+        state = "cut off"
+    elif (yield from has_arrived(session, moment.address)):
+        state = "arrived"
+    elif answers and not run:
+        state = "decided"
+    elif not moment.metadata.keys().isdisjoint((REWOUND_TO, BRANCHED_FROM)):
+        state = "rewound"
+    else:
+        state = "forked" if FORKED_FROM in moment.metadata else "unfinished"
+    can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
     return Standing(
         thread_id=thread_id,
         state=state,
-        given=_command(answers) if state == "decided" else None,
+        can_go_on=can_go_on,
+        given=_command(answers) if can_go_on and answers else None,
         updated_at=moment.time.isoformat() if moment and moment.time else "",
         next=moment.next if moment else (),
         requests=requests,
         questions=len(moment.interrupts) if moment else 0,
-        errors=tuple(_open_errors(moment.errors, calls)) if moment else (),
-        doubts=tuple(call for call in calls if is_doubt(call)),
-        holder=claim.holder if claim and is_run else "",
+        errors=errors,
+        is_settled=bool(moment and moment.errors and not errors),
+        doubts=doubts,
+        holder=(run.holder if run and is_over is False else this_holder()) if state == "runs" else "",
     )
 
 
-def _state_of(moment: Moment | None, is_decided: bool) -> State:
-    if moment is None:
-        return "new"
-    if is_decided:
-        return "decided"
-    if moment.interrupts:
-        return "waits"
-    return "cut off" if moment.next or moment.pending or moment.errors else "idle"
+def _is_run_here(session: Session, thread_id: str, moment: Moment | None, *, is_decided: bool) -> bool:
+    """Return whether a run of this process is in a thread. One that has asked, and runs another task, waits as well."""
+    head = moment.address.checkpoint_id if moment else None
+    is_asked = bool(moment and moment.interrupts and not is_decided)
+    return any(not is_asked or run.began_at == head for run in find_acting(session.store, thread_id))
+
+
+def _was_claimed(session: Session, head: Entry) -> bool:
+    """Return whether the run that put a checkpoint had claimed its thread.
+
+    If it had, and there is the claim of a dead process, then that is its own, or one that took it over when it was
+    over. If it had not, it may be running anywhere beside a claim that was left before.
+    """
+    return CLAIMED in unpack_header(head.header, session.codec, head.address).about
 
 
 def _goes_on(claim: ClaimRecord, requests: Sequence[ApprovalRequest]) -> bool:
@@ -187,20 +264,38 @@ def _open_errors(errors: Sequence[str], calls: Sequence[KeptCall]) -> Iterator[s
             yield error
 
 
-class UnfinishedPages:
-    """Reads which threads are not idle, page by page, last activity first."""
+class UnfinishedThreads:
+    """Reads where those threads stand that are not idle: the index of threads says which. Idle threads are not read.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._after: tuple[str, str] | None = None
+    Args:
+        session: What it runs on.
+        wanted: Which threads are asked for.
+        order: Which come first, by their last activity.
+    """
 
-    def next(self) -> Plan[Sequence[Standing] | None]:
-        """Return those among the next threads; `None` if there are no more threads."""
-        page = yield from self._session.store.show_threads(self._after, PAGE)
-        if not page:
-            return None
-        self._after = page[-1][0].updated_at, page[-1][0].thread_id
-        found: list[Standing] = []
-        for info, _ in page:
-            found.append((yield from read_standing(self._session, info.thread_id)))
-        return [each for each in found if each.state not in ("new", "idle")]  # new: deleted meanwhile
+    def __init__(self, session: Session, wanted: ThreadFilter = _ALL, order: Order = "newest") -> None:
+        self._session, self._wanted, self._order = session, wanted, order
+        self._names: Iterator[str] | None = None
+
+    def next(self) -> Plan[Standing | None]:
+        """Return the next one; `None` if there are no more. One that cannot be read is logged, and passed over."""
+        if self._names is None:
+            self._names = iter((yield from self._list()))
+        for name in self._names:
+            try:
+                standing = yield from read_standing(self._session, name)
+            except CorruptStore as error:
+                _log.warning("an unfinished thread is passed over: %s", error)
+                continue
+            if standing.state not in ("new", "idle"):  # else it was deleted, or came to its end, since it was listed
+                return standing
+        return None
+
+    def _list(self) -> Plan[Sequence[str]]:
+        """Name the threads. Two trips for each 500 of them, and at least one for each status."""
+        found: dict[str, str] = {}
+        for status in _LEFT if self._wanted.status is None else {*_LEFT} & {self._wanted.status}:
+            pages = ThreadPages(self._session, None, replace(self._wanted, status=status), order=self._order)
+            while (page := (yield from pages.next())) is not None:
+                found.update((info.thread_id, info.updated_at) for info in page)
+        return sorted(found, key=lambda name: (found[name], name), reverse=self._order == "newest")

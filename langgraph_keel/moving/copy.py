@@ -21,6 +21,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing, NotFound, ThreadExists
+from langgraph_keel.history.arrivals import note_arrival
 from langgraph_keel.history.threads import ThreadFilter, read_names_of
 from langgraph_keel.keys.datakeys import KIND, STORE
 from langgraph_keel.moving.cells import CHAIN, CellCopy, Moved
@@ -386,6 +387,7 @@ class StoreCopy:
         yield from self._thread.add(thread_id, want, have)
         self._done[thread_id] = "copied"
         have = yield from self._look(TARGET, thread_id)
+        yield from on(TARGET, note_arrival(self._target, thread_id))
         yield from self._mark(thread_id, have.digest.hex())
         return have
 

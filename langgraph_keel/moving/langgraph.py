@@ -38,6 +38,7 @@ from langgraph_keel.engine.session import Hooks, Memo, Session, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists, ValueRefused
 from langgraph_keel.moving.damage import UNREADABLE, say_unreadable
+from langgraph_keel.history.arrivals import note_arrival
 from langgraph_keel.moving.notes import LEFT, MovedThread, find_note, note
 from langgraph_keel.moving.sources import Index, Reader, Spot, StoredCheckpoint, StoredWrite
 from langgraph_keel.moving.values import Allows
@@ -204,6 +205,7 @@ def finish(session: Session, thread_id: str, index: Index) -> None:
     """Write down what a thread asks that was moved in, and that it was. Again does no harm."""
     session.memo.forget_thread(thread_id)
     run(_record_questions(session, thread_id), session.driver)
+    run(note_arrival(session, thread_id), session.driver)
     run(note(session, thread_id, MovedThread(is_whole=True, fingerprint=index.fingerprint)), session.driver)
 
 

@@ -62,17 +62,18 @@ def test_a_thread_that_is_done_is_idle(saver: KeelSaver) -> None:
     assert list(saver.unfinished()) == []
 
 
-def test_a_thread_that_was_cut_off_goes_on_with_none(saver: KeelSaver) -> None:
+def test_a_thread_with_steps_left_may_be_running(saver: KeelSaver) -> None:
+    """Nothing tells a run without a claim that was cut off from one that is under way: `test_situations`."""
     with pytest.raises(Killed):
         invoke(graph(saver, say("a"), ("b", die)), {"log": []})
     found = saver.where("t")
-    assert (stands(found), found.given) == (("cut off", True, ("b",)), None)
-    assert "cut off before b: invoke the graph with None" in str(found)
-    assert invoke(graph(saver, say("a"), say("b")), found.given)["log"] == ["a", "b"]
+    assert (stands(found), found.given) == (("unfinished", False, ("b",)), None)
+    assert "has steps left before b; it may be running, stopped, or cut off: look at what it has done" in str(found)
+    assert invoke(graph(saver, say("a"), say("b")), None)["log"] == ["a", "b"]
     assert saver.where("t").state == "idle"
 
 
-def test_a_step_whose_checkpoint_never_came_goes_on_with_none(saver: KeelSaver) -> None:
+def test_a_step_whose_checkpoint_never_came_is_left(saver: KeelSaver) -> None:
     """LangGraph's own `next` is empty then."""
     made = graph(saver, say("a"), say("b"))
     invoke(made, {"log": []})
@@ -81,8 +82,7 @@ def test_a_step_whose_checkpoint_never_came_goes_on_with_none(saver: KeelSaver) 
     saver.rewind(head)
     saver.put_writes(saver.timeline("t").head.config, [("log", ["b"])], task)
     found = saver.where("t")
-    assert found.can_go_on
-    assert found.state == "cut off"
+    assert stands(found) == ("rewound", False, ("b",))
 
 
 def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
@@ -92,7 +92,7 @@ def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
     with pytest.raises(ValueError, match="no such flight"):
         invoke(graph(saver, ("a", fail)), {"log": []})
     found = saver.where("t")
-    assert stands(found) == ("cut off", True, ("a",))
+    assert stands(found) == ("failed", False, ("a",))
     assert found.errors == ("ValueError('no such flight')",)
     assert "no such flight" in str(found)
 
@@ -166,7 +166,7 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
         with pytest.raises(Killed):
             invoke(made, {"log": []})
     found = saver.where("t")
-    assert stands(found) == ("cut off", True, ("pay",))
+    assert stands(found) == ("unfinished", False, ("pay",))
     assert [each.tool for each in found.doubts] == ["pay"]
     (doubt,) = found.doubts
     assert f"1 call of tools in doubt (pay {short_key(doubt.key)}): settle them first, as `keel tools" in str(found)
@@ -191,8 +191,8 @@ def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> No
         with pytest.raises(Killed):
             go_on(given, "retry")
         found = saver.where("t")
-        assert (stands(found), found.doubts) == (("cut off", True, ("look",)), ())
-        assert str(found) == "thread 't' was cut off before look: invoke the graph with None."
+        assert (stands(found), found.doubts) == (("unfinished", False, ("look",)), ())
+        assert "in doubt" not in str(found)
         assert [(each.state, each.retries) for each in saver.tools("t")] == [("unknown", True)]
     with pytest.raises(ToolOutcomeUnknown):
         go_on(None, "raise")
@@ -216,11 +216,15 @@ def test_an_error_of_a_doubt_is_told_until_that_is_settled(saver: KeelSaver, dec
             invoke(made, None)
         found = saver.where("t")
         assert found.errors[0].startswith("ToolOutcomeUnknown(")
-        assert re.search(r"""before pay \(ToolOutcomeUnknown\("tool 'pay' .*…"\)\): invoke the graph""", str(found))
+        assert found.state == "failed"
+        assert re.search(r"""before pay \(ToolOutcomeUnknown\("tool 'pay' .*…"\)\): look at what""", str(found))
         cache.settle("t", doubt.value.key, decision)
     settled = saver.where("t")
-    assert (stands(settled), settled.errors, settled.doubts) == (("cut off", True, ("pay",)), (), ())
-    assert str(settled) == "thread 't' was cut off before pay: invoke the graph with None."
+    assert (stands(settled), settled.errors, settled.doubts) == (("unfinished", False, ("pay",)), (), ())
+    says = (
+        "thread 't' has steps left before pay, and what was in doubt is settled: graph.invoke(None, config) acts on it."
+    )
+    assert (settled.is_settled, str(settled)) == (True, says)
 
 
 @pytest.mark.parametrize("length", [80, 1000])
@@ -230,7 +234,7 @@ def test_a_long_error_is_cut_and_closed(saver: KeelSaver, length: int) -> None:
 
     with pytest.raises(ValueError, match="xxx"):
         invoke(graph(saver, ("a", fail)), {"log": []})
-    (shown,) = re.findall(r"\((ValueError\('x+…?'\))\): invoke", str(saver.where("t")))
+    (shown,) = re.findall(r"\((ValueError\('x+…?'\))\): look", str(saver.where("t")))
     assert ("…" in shown, len(shown) < 130) == (length > 80, True)
 
 

@@ -1,0 +1,380 @@
+"""Every situation that a thread can be in, each made by what really leads to it, and what is said of it then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from asyncio import to_thread
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
+from log_graphs import State
+from places import Place
+from races import context
+from tool_graphs import Killed
+
+import langgraph_keel
+from langgraph_keel import KeelSaver, MemorySaver, Standing, ToolCache, ToolOutcomeUnknown
+
+PATIENCE = 600
+"""Seconds that another process is waited for."""
+Face = Literal["sync", "async"]
+INPUT: Mapping[str, Any] = {"log": []}
+CALL = AIMessage("", id="1", tool_calls=[{"name": "wire", "args": {"amount": 3}, "id": "c"}])
+
+
+class Broken(Exception):
+    """What a node fails with."""
+
+
+def fail(state: State) -> Any:
+    raise Broken("no such order")
+
+
+def pay(state: State) -> State:
+    return {"log": ["paid"]}
+
+
+def ask(state: State) -> State:
+    return {"log": [interrupt("pay?")]}
+
+
+def graph_of(saver: Any, node: Any = pay, route: Any = None, **options: Any) -> Any:
+    """Return a graph that looks, and pays by this node; a router comes before it, if one is given."""
+    builder = StateGraph(State).add_node("look", lambda state: {"log": [CALL]}).add_node("pay", node)
+    builder.add_edge(START, "look")
+    if route is None:
+        builder.add_edge("look", "pay")
+    else:
+        builder.add_conditional_edges("look", route, ["pay"])
+    return builder.compile(checkpointer=saver, **options)
+
+
+def config_of(thread_id: str) -> Any:
+    return {"configurable": {"thread_id": thread_id, "user_id": thread_id}}
+
+
+def live(place: Place, options: Mapping[str, Any], thread_id: str, given: Any, ends: str, told: Connection) -> None:
+    """What another process does: it is held in the node that pays, or dies there."""
+
+    def held(state: State) -> State:
+        if ends == "dies":
+            os._exit(9)
+        told.send("paying")
+        told.recv()
+        return {"log": ["paid"]}
+
+    with place.open(**options) as saver:
+        graph_of(saver, held).invoke(given, config_of(thread_id), durability="sync")
+
+
+class Stage:
+    """Makes situations in a store, by one face.
+
+    Args:
+        place: The store.
+        saver: A saver on it.
+        face: By which graphs are run.
+        stack: What it closes ends what is still being run.
+    """
+
+    def __init__(self, place: Place, saver: KeelSaver, face: Face, stack: AsyncExitStack) -> None:
+        self.place, self.saver, self.face, self.stack = place, saver, face, stack
+
+    async def run(self, graph: Any, thread_id: str) -> None:
+        """Run a graph with new input, to its end or to where it stops."""
+        given: Any = INPUT
+        config, options = config_of(thread_id), {"durability": "sync"}
+        if self.face == "sync":
+            await to_thread(graph.invoke, given, config, **options)
+        else:
+            await graph.ainvoke(given, config, **options)
+
+    async def stop(self, thread_id: str, saver: Any = None) -> Any:
+        """Run a graph to a breakpoint before it pays; return the config of that checkpoint."""
+        graph = graph_of(saver or self.saver, interrupt_before=["pay"])
+        await self.run(graph, thread_id)
+        return (await to_thread(graph.get_state, {"configurable": {"thread_id": thread_id}})).config
+
+    async def elsewhere(self, thread_id: str, *, dies: bool = False, given: Any = INPUT, **options: Any) -> None:
+        """Run a graph in another process, until it pays, or dies instead."""
+        ours, theirs = Pipe()
+        args = (self.place, options, thread_id, given, "dies" if dies else "is held", theirs)
+        child = context().Process(target=live, args=args)
+        await to_thread(child.start)
+        theirs.close()
+        if dies:
+            await to_thread(child.join, PATIENCE)
+            assert child.exitcode == 9
+            return
+
+        async def end() -> None:
+            ours.send("go")
+            await to_thread(child.join, PATIENCE)
+            assert child.exitcode == 0
+
+        assert await to_thread(ours.poll, PATIENCE)
+        ours.recv()
+        self.stack.push_async_callback(end)
+
+
+# -- the situations ----------------------------------------------------------------------------------------------------
+
+
+async def never_run(stage: Stage, name: str) -> None:
+    return None
+
+
+async def ended(stage: Stage, name: str) -> None:
+    await stage.run(graph_of(stage.saver), name)
+
+
+async def runs_here(stage: Stage, name: str) -> None:
+    is_in, may_end = Event(), Event()
+
+    def held(state: State) -> State:
+        is_in.set()
+        assert may_end.wait(PATIENCE)
+        return {"log": ["paid"]}
+
+    running = asyncio.create_task(stage.run(graph_of(stage.saver, held), name))
+
+    async def end() -> None:
+        may_end.set()
+        await running
+
+    assert await to_thread(is_in.wait, PATIENCE)
+    stage.stack.push_async_callback(end)
+
+
+async def runs_elsewhere(stage: Stage, name: str) -> None:
+    await stage.elsewhere(name)
+
+
+async def runs_elsewhere_claimed(stage: Stage, name: str) -> None:
+    await stage.elsewhere(name, on_busy="wait")
+
+
+async def stopped(stage: Stage, name: str) -> None:
+    await stage.stop(name)
+
+
+async def cancelled(stage: Stage, name: str) -> None:
+    """An `asyncio` task is cancelled, or a stream is closed that was read in part."""
+    if stage.face == "sync":
+        stream = graph_of(stage.saver).stream({"log": []}, config_of(name), durability="sync")
+        await to_thread(next, stream)
+        await to_thread(stream.close)
+        return
+    is_in = asyncio.Event()
+
+    async def held(state: State) -> State:
+        is_in.set()
+        await asyncio.Event().wait()
+        return {}
+
+    running = asyncio.create_task(stage.run(graph_of(stage.saver, held), name))
+    await asyncio.wait_for(is_in.wait(), PATIENCE)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def asks(stage: Stage, name: str) -> None:
+    await stage.run(graph_of(stage.saver, ask), name)
+
+
+async def decided(stage: Stage, name: str) -> None:
+    await asks(stage, name)
+    (request,) = await to_thread(stage.saver.approvals.pending, name)
+    await to_thread(stage.saver.approvals.answer, request.id, value="yes", by="ann")
+
+
+async def failed(stage: Stage, name: str) -> None:
+    with suppress(Broken):
+        await stage.run(graph_of(stage.saver, fail), name)
+
+
+async def router_failed(stage: Stage, name: str) -> None:
+    with suppress(Broken):
+        await stage.run(graph_of(stage.saver, pay, fail), name)
+
+
+async def in_doubt(stage: Stage, name: str) -> str:
+    """A call was cut off, and the next run has found it so; return its key."""
+
+    @tool
+    def wire(amount: int) -> str:
+        """Wire money."""
+        raise Killed
+
+    cache = ToolCache(stage.saver)
+    node = ToolNode(
+        [wire], messages_key="log", wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call
+    )
+    graph = graph_of(stage.saver, node)
+    with suppress(Killed):
+        await to_thread(graph.invoke, {"log": []}, config_of(name), durability="sync")
+    try:
+        await to_thread(graph.invoke, None, config_of(name), durability="sync")
+    except ToolOutcomeUnknown as doubt:
+        return doubt.key
+    raise AssertionError("the call is in doubt")
+
+
+async def settled(stage: Stage, name: str) -> None:
+    key = await in_doubt(stage, name)
+    await to_thread(ToolCache(stage.saver).settle, name, key, "done")
+
+
+async def killed(stage: Stage, name: str) -> None:
+    await stage.elsewhere(name, dies=True)
+
+
+async def killed_claimed(stage: Stage, name: str) -> None:
+    await stage.elsewhere(name, dies=True, on_busy="wait")
+
+
+async def killed_again(stage: Stage, name: str) -> None:
+    await killed_claimed(stage, name)
+    await stage.elsewhere(name, dies=True, given=None)
+
+
+async def killed_deciding(stage: Stage, name: str) -> None:
+    await decided(stage, name)
+    answer = await to_thread(stage.saver.approvals.resume, name)
+    await stage.elsewhere(name, dies=True, given=answer)
+
+
+async def forked(stage: Stage, name: str) -> None:
+    at = await stage.stop(f"{name}, before")
+    await to_thread(stage.saver.fork, at, name)
+
+
+async def branched(stage: Stage, name: str) -> None:
+    await ended(stage, name)
+    moments = await to_thread(lambda: list(stage.saver.timeline(name)))
+    await to_thread(stage.saver.fork, next(each for each in moments if each.next == ("pay",)))
+
+
+async def rewound(stage: Stage, name: str) -> None:
+    await ended(stage, name)
+    moments = await to_thread(lambda: list(stage.saver.timeline(name)))
+    await to_thread(stage.saver.rewind, next(each for each in moments if each.next == ("pay",)))
+
+
+async def copied(stage: Stage, name: str) -> None:
+    await stage.stop(f"{name}, before")
+    await to_thread(stage.saver.copy_thread, f"{name}, before", name)
+
+
+async def copied_from_elsewhere(stage: Stage, name: str) -> None:
+    with MemorySaver() as other:
+        await stage.stop(name, other)
+        await to_thread(other.copy_to, stage.saver, [name])
+
+
+async def imported(stage: Stage, name: str) -> None:
+    other = InMemorySaver()
+    await stage.stop(name, other)
+    await to_thread(stage.saver.import_from, other, [name])
+
+
+async def erased(stage: Stage, name: str) -> None:
+    await stage.stop(name)
+    await to_thread(stage.saver.erase, name)
+
+
+SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
+    "never run": never_run,
+    "its last run has ended": ended,
+    "running in this process": runs_here,
+    "running elsewhere, with a claim": runs_elsewhere_claimed,
+    "running elsewhere, without one": runs_elsewhere,
+    "at a breakpoint": stopped,
+    "cancelled": cancelled,
+    "asking": asks,
+    "decided": decided,
+    "failed": failed,
+    "its router failed": router_failed,
+    "a call is in doubt": in_doubt,
+    "that call is settled": settled,
+    "killed, with a claim": killed_claimed,
+    "killed, without one": killed,
+    "resumed, and killed again": killed_again,
+    "its decision taken, and killed": killed_deciding,
+    "forked to a thread of its own": forked,
+    "has a branch beside it": branched,
+    "rewound": rewound,
+    "copied in its store": copied,
+    "copied from another store": copied_from_elsewhere,
+    "imported": imported,
+    "erased": erased,
+}
+"""By the name of the thread that is brought into each."""
+
+
+# -- what is said of them ----------------------------------------------------------------------------------------------
+
+
+def row_of(found: Standing) -> tuple[str, str, str]:
+    """Return a row of the table: state, what may be done unseen, and the sentence."""
+    given = "no" if not found.can_go_on else "with `None`" if found.given is None else "with the decision"
+    says = str(found).removeprefix(f"thread {found.thread_id!r} ").replace(repr(found.thread_id), "thread_id")
+    host = found.holder.partition("/")[0]
+    says = says.replace(f"process of {host}", "process of HOST") if host else says
+    says = re.sub(r"`keel approval \w+`", "`keel approval ID`", says)
+    says = re.sub(
+        r"\(wire [0-9a-f.]+\)", "(wire KEY)", re.sub(r"\(ToolOutcomeUnknown.*?\)\)", "(ToolOutcomeUnknown(...))", says)
+    )
+    return f"`{found.state}`", given, says
+
+
+async def rows_of(place: Place, face: Face) -> Mapping[str, tuple[str, str, str]]:
+    """Bring a thread into each situation, all in one store, and return what is said of it then.
+
+    What `unfinished` yields meanwhile must be the same, of those that have something left.
+    """
+    rows = {}
+    async with AsyncExitStack() as stack:
+        saver = await stack.enter_async_context(place.open())
+        stage = Stage(place, saver, face, await stack.enter_async_context(AsyncExitStack()))
+        for name, make in SITUATIONS.items():
+            await make(stage, name)
+        for name in SITUATIONS:
+            rows[name] = row_of(await (to_thread(saver.where, name) if face == "sync" else saver.awhere(name)))
+        if face == "sync":
+            found = await to_thread(lambda: list(saver.unfinished()))
+        else:
+            found = [each async for each in saver.aunfinished()]
+        listed = {each.thread_id: row_of(each) for each in found if each.thread_id in SITUATIONS}
+        assert listed == {name: row for name, row in rows.items() if row[0] not in ("`new`", "`idle`")}
+    return rows
+
+
+PAGE = Path(langgraph_keel.__file__).parent / "README.md"
+BEGIN = "<!-- the situations: written by `python tests/write.py situations` -->"
+END = "<!-- the end of the situations -->"
+
+
+def with_table(text: str, rows: Mapping[str, tuple[str, str, str]]) -> str:
+    """Return the page with a table of these rows."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{_table_of(rows)}\n\n{END}{rest.split(END)[1]}"
+
+
+def _table_of(rows: Mapping[str, tuple[str, str, str]]) -> str:
+    lines = ["| situation | `state` | `can_go_on` | what `str(standing)` says |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {' | '.join(row)} |" for name, row in rows.items())])
