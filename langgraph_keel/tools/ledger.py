@@ -73,8 +73,7 @@ class CallRecord:
         error: What it failed with.
         decided: What a person said became of it: `retry`, `done` or `skip`.
         args: The arguments, if the user lets them be stored.
-        steps: Of a call in a subgraph that answers no other: for each graph around it, by its namespace, which
-            checkpoint the step ran from.
+        steps: Of a call in a subgraph: for each graph around it, by its namespace, which checkpoint the step ran from.
         invocation: Which invocation of the root graph made such a call (`invocations.py`).
         past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
         lease: Milliseconds within which its holder renews the claim; 0 in claims of versions that did not say.
