@@ -36,6 +36,9 @@ HITS = "hits"
 OWN = "."
 """In the key of a call that answers no other (`scope="call"`): after the hash of all calls like it, before its own."""
 
+LEASE = 30.0
+"""Seconds without a renewal after which a claim counts as left, unless a `ToolCache` says otherwise."""
+
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
 
