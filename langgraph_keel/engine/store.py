@@ -187,7 +187,8 @@ class Store(ABC, Generic[Q, R]):
         3. Else answer `Copied`. An unknown source copies nothing. With `upto`:
 
            * Of the entries, those up to it in the order they were put, ghosts too. It is the head of its namespace:
-             on the trunk, whatever it was; and the header of `upto` stands in the place of its own.
+             on the trunk, whatever it was; the header of `upto` stands in the place of its own, and so does the time
+             of `upto`, if it is later.
            * Of the writes, those of the entries copied; not its own, as its step runs anew, and no orphans.
            * Of the rows, at least those that the copied entries show. More may come along, for a sweep follows; but
              the work should not grow with what was put later.

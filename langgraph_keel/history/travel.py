@@ -149,8 +149,9 @@ def fork(session: Session, address: Address, target: str, by: str | None = None)
     origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
     header.metadata[FORKED_FROM] = origin
     body = pack_header(header, session.codec, entry.address)
+    upto = replace(entry, header=body, updated_at=session.clock().isoformat())
     yield from check_objects(session, f"a fork of thread {address.thread_id!r} would not have")
-    outcome = yield from session.store.copy_thread(address.thread_id, target, replace(entry, header=body))
+    outcome = yield from session.store.copy_thread(address.thread_id, target, upto)
     if isinstance(outcome, Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
     if isinstance(outcome, BaseGone):
