@@ -181,8 +181,8 @@ class Store(ABC, Generic[Q, R]):
         At most two trips, where source and target may be on different servers; the target is there as a whole or not at
         all, and as the source was at one moment.
 
-        1. If the target holds anything already, answer `Occupied`. Cells are not copied, and do not count: what one
-           thread has done, another has not.
+        1. If the target holds anything already, answer `Occupied`. Cells are not copied, and do not count: hooks copy
+           those that belong to the copy.
         2. If `upto` is given and `source` has no entry of its stamp, or a ghost has it, answer `BaseGone`.
         3. Else answer `Copied`. An unknown source copies nothing. With `upto`:
 
