@@ -37,6 +37,7 @@ from langgraph_keel.blobs.objects import AsyncObjectDriver, ObjectDriver
 from langgraph_keel.blobs.opening import check_blobs, open_objects
 from langgraph_keel.blobs.store import LIMIT, BlobStore
 from langgraph_keel.display.text import plain
+from langgraph_keel.engine.audit import append_deletion, check_by
 from langgraph_keel.engine.checkpoints import (
     begin_run,
     copy_thread,
@@ -586,13 +587,26 @@ class KeelSaver(
 
     # -- removing and copying ----------------------------------------------------------------------------------
 
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete everything of a thread; no error if there is none."""
-        self.engine.run(delete_thread(self.engine.session, thread_id_of(thread_id)))
+    def delete_thread(self, thread_id: str, *, by: str | None = None) -> None:
+        """Delete everything of a thread; no error if there is none.
 
-    async def adelete_thread(self, thread_id: str) -> None:
+        Args:
+            thread_id: The thread.
+            by: Who does it, as your program has authenticated them: then the audit trail records it, with a hash of
+                the thread's id, which takes four trips more.
+        """
+        self.engine.run(self._delete_thread(thread_id, by))
+
+    async def adelete_thread(self, thread_id: str, *, by: str | None = None) -> None:
         """As `delete_thread`, asynchronously."""
-        await self.engine.arun(delete_thread(self.engine.session, thread_id_of(thread_id)))
+        await self.engine.arun(self._delete_thread(thread_id, by))
+
+    def _delete_thread(self, thread_id: str, by: str | None) -> Plan[None]:
+        thread_id = thread_id_of(thread_id)
+        check_by(by)
+        yield from delete_thread(self.engine.session, thread_id)
+        if by is not None:
+            yield from append_deletion(self.engine.session, thread_id, by)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata names one of these runs, and their writes, in every thread.
@@ -613,9 +627,11 @@ class KeelSaver(
         return delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive.
+        """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive and its tool calls.
 
-        Six round trips, one more for each prune, two more for each megabyte of the archive, or part of one.
+        A call that runs, or whose outcome is unknown, is in doubt in the copy, too. Requests for approval stay with
+        the source: the copy asks again. Seven round trips, one more for each prune, two more for each megabyte of the
+        archive, or part of one, and for each tool call.
 
         Raises:
             ThreadExists: The target holds checkpoints or writes already.

@@ -198,7 +198,7 @@ def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequ
 
 def is_decided_so(request: ApprovalRequest, decision: Decision) -> bool:
     """Return whether just this stands: decided by the same person, with the same outcome and the same content."""
-    if request.decision is None or request.status not in (*DECIDED, CONSUMED) or not _is_reviewer(decision.by):
+    if request.decision is None or request.status not in (*DECIDED, CONSUMED) or not audit.is_name(decision.by):
         return False
     if decision.kind == "approve":
         decision = replace(decision, args=request.args)
@@ -226,17 +226,13 @@ def check_reviewer(request: ApprovalRequest, by: str) -> None:
         InvalidInput: Nobody is named.
         NotAllowed: Somebody else has to, or is about to.
     """
-    if not _is_reviewer(by):
+    if not audit.is_name(by):
         raise InvalidInput(f"by must name who decides, as your program has authenticated them, not {by!r}")
     if request.approvers and by not in request.approvers:
         raise NotAllowed(f"approval {request.id}: {by!r} is not among its approvers ({', '.join(request.approvers)})")
     if request.status == CLAIMED and request.claimed_by != by:
         whose = f"{request.claimed_by!r} has claimed it until {request.claimed_until}"
         raise NotAllowed(f"approval {request.id}: {whose}; nothing was decided")
-
-
-def _is_reviewer(by: object) -> bool:
-    return isinstance(by, str) and bool(by.strip()) and not by.startswith("keel:")
 
 
 _FIELDS = {each.name for each in fields(ApprovalRequest)}

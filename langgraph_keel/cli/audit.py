@@ -25,6 +25,10 @@ _PAGE = 1000
 _UNSHOWN = (
     "at",
     "by",
+    "call",
+    "checkpoint",
+    "thread",
+    "twin",
     "kind",
     "n",
     "thread_id",
@@ -57,7 +61,7 @@ def show(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """List what has happened to requests for approval, newest last. What was deleted with its thread is told as such.
+    """List what people have decided and done, newest last. The content of an event is deleted with its thread.
 
     Example: `keel audit show --thread my-thread`
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,8 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel.approvals.interrupts import describe_question
+from langgraph_keel.approvals.requests import OPEN, STATUSES, SUPERSEDED, ApprovalRequest
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
+    Actor,
     AsJson,
     Full,
     Imports,
@@ -37,13 +39,16 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
-from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import Timeline
+from langgraph_keel.tools.ledger import KeptCall, is_doubt
 
 EVERY_NS = "*"
 """All namespaces of a thread."""
+_MOST_CALLS = 10
+"""Calls that `keel fork` names."""
 
 
 def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any:
@@ -315,7 +320,7 @@ def _timeline_json(moment: Moment) -> dict[str, Any]:
     }
 
 
-def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False) -> None:
     """Make a moment the latest of its thread again; nothing is deleted. The next run goes on from there.
 
     Example: `keel rewind my-thread 14`
@@ -323,32 +328,108 @@ def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, json: AsJson = False)
     with open_to_change(url) as saver:
         found = open_timeline(saver, thread)
         moment = moment_of(found, at)
-        found.rewind(moment)
+        found.rewind(moment, by=by)
         now = found[-1]
     if json:
-        print_json({"thread_id": thread, "rewound_to": moment.id, "checkpoint_id": now.id})
+        print_json({"thread_id": thread, "rewound_to": moment.id, "checkpoint_id": now.id, "next": list(moment.next)})
         return
     console().print(_sentence("rewound ", thread, f" to #{moment.position}"))
+    for line in _outlook(moment, _SAME_LEDGER):
+        console().print(line, soft_wrap=True)
     _hint(["timeline", thread], url, "shows it")
 
 
-def fork(thread: Thread, at: At, new: NewThread = None, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+def fork(
+    thread: Thread, at: At, new: NewThread = None, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False
+) -> None:
     """Begin another way from a moment: a new thread that has its history, or a branch in the same one.
+
+    Says which tool calls the new thread would make again, and which approvals of the original it would act on.
 
     Example: `keel fork my-thread 14 what-if`
     """
     with open_to_change(url) as saver:
         found = open_timeline(saver, thread)
         moment = moment_of(found, at)
-        config = found.fork(moment, new)["configurable"]
+        config = found.fork(moment, new, by=by)["configurable"]
+        calls = [] if new is None else _calls_after(saver, thread, new)
+        doubts = [] if new is None else [call for call in saver.tools(new) if is_doubt(call)]
+        given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
     if json:
-        print_json({"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)})
+        told = {"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)}
+        rest = {"calls_after": [_call_json(call) for call in calls], "doubts": [_call_json(call) for call in doubts]}
+        print_json({**told, "next": list(moment.next), **rest, "approvals": [request.id for request in given]})
     elif new is None:
         branch = plain(config["checkpoint_id"])
         console().print(_sentence("a branch of ", thread, f" at #{moment.position}: checkpoint {branch}"))
+        for line in _outlook(moment, _SAME_LEDGER):
+            console().print(line, soft_wrap=True)
     else:
         console().print(_sentence("forked ", thread, f" at #{moment.position} to thread {plain(new)}"))
+        for line in (*_outlook(moment, _OWN_LEDGER), *_warnings(thread, calls, doubts, given)):
+            console().print(line, soft_wrap=True)
         _hint(["timeline", new], url, "shows it")
+
+
+_SAME_LEDGER = "calls with the same arguments that this thread has made are answered from the ledger; others act"
+_OWN_LEDGER = "calls made up to this point are answered from the ledger; others act"
+
+
+def _outlook(moment: Moment, ledger: str) -> Iterator[Text]:
+    """Yield what the next run does."""
+    if moment.next:
+        again = "; its questions are asked again" if moment.asked else ""
+        yield Text(f"The next run continues with {plain(', '.join(moment.next))}{again}.")
+        yield Text(f"Tools of a ToolCache: {ledger}.", "dim")
+    else:
+        yield Text("Nothing is left to run here: it waits for new input.")
+
+
+def _calls_after(saver: Any, thread: str, new: str) -> list[KeptCall]:
+    """Return the calls that a thread has made and its fork has not: those after the fork point."""
+    made = {call.key for call in saver.tools(new)}
+    is_made = ("done", "claimed", "unknown")
+    return [call for call in saver.tools(thread) if call.key not in made and call.state in is_made]
+
+
+def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[ApprovalRequest]:
+    """Return the approvals on the way to a moment since the last input: its next step may act on them."""
+    len(found)  # reads the whole way
+    steps = set[str | None]()
+    for address in reversed(found.pages.way_to(moment.address)):
+        each = found.moment(str(address.checkpoint_id))
+        if each.source == "input":
+            break
+        steps.add(each.parent)
+    status = [status for status in STATUSES if status not in (*OPEN, SUPERSEDED)]
+    requests = saver.approvals.pending(found.thread_id, status=status, limit=None)
+    approved = [request for request in requests if request.decision and request.decision.kind != "reject"]
+    return [request for request in approved if request.checkpoint_id in steps]
+
+
+def _warnings(
+    thread: str, calls: Sequence[KeptCall], doubts: Sequence[KeptCall], given: Sequence[ApprovalRequest]
+) -> Iterator[Text]:
+    """Yield what a person has to know before a fork is run."""
+    source = plain(thread)
+    if calls:
+        named = ", ".join(f"{plain(call.tool)} ({plain(call.state)})" for call in calls[:_MOST_CALLS])
+        more = f" and {len(calls) - _MOST_CALLS:,} more" if len(calls) > _MOST_CALLS else ""
+        text = f"After this point, {source} called {named}{more}. If this fork is run, it may call them again."
+        yield Text(text, "yellow")
+    if doubts:
+        named = ", ".join(f"{plain(call.tool)} {short_key(call.key)}" for call in doubts)
+        text = f"The outcome of these calls is unknown, as in {source}: {named}. Settle them first (keel settle)."
+        yield Text(text, "yellow")
+    for request in given:
+        what = plain(request.action) or one_line(describe_question(request.value), 60)
+        by = f" by {plain(request.decision.by)}" if request.decision and request.decision.by else ""
+        text = f"The next step may act on an approval that was given in {source}: {what}{by} ({request.id})."
+        yield Text(text, "yellow")
+
+
+def _call_json(call: KeptCall) -> dict[str, Any]:
+    return {"tool": call.tool, "state": call.state, "key": call.key, "tool_call_id": call.tool_call_id}
 
 
 def label(thread: Thread, at: At, name: Name, url: Url = DEFAULT_URL, json: AsJson = False) -> None:

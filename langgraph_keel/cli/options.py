@@ -54,6 +54,9 @@ Yes = Annotated[
     bool,
     typer.Option("--yes", "-y", help="Do it without asking. Without a terminal to ask in, nothing is done without it."),
 ]
+Actor = Annotated[
+    str | None, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who does it, for the audit trail.")
+]
 Url = Annotated[
     str,
     typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into."),

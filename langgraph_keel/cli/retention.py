@@ -13,7 +13,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.cli.history import check_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, duration, open_to_change, open_to_read
+from langgraph_keel.cli.options import (
+    DEFAULT_URL,
+    Actor,
+    AsJson,
+    Url,
+    Yes,
+    confirm,
+    duration,
+    open_to_change,
+    open_to_read,
+)
 from langgraph_keel.cli.output import bar, console, print_json, table_of, thread_name
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
@@ -97,6 +107,7 @@ def prune(
     branch_points: Points = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the threads, with all that is theirs.")] = False,
     dry_run: OnlyLook = False,
+    by: Actor = None,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
@@ -110,11 +121,16 @@ def prune(
     if delete and rules:
         raise InvalidInput(f"--delete keeps nothing: leave out {', '.join(_options(rules))}")
     strategy = "delete" if delete else Retention(**rules) if rules else DEFAULT
-    _remove(threads, strategy, url, dry_run=dry_run, yes=yes, json=json)
+    _remove(threads, strategy, url, by, dry_run=dry_run, yes=yes, json=json)
 
 
 def delete(
-    threads: Threads, url: Url = DEFAULT_URL, dry_run: OnlyLook = False, yes: Yes = False, json: AsJson = False
+    threads: Threads,
+    url: Url = DEFAULT_URL,
+    dry_run: OnlyLook = False,
+    by: Actor = None,
+    yes: Yes = False,
+    json: AsJson = False,
 ) -> None:
     """Delete threads, with all that is theirs.
 
@@ -122,23 +138,25 @@ def delete(
 
     Example: `keel delete my-thread --dry-run`
     """
-    _remove(threads, "delete", url, dry_run=dry_run, yes=yes, json=json)
+    _remove(threads, "delete", url, by, dry_run=dry_run, yes=yes, json=json)
 
 
-def _remove(threads: Sequence[str], strategy: Any, url: str, *, dry_run: bool, yes: bool, json: bool) -> None:
+def _remove(
+    threads: Sequence[str], strategy: Any, url: str, by: str | None, *, dry_run: bool, yes: bool, json: bool
+) -> None:
     """Show what would go, ask, and remove it."""
     is_asked = sys.stdin.isatty() and not (yes or json)
     if not (dry_run or yes or is_asked):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")
     if dry_run or is_asked:
         with open_to_read(url) as saver:
-            report = _prune(saver, threads, strategy, json=json, dry_run=True)
+            report = _prune(saver, threads, strategy, None, json=json, dry_run=True)
         _show(report, json=json)
         if dry_run or not any(each.is_changed for each in report.threads):
             return
         confirm("Remove it?", "Nothing was removed.")
     with open_to_change(url) as saver:
-        report = _prune(saver, threads, strategy, json=json, dry_run=False)
+        report = _prune(saver, threads, strategy, by, json=json, dry_run=False)
     _show(report, json=json)
 
 
@@ -156,11 +174,13 @@ def _options(rules: Mapping[str, Any]) -> list[str]:
     return [f"--{'keep-last' if name == 'last' else name.replace('_', '-')}" for name in rules]
 
 
-def _prune(saver: Any, threads: Sequence[str], strategy: Any, *, json: bool, dry_run: bool) -> PruneReport:
+def _prune(
+    saver: Any, threads: Sequence[str], strategy: Any, by: str | None, *, json: bool, dry_run: bool
+) -> PruneReport:
     for thread in threads:
         check_thread(saver, thread)  # before anything is removed
     with bar("Looking at threads" if dry_run else "Pruning threads", quiet=json, keeps=not dry_run) as tell:
-        report: PruneReport = saver.prune(threads, strategy=strategy, dry_run=dry_run, on_progress=tell)
+        report: PruneReport = saver.prune(threads, strategy=strategy, dry_run=dry_run, on_progress=tell, by=by)
     return report
 
 
@@ -288,6 +308,7 @@ def erase(
     shared: Others = Shared.report,
     node_cache: Nodes = Cached.clear,
     full: Whole = False,
+    by: Actor = None,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
     json: AsJson = False,
@@ -312,7 +333,7 @@ def erase(
             _exit(found)
         confirm("Erase?", "Nothing was erased.")
     with open_to_change(url) as saver, bar("Erasing", quiet=json, keeps=True) as tell:
-        receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, **options)
+        receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, by=by, **options)
     _print(receipt, json=json)
     _exit(receipt)
 

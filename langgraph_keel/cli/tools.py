@@ -19,6 +19,7 @@ from rich.text import Text
 from langgraph_keel.cli.history import config_of, no_thread
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
+    Actor,
     AsJson,
     Full,
     Imports,
@@ -315,17 +316,16 @@ def settle(
     url: Url = DEFAULT_URL,
     shared: Shared = False,
     result: Result = None,
+    by: Actor = None,
     json: AsJson = False,
 ) -> None:
     """Say what became of a tool call that was cut off, so that its thread can go on.
 
     Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
     """
-    from langgraph_keel.tools.cache import ToolCache
-
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
-        ToolCache(saver).settle(owner, key, decision.value, result)
+        saver.settle(owner, key, decision.value, result, by=by)
         (call,) = [call for call in saver.tools(owner) if begins_with(call.key, key)]
     if json:
         print_json({"decision": decision.value, **call_json(call)})

@@ -218,6 +218,32 @@ class AuditVerdict:
 # -- appending ---------------------------------------------------------------------------------------------------------
 
 
+def is_name(by: object) -> bool:
+    """Return whether a text can name the person who acts: `keel:` begins the names that Keel itself uses."""
+    return isinstance(by, str) and bool(by.strip()) and not by.startswith("keel:")
+
+
+def check_by(by: object) -> None:
+    """Check the optional name of the person who acts.
+
+    Raises:
+        InvalidInput: It names nobody.
+    """
+    if by is not None and not is_name(by):
+        raise InvalidInput(f"by must name who does it, as your program has authenticated them, not {by!r:.100}")
+
+
+def append_act(session: Session, thread_id: str, kind: str, by: str | None, **about: Any) -> Plan[None]:
+    """Append what a person has just done, with what about it is not `None`. Trips as `append`."""
+    told = {name: value for name, value in {"by": by, **about}.items() if value is not None}
+    yield from append(session, thread_id, session.now, kind, told)
+
+
+def append_deletion(session: Session, thread_id: str, by: str) -> Plan[None]:
+    """Append that a person has deleted a thread. The event belongs to no thread, so it has a hash of the id only."""
+    yield from append_act(session, "", "deleted", by, thread=sha(thread_id))
+
+
 def append(
     session: Session,
     thread_id: str,

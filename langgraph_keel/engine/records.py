@@ -154,7 +154,8 @@ CopyOutcome: TypeAlias = Copied | Occupied | BaseGone
 class Entry:
     """One stored checkpoint without its items.
 
-    `parent` is `None` when the parent is not (or no longer) there to be read.
+    `parent` is `None` when the parent is not (or no longer) there to be read. `updated_at` is given to `copy_thread`
+    only: the ISO time of the copy.
     """
 
     address: Address
@@ -163,6 +164,7 @@ class Entry:
     header: bytes
     refs: Mapping[str, Ref]
     run_id: str | None = None
+    updated_at: str = ""
 
 
 @record

@@ -181,13 +181,14 @@ class Store(ABC, Generic[Q, R]):
         At most two trips, where source and target may be on different servers; the target is there as a whole or not at
         all, and as the source was at one moment.
 
-        1. If the target holds anything already, answer `Occupied`. Cells are not copied, and do not count: what one
-           thread has done, another has not.
+        1. If the target holds anything already, answer `Occupied`. Cells are not copied, and do not count: hooks copy
+           those that belong to the copy.
         2. If `upto` is given and `source` has no entry of its stamp, or a ghost has it, answer `BaseGone`.
         3. Else answer `Copied`. An unknown source copies nothing. With `upto`:
 
            * Of the entries, those up to it in the order they were put, ghosts too. It is the head of its namespace:
-             on the trunk, whatever it was; and the header of `upto` stands in the place of its own.
+             on the trunk, whatever it was; the header of `upto` stands in the place of its own, and so does the time
+             of `upto`, if it is later.
            * Of the writes, those of the entries copied; not its own, as its step runs anew, and no orphans.
            * Of the rows, at least those that the copied entries show. More may come along, for a sweep follows; but
              the work should not grow with what was put later.

@@ -153,7 +153,8 @@ def as_of(thread: Thread, upto: Entry) -> Thread | None:
     order = list(thread.records)
     records = {stamp: thread.records[stamp] for stamp in order[: order.index(upto.stamp)]}
     batches = {key: thread.batches[key] for key in map(_place_of, records.values()) if key in thread.batches}
-    records[upto.stamp] = replace(last, entry=replace(last.entry, header=upto.header), trunk=True)
+    entry, at = replace(last.entry, header=upto.header), max(last.updated_at, upto.updated_at)
+    records[upto.stamp] = replace(last, entry=entry, updated_at=at, trunk=True)
     ids: dict[tuple[str, str | None], Record] = {_place_of(record): record for record in records.values()}
     return Thread(thread.epoch, records, ids, _logs_of(thread, records.values()), batches)
 

@@ -115,7 +115,7 @@ class HistoryMethods(EngineSaver):
 
         return diff_checkpoints(self.engine.session, _address(before), _address(after))
 
-    def rewind(self, at: At) -> RunnableConfig:
+    def rewind(self, at: At, *, by: str | None = None) -> RunnableConfig:
         """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.
 
         What runs from here does so anew: tasks that had ended, and questions that were answered or waited. Tools of a
@@ -124,6 +124,7 @@ class HistoryMethods(EngineSaver):
 
         Args:
             at: A checkpoint of the root graph.
+            by: Who does it, for the audit trail, as your program has authenticated them.
 
         Returns:
             The thread's config: `graph.invoke(None, config)` goes on from there.
@@ -132,24 +133,29 @@ class HistoryMethods(EngineSaver):
             NotFound: There is no such checkpoint.
             InvalidInput: It belongs to a subgraph.
         """
-        return _thread(self.engine.run(self._rewound(at)))
+        return _thread(self.engine.run(self._rewound(at, by)))
 
-    async def arewind(self, at: At) -> RunnableConfig:
+    async def arewind(self, at: At, *, by: str | None = None) -> RunnableConfig:
         """As `rewind`, asynchronously."""
-        return _thread(await self.engine.arun(self._rewound(at)))
+        return _thread(await self.engine.arun(self._rewound(at, by)))
 
-    def _rewound(self, at: At) -> Plan[Address]:
+    def _rewound(self, at: At, by: str | None) -> Plan[Address]:
         from langgraph_keel.history.travel import rewind
 
-        return rewind(self.engine.session, _address(at))
+        return rewind(self.engine.session, _address(at), by)
 
-    def fork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
+    def fork(self, at: At, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """Begin another way from a checkpoint: in a thread of its own, or on a branch.
+
+        A new thread has the tool calls of its history: they are answered from the ledger, and one whose outcome is
+        unknown must be settled there, too. Calls that the original has made after that checkpoint are new calls in the
+        new thread: if it is run, tools act again. Its questions are asked again; no decision is taken along.
 
         Args:
             at: A checkpoint of the root graph.
             thread_id: The new thread: a copy of this one as it was when that checkpoint was put. Without it, a branch
                 in the same thread, which is not its latest until something is put there.
+            by: Who does it, for the audit trail, as your program has authenticated them.
 
         Returns:
             The config to go on from: the new thread's, or the branch's with its `checkpoint_id`.
@@ -160,24 +166,24 @@ class HistoryMethods(EngineSaver):
             InvalidInput: It belongs to a subgraph.
         """
         if thread_id is None:
-            return config_of(self.engine.run(self._branch(at)), "named")
-        return _thread(self.engine.run(self._fork(at, thread_id)))
+            return config_of(self.engine.run(self._branch(at, by)), "named")
+        return _thread(self.engine.run(self._fork(at, thread_id, by)))
 
-    async def afork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
+    async def afork(self, at: At, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """As `fork`, asynchronously."""
         if thread_id is None:
-            return config_of(await self.engine.arun(self._branch(at)), "named")
-        return _thread(await self.engine.arun(self._fork(at, thread_id)))
+            return config_of(await self.engine.arun(self._branch(at, by)), "named")
+        return _thread(await self.engine.arun(self._fork(at, thread_id, by)))
 
-    def _branch(self, at: At) -> Plan[Address]:
+    def _branch(self, at: At, by: str | None) -> Plan[Address]:
         from langgraph_keel.history.travel import branch
 
-        return branch(self.engine.session, _address(at))
+        return branch(self.engine.session, _address(at), by)
 
-    def _fork(self, at: At, thread_id: str) -> Plan[Address]:
+    def _fork(self, at: At, thread_id: str, by: str | None) -> Plan[Address]:
         from langgraph_keel.history.travel import fork
 
-        return fork(self.engine.session, _address(at), thread_id_of(thread_id))
+        return fork(self.engine.session, _address(at), thread_id_of(thread_id), by)
 
     def label(self, at: At, name: str) -> None:
         """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.

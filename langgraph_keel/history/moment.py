@@ -21,10 +21,10 @@ class TimelineDoor(Protocol):
     def label(self, at: Any, name: str) -> None:
         """Give a moment a name."""
 
-    def rewind(self, at: Any) -> RunnableConfig:
+    def rewind(self, at: Any, *, by: str | None = None) -> RunnableConfig:
         """Make a moment the latest again."""
 
-    def fork(self, at: Any, thread_id: str | None = None) -> RunnableConfig:
+    def fork(self, at: Any, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """Begin another branch at a moment."""
 
     def values(self, at: Any) -> dict[str, Any]:
@@ -106,13 +106,13 @@ class Moment(MomentRecord):
         """Give it a name. It is found by that name, and it is kept when the thread is pruned."""
         self._owner.label(self, name)
 
-    def rewind(self) -> RunnableConfig:
+    def rewind(self, *, by: str | None = None) -> RunnableConfig:
         """Make it the latest again; see `Timeline.rewind`."""
-        return self._owner.rewind(self)
+        return self._owner.rewind(self, by=by)
 
-    def fork(self, thread_id: str | None = None) -> RunnableConfig:
+    def fork(self, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """Begin another branch here; see `Timeline.fork`."""
-        return self._owner.fork(self, thread_id)
+        return self._owner.fork(self, thread_id, by=by)
 
     @property
     def _owner(self) -> TimelineDoor:

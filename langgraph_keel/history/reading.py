@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import PendingWrite
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import Header, is_trigger, next_nodes, pending_writes, unpack_header
+from langgraph_keel.engine.lineage import REWOUND_TO
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run, record
 from langgraph_keel.engine.serde.serializer import Codec, find_unread
@@ -361,7 +362,7 @@ class Pages:
         return replace(
             moment,
             position=len(self.entries) - 1 - place if self.is_whole else -1 - place,
-            labels=self._labels.get(address, ()),
+            labels=self._labels_of(moment),
             is_head=self._heads.get(address.checkpoint_ns) == address,
             is_leaf=is_leaf,
             # Where the run went on, what its tasks had written is in the next checkpoint.
@@ -369,6 +370,17 @@ class Pages:
             errors=moment.errors if is_leaf else (),
             interrupts=moment.interrupts if is_leaf else (),
         )
+
+    def _labels_of(self, moment: Moment) -> tuple[str, ...]:
+        """Return the labels of a moment, and of the moments that it was rewound to, as far as those were read."""
+        names = list(self._labels.get(moment.address, ()))
+        seen, each = {moment.id}, moment
+        while (original := each.metadata.get(REWOUND_TO)) and original not in seen:
+            seen.add(original)
+            address = replace(each.address, checkpoint_id=original)
+            names += self._labels.get(address, ())
+            each = self._moments.get(address, each)
+        return tuple(names)
 
     def head(self, namespace: str) -> Address | None:
         """Return the latest checkpoint of a namespace."""

@@ -34,10 +34,10 @@ class Saver(Protocol):
     def diff(self, before: Any, after: Any) -> StateDiff:
         """Compare two checkpoints."""
 
-    def rewind(self, at: Any) -> RunnableConfig:
+    def rewind(self, at: Any, *, by: str | None = None) -> RunnableConfig:
         """Make a checkpoint the latest again."""
 
-    def fork(self, at: Any, thread_id: str | None = None) -> RunnableConfig:
+    def fork(self, at: Any, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """Begin another way from a checkpoint."""
 
     def label(self, at: Any, name: str) -> None:
@@ -365,9 +365,9 @@ class Timeline(Listing):
     def _at(self, way: Sequence[Address]) -> list[Moment]:
         return [self.moment(config_of(address, "named")) for address in way]
 
-    def rewind(self, at: Reference) -> RunnableConfig:
+    def rewind(self, at: Reference, *, by: str | None = None) -> RunnableConfig:
         """Make a moment the latest again, in this timeline, too; see `KeelSaver.rewind`."""
-        config = self._saver.rewind(self.moment(at))
+        config = self._saver.rewind(self.moment(at), by=by)
         self.refresh()
         return config
 
@@ -379,6 +379,7 @@ class Timeline(Listing):
         graph: Any = None,
         values: Any = None,
         as_node: str | None = None,
+        by: str | None = None,
     ) -> RunnableConfig:
         """Begin another branch at a moment, in a new thread or in this one; see `KeelSaver.fork`.
 
@@ -388,6 +389,7 @@ class Timeline(Listing):
             graph: The graph, compiled with this saver: needed for `values`.
             values: Values to write first, by the graph's `update_state`.
             as_node: The node that counts as the writer of these values.
+            by: Who does it, for the audit trail.
 
         Returns:
             The config to go on from: `graph.invoke(None, config)`. It is the thread's, for all later runs; but for a
@@ -400,9 +402,9 @@ class Timeline(Listing):
         """
         moment = self.moment(at)
         if values is None and as_node is None:
-            config = self._saver.fork(moment, thread_id)
+            config = self._saver.fork(moment, thread_id, by=by)
         else:
-            config = self._fork_with_values(moment, thread_id, self._of_this_saver(graph), values, as_node)
+            config = self._fork_with_values(moment, thread_id, self._of_this_saver(graph), values, as_node, by)
         self.refresh()
         return config
 
@@ -415,9 +417,9 @@ class Timeline(Listing):
         return graph
 
     def _fork_with_values(
-        self, moment: Moment, thread_id: str | None, graph: Any, values: Any, as_node: str | None
+        self, moment: Moment, thread_id: str | None, graph: Any, values: Any, as_node: str | None, by: str | None
     ) -> RunnableConfig:
-        config = self._saver.fork(moment, thread_id)
+        config = self._saver.fork(moment, thread_id, by=by)
         try:
             graph.update_state(config, values, as_node=as_node)
         except BaseException:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from langgraph.checkpoint.base import empty_checkpoint
 
+from langgraph_keel.engine.audit import append_act, check_by
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import STATE, Header, pack_header, rest_of, unpack_header
 from langgraph_keel.engine.hooks import Copy, Travel
@@ -28,7 +29,7 @@ CARRIED = ("known", "first", STATE)
 """What a header's `about` says of the thread at this point, not of the step that led there (`provenance.hook`)."""
 
 
-def rewind(session: Session, address: Address) -> Plan[Address]:
+def rewind(session: Session, address: Address, by: str | None = None) -> Plan[Address]:
     """Make a checkpoint of the root graph the latest of its thread again; return the address of its twin.
 
     Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`engine.lineage`). Two trips, and one
@@ -41,6 +42,7 @@ def rewind(session: Session, address: Address) -> Plan[Address]:
     Args:
         session: What it runs on.
         address: The checkpoint; without an id, the latest.
+        by: Who does it, for the audit trail: four trips more.
 
     Raises:
         NotFound: There is no such checkpoint, or it was deleted meanwhile.
@@ -50,11 +52,12 @@ def rewind(session: Session, address: Address) -> Plan[Address]:
     graph = yield from session.store.read_graph(address.thread_id)
     moment = _find_moment(graph, address)
     travel = Travel("rewound", moment.address)
-    return (yield from _tell_hooks(session, travel, _take_back(session, graph, moment)))
+    return (yield from _travel(session, travel, _take_back(session, graph, moment), by))
 
 
-def _tell_hooks(session: Session, travel: Travel, plan: Plan[tuple[Address, Header]]) -> Plan[Address]:
-    """Carry out a plan that adds a twin, and tell the hooks of it."""
+def _travel(session: Session, travel: Travel, plan: Plan[tuple[Address, Header]], by: str | None) -> Plan[Address]:
+    """Carry out a plan that adds a twin, and tell the hooks of it, and the audit trail if somebody is named."""
+    check_by(by)
     try:
         yield from tell(session.hooks.before_travel, session, travel)
         twin, header = yield from plan
@@ -63,6 +66,9 @@ def _tell_hooks(session: Session, travel: Travel, plan: Plan[tuple[Address, Head
         raise
     travel = replace(travel, twin=twin, about=header.about)
     yield from tell(session.hooks.after_travel, session, travel)
+    if by is not None:
+        about = {"checkpoint": travel.origin.checkpoint_id, "twin": twin.checkpoint_id}
+        yield from append_act(session, twin.thread_id, travel.verb, by, **about)
     return twin
 
 
@@ -81,7 +87,7 @@ def _put_twin(session: Session, node: Node) -> Plan[tuple[Address, Header]]:
     return address, header
 
 
-def branch(session: Session, address: Address) -> Plan[Address]:
+def branch(session: Session, address: Address, by: str | None = None) -> Plan[Address]:
     """Begin a branch at a checkpoint of the root graph; return the address of its twin beside the trunk.
 
     The twin is not the latest until something is put on it, by a run that is given its config. Two trips; three where
@@ -93,6 +99,7 @@ def branch(session: Session, address: Address) -> Plan[Address]:
     Args:
         session: What it runs on.
         address: The checkpoint; without an id, the latest.
+        by: Who does it, for the audit trail: four trips more.
 
     Raises:
         NotFound: There is no such checkpoint, or it was deleted meanwhile.
@@ -100,7 +107,7 @@ def branch(session: Session, address: Address) -> Plan[Address]:
     """
     _check_root(address)
     entry = yield from _read_entry(session, address)
-    return (yield from _tell_hooks(session, Travel("branched", entry.address), _put_branch(session, entry)))
+    return (yield from _travel(session, Travel("branched", entry.address), _put_branch(session, entry), by))
 
 
 def _put_branch(session: Session, entry: Entry) -> Plan[tuple[Address, Header]]:
@@ -110,14 +117,15 @@ def _put_branch(session: Session, entry: Entry) -> Plan[tuple[Address, Header]]:
     return (yield from _put(session, new)), header
 
 
-def fork(session: Session, address: Address, target: str) -> Plan[Address]:
+def fork(session: Session, address: Address, target: str, by: str | None = None) -> Plan[Address]:
     """Make a thread of what another one was when a checkpoint was put; return the address of its latest.
 
-    Nine trips; ten where the threads may be on different servers; two more if steps after the checkpoint had
+    Ten trips; eleven where the threads may be on different servers; two more if steps after the checkpoint had
     overtaken it (`durability="async"`), which are left out; one for each prune that has carried records of calls, and
-    for each owner that one has noted; two for an archive, and some more than one for each of its cells. Rows are
-    copied: the work grows with the history up to the checkpoint, not with what follows. A crash in between leaves a
-    fork that is whole, with rows and perhaps entries more than it needs, and without archive.
+    for each owner that one has noted; two for an archive, and some more than one for each of its cells; for calls of
+    tools see `tools.copies`. Rows are copied: the work grows with the history up to the checkpoint, not with what
+    follows. A crash in between leaves a fork that is whole, with rows and perhaps entries more than it needs, and
+    without archive or ledger: delete it and fork again.
 
     As after a prune, what shares a row with something that is shown stays with it: up to 32 small elements of a list
     are packed into one, so the bytes of a fork (never what it shows) may hold some from after the moment.
@@ -126,6 +134,7 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
         session: What it runs on.
         address: The checkpoint; without an id, the latest.
         target: The new thread.
+        by: Who does it, for the audit trail.
 
     Raises:
         NotFound: There is no such checkpoint, or it, or the new thread, was deleted meanwhile.
@@ -134,13 +143,15 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
         BlobsMissing: The store has objects, and was opened without them.
     """
     _check_root(address)
+    check_by(by)
     entry = yield from _read_entry(session, address)
     header = unpack_header(entry.header, session.codec, entry.address)
     origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
     header.metadata[FORKED_FROM] = origin
     body = pack_header(header, session.codec, entry.address)
+    upto = replace(entry, header=body, updated_at=session.clock().isoformat())
     yield from check_objects(session, f"a fork of thread {address.thread_id!r} would not have")
-    outcome = yield from session.store.copy_thread(address.thread_id, target, replace(entry, header=body))
+    outcome = yield from session.store.copy_thread(address.thread_id, target, upto)
     if isinstance(outcome, Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
     if isinstance(outcome, BaseGone):
@@ -150,6 +161,9 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
     graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
     yield from tell(session.hooks.after_copy, session, Copy(address.thread_id, target, entry.address, graph))
     yield from _trim(session, target, graph, ahead)
+    if by is not None:
+        about = {"checkpoint": entry.address.checkpoint_id, "to": target}
+        yield from append_act(session, address.thread_id, "forked", by, **about)
     return replace(entry.address, thread_id=target)
 
 

@@ -19,6 +19,7 @@ from hashlib import sha256
 from typing import Literal, TypeAlias
 from uuid import UUID
 
+from langgraph_keel.engine.audit import check_by
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import check_owner, owner_in
 from langgraph_keel.engine.entries import unpack_header
@@ -62,20 +63,34 @@ class Order:
         dry_run: Whether to look only.
         shared: What becomes of threads that name others as well.
         node_cache: What becomes of results of nodes that name no thread.
+        by: Who erases.
     """
 
     user: str
     dry_run: bool = False
     shared: Shared = "report"
     node_cache: Cached = "clear"
+    by: str | None = None
 
     @property
     def user_hash(self) -> str:
         """What stands for the person where something is kept."""
         return sha256(self.user.encode("utf-8", "surrogatepass")).hexdigest()
 
+    @property
+    def actor(self) -> str | None:
+        """Who erases, as may be kept: whoever erases their own data leaves a hash."""
+        return self.user_hash if self.by == self.user else self.by
 
-def check_order(user_id: object, dry_run: bool, shared: str, node_cache: str, reclaim: bool | str = True) -> Order:
+
+def check_order(
+    user_id: object,
+    dry_run: bool,
+    shared: str,
+    node_cache: str,
+    reclaim: bool | str = True,
+    by: str | None = None,
+) -> Order:
     """Check the arguments of an erasure, and return them as an order.
 
     Raises:
@@ -97,7 +112,9 @@ def check_order(user_id: object, dry_run: bool, shared: str, node_cache: str, re
         raise InvalidInput(f"shared must be 'report' or 'delete', not {shared!r}")
     if node_cache not in ("clear", "report"):
         raise InvalidInput(f"node_cache must be 'clear' or 'report', not {node_cache!r}")
-    return Order(user, dry_run, "delete" if shared == "delete" else "report", node_cache)  # type: ignore[arg-type]
+    check_by(by)
+    left = "delete" if shared == "delete" else "report"
+    return Order(user, dry_run, left, node_cache, by)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)

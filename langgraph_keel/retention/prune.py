@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.engine.audit import append_act, append_deletion
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import Address, is_task, thread_id_of
 from langgraph_keel.engine.entries import Header, pending_writes, waiting_tasks
@@ -252,6 +253,14 @@ def _delete(session: Session, thread_id: str) -> Plan[ThreadPruned]:
     if not found:
         return ThreadPruned(thread_id=thread_id)
     return ThreadPruned(thread_id=thread_id, removed=None, deleted=True, rows=None)
+
+
+def record_prune(session: Session, pruned: ThreadPruned, by: str) -> Plan[None]:
+    """Append to the audit trail what was removed of a thread, if anything was."""
+    if pruned.deleted:
+        yield from append_deletion(session, pruned.thread_id, by)
+    elif pruned.is_changed:
+        yield from append_act(session, pruned.thread_id, "pruned", by, removed=pruned.removed, kept=pruned.kept)
 
 
 # -- what stays ------------------------------------------------------------------------------------------------

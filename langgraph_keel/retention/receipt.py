@@ -149,13 +149,14 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
     )
 
 
-def record_receipt(session: Session, receipt: Receipt) -> Plan[int]:
+def record_receipt(session: Session, receipt: Receipt, by: str | None) -> Plan[int]:
     """Append to the audit trail that something was erased: how much, and the hash of the person. Nothing personal."""
     content = {
         "user": receipt.user_hash,
         "threads": len(receipt.threads),
         "checkpoints": receipt.checkpoints,
         "requests": receipt.requests,
+        **({} if by is None else {"by": by}),
     }
     # Of no thread, so it stays.
     return (yield from audit.append(session, "", receipt.at, "erased", content))

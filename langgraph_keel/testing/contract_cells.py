@@ -151,10 +151,11 @@ class CellContract(RigFixtures):
         assert rig.face.read(at()).checkpoint["channel_values"] == {"a": 1}
         assert held(rig, OF_THREAD, "k") == {"k": cell("1")}
 
-    def test_a_copy_of_a_thread_has_done_nothing_yet(self, rig: Rig) -> None:
+    def test_a_store_copies_no_cells(self, rig: Rig) -> None:
+        """Which of them belong to a copy, hooks decide."""
         rig.author().put({"a": 1})
         swap(rig, OF_THREAD, "k", None, cell("1"))
-        rig.face.copy_thread("t", "copy")
+        rig.face.verb("copy_thread", "t", "copy")
         assert held(rig, Shelf("copy", "tool"), "k") == {}
 
     def test_pruning_rows_leaves_cells(self, rig: Rig) -> None:

@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -20,14 +20,14 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.leases import Keeper, Pause, Watch
+from langgraph_keel.engine.leases import Keeper, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, arun, engine_of, run
-from langgraph_keel.engine.tables import Cells, Kept
-from langgraph_keel.errors import InvalidInput, NotFound, short_key
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.tools import answers
 from langgraph_keel.tools.adapters import KeptTool, with_argument
 from langgraph_keel.tools.answers import CallsUnderWay, take_slot
@@ -41,83 +41,22 @@ from langgraph_keel.tools.ledger import (
     CALLS,
     DONE,
     FAILED,
-    OWN,
+    LEASE,
     CallRecord,
     Claim,
     Ledger,
-    begins_with,
-    is_lost,
-    log_watch,
-    looks_lost,
 )
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.tools.playback import Playback
 from langgraph_keel.tools.policy import ToolPolicy, check_number
-from langgraph_keel.tools.results import decision_of, is_reference_to, message_of, place_of_result
+from langgraph_keel.tools.results import is_reference_to, place_of_result
+from langgraph_keel.tools.settling import settle_call
 from langgraph_keel.tools.stats import Account, CacheStats
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
     from langgraph.prebuilt.tool_node import ToolCallRequest
-
-
-_LEAST = 6
-"""Characters of a key that name a call: fewer are too easily those of another one."""
-_LOOK = 0.5
-"""Seconds between two looks at a claim that is watched."""
-
-
-def settle_call(
-    session: Session, shelf: Shelf, key: str, decision: str, result: str | None, now: int, watch: Watch
-) -> Plan[None]:
-    """Record how a call ended, as a person says; see `ToolCache.settle`."""
-    if not isinstance(key, str) or len(key) < _LEAST:
-        raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
-    decision, _ = decision_of(decision)
-    if result is not None and decision != "done":
-        raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
-    key, kept, lost = yield from _watch_one(session, shelf, key, now, watch)
-    record = kept.record
-    if not lost and (record.state != DONE or record.is_kept):
-        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
-    body, record = b"", replace(record, ended_at=now, decided=decision)
-    if decision == "retry":
-        ended = replace(record, state=FAILED, error="a person said that it may be made again")
-    else:
-        body = session.codec.encode([message_of(record, decision, result)])
-        ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
-    done = yield from Ledger(session, watch).settle_doubt(shelf, key, kept.token, ended, body)
-    if not done:
-        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} was settled by somebody else meanwhile")
-
-
-def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[CallRecord]]]:
-    calls = yield from Cells(session, CALLS, shelf.thread_id).every(key.partition(OWN)[0])
-    found = [each for each in calls if begins_with(each[0], key)]
-    if len(found) != 1:
-        where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
-        if found:
-            raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
-        raise NotFound(f"there is no call {where} whose key begins with {key!r}")
-    return found[0]
-
-
-def _watch_one(
-    session: Session, shelf: Shelf, key: str, now: int, watch: Watch
-) -> Plan[tuple[str, Kept[CallRecord], bool]]:
-    """Find a call, and whether nobody knows how it ended: its claim may have to be watched for a lease."""
-    is_watched = False
-    while True:
-        asked = watch.timer()
-        key, kept = yield from _find_one(session, shelf, key)
-        record, lost = kept.record, is_lost(kept, watch, asked)
-        if lost is not None or not looks_lost(record, now):
-            return key, kept, bool(lost)
-        if not is_watched:
-            is_watched = True
-            log_watch(key, record, watch.lease)
-        yield Pause(_LOOK)
 
 
 def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
@@ -197,7 +136,7 @@ class ToolCache:
         default: ToolPolicy | None = None,
         secret: bytes | None = None,
         context: str | Callable[[RunnableConfig], str] = "",
-        lease: float = 30.0,
+        lease: float = LEASE,
         store_arguments: bool = False,
     ) -> None:
         policies = {} if policies is None else policies
@@ -372,24 +311,23 @@ class ToolCache:
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
-    def settle(self, thread_id: str | None, key: str, decision: str, result: str | None = None) -> None:
-        """Say what became of a call whose outcome is unknown.
+    def settle(
+        self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
+    ) -> None:
+        """Say what became of a call whose outcome is unknown; see `KeelSaver.settle`."""
+        self.saver.engine.run_patiently(self._settled(thread_id, key, decision, result, by))
 
-        Args:
-            thread_id: Its thread; `None` for a call that is shared by threads (`scope="shared"` or a function). As a
-                `ToolOutcomeUnknown` has it.
-            key: Its key, or the beginning of it, at least 6 characters.
-            decision: `"retry"`: it may be made again. `"done"`: it was carried out, and the tool would have said
-                `result`. `"skip"`: nobody knows, and it shall not be made again.
-            result: See above.
+    async def asettle(
+        self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
+    ) -> None:
+        """As `settle`, asynchronously."""
+        await self.saver.engine.arun_patiently(self._settled(thread_id, key, decision, result, by))
 
-        Raises:
-            NotFound: There is no such call whose outcome is unknown.
-            InvalidInput: There is no such decision, or it has no result; or `key` is too short, or begins several keys.
-        """
-        engine = self.saver.engine
-        shelf = shelf_of_calls(thread_id)
-        engine.run_patiently(settle_call(engine.session, shelf, key, decision, result, _now(), self._watch))
+    def _settled(
+        self, thread_id: str | None, key: str, decision: str, result: str | None, by: str | None
+    ) -> Plan[None]:
+        # What this cache has seen of the claim shortens the wait.
+        return settle_call(self.saver.engine.session, thread_id, key, decision, result, by, _now(), self._watch)
 
     def clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> int:
         """Forget the settled calls of a thread, or with `None` those that threads share; return how many.

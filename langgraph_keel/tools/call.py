@@ -230,7 +230,7 @@ class CallBuilder:
             slot.name(call_id, key),
             cost=policy.cost,
             args=canonical(tool.name, valid) if self._stores_arguments else None,
-            steps=where.steps if is_alone and where.checkpoint_ns else {},
+            steps=where.steps if where.checkpoint_ns else {},
             invocation=INVOCATIONS.name(config) if is_alone else "",
             retries=policy.unknown == "retry",
         )

@@ -8,11 +8,12 @@ from functools import cache
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import stores_at_end
-from langgraph_keel.engine.hooks import Hook, Leaving, Put
+from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put
 from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import PAGE, Cells, Kept
+from langgraph_keel.tools.copies import copy_calls
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.ledger import (
     CALLS,
@@ -28,7 +29,7 @@ from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
 
 
 class LedgerHook(Hook):
-    """Removes calls from the ledger with what they led to."""
+    """Removes calls from the ledger with what they led to, and gives a copy those of its history."""
 
     tables = (CALLS, COUNTS)
     shared_tables = (CALLS, COUNTS, SECRETS)
@@ -37,6 +38,10 @@ class LedgerHook(Hook):
         """Note in the last checkpoint of an invocation that has stored no other which one it was (`orphans.py`)."""
         if stores_at_end(put.config) and (name := INVOCATIONS.find(put.config)):
             put.header.about[NOTE] = name
+
+    def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
+        """Copy the calls of the history that a copy or a fork shares with its source; see `copies.py`."""
+        yield from copy_calls(session, copy)
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Forget the calls that a prune has left behind. One trip, if nothing is forgotten.

@@ -36,6 +36,9 @@ HITS = "hits"
 OWN = "."
 """In the key of a call that answers no other (`scope="call"`): after the hash of all calls like it, before its own."""
 
+LEASE = 30.0
+"""Seconds without a renewal after which a claim counts as left, unless a `ToolCache` says otherwise."""
+
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
 
@@ -73,8 +76,7 @@ class CallRecord:
         error: What it failed with.
         decided: What a person said became of it: `retry`, `done` or `skip`.
         args: The arguments, if the user lets them be stored.
-        steps: Of a call in a subgraph that answers no other: for each graph around it, by its namespace, which
-            checkpoint the step ran from.
+        steps: Of a call in a subgraph: for each graph around it, by its namespace, which checkpoint the step ran from.
         invocation: Which invocation of the root graph made such a call (`invocations.py`).
         past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
         lease: Milliseconds within which its holder renews the claim; 0 in claims of versions that did not say.

@@ -69,7 +69,7 @@ def test_one_round_trip_each_on_the_wire(
             call()
             assert proxy.round_trips - before == count
         # A copy asks, too, for objects, what prunes have carried, the archive, earlier owners; and notes its time.
-        for call, trips in ((lambda: counted.copy_thread("t", "copy"), 6), (lambda: counted.delete_thread("t"), 1)):
+        for call, trips in ((lambda: counted.copy_thread("t", "copy"), 7), (lambda: counted.delete_thread("t"), 1)):
             now = proxy.round_trips
             call()
             assert proxy.round_trips - now == trips

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_threads import EVIL, RAW, keel, keel_json
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
+from tool_graphs import Killed, calls, turn_of
 
-from langgraph_keel import SqliteSaver
+from langgraph_keel import SqliteSaver, ToolCache
 
 
 def said(state: MessagesState) -> dict[str, Any]:
@@ -77,6 +81,61 @@ def test_fork(url: str) -> None:
     moments = keel_json("timeline", "t", "--url", url)["moments"]
     assert [moment["position"] for moment in moments if moment["head"]] == [3]
     assert moments[-1]["checkpoint_id"] == branch["checkpoint_id"]
+
+
+def refunded(path: str) -> None:
+    """A thread that asks, is approved, refunds, and dies in a second refund."""
+
+    def refund(order: str) -> str:
+        """Refund."""
+        if order == "18":
+            raise Killed
+        return "refunded"
+
+    script = [calls(("refund", {"order": order}, order)) for order in ("17", "18")]
+    with SqliteSaver(path) as saver, ToolCache(saver) as cache:
+        builder = StateGraph(MessagesState)
+        builder.add_node("agent", lambda state: {"messages": [turn_of(script, state["messages"])]})
+        builder.add_node("approve", lambda state: interrupt("Refund?") and {})
+        builder.add_node("tools", ToolNode([refund], wrap_tool_call=cache.wrap_tool_call))
+        builder.add_edge(START, "agent").add_edge("agent", "approve").add_edge("approve", "tools")
+        builder.add_edge("tools", "agent")
+        graph: Any = builder.compile(saver)
+        config: Any = {"configurable": {"thread_id": "ada"}}
+        graph.invoke({"messages": [("user", "hi")]}, config, durability="sync")
+        for _ in range(2):
+            (request,) = saver.approvals.pending("ada")
+            saver.approvals.answer(request.id, value="yes", by="maria")
+            with suppress(Killed):
+                graph.invoke(saver.approvals.resume("ada"), config, durability="sync")
+
+
+def test_a_fork_says_what_its_run_would_do(path: str) -> None:
+    refunded(path)
+    moments = keel_json("timeline", "ada", "--all", "--url", path)["moments"]
+    first, last = [moment["position"] for moment in moments if moment["next"] == ["tools"]]
+    shown = keel("fork", "ada", str(first), "early", "--url", path, "--by", "ann").stdout
+    assert "The next run continues with tools." in shown
+    assert "After this point, ada called refund (done), refund (unknown). If this fork is run" in shown
+    assert "may act on an approval that was given in ada: Refund? by maria" in shown
+    told = keel_json("fork", "ada", str(last), "late", "--url", path)
+    assert ([call["tool"] for call in told["doubts"]], told["calls_after"]) == (["refund"], [])
+    assert (
+        "outcome of these calls is unknown, as in ada: refund" in keel("fork", "ada", "-1", "now", "--url", path).stdout
+    )
+    events = keel_json("audit", "show", "--url", path)["events"]
+    assert [event["content"]["by"] for event in events if event["kind"] == "forked"] == ["ann"]
+
+
+def test_a_rewind_says_what_the_next_run_does(path: str) -> None:
+    refunded(path)
+    shown = keel("rewind", "ada", "-1", "--url", path).stdout
+    assert "The next run continues with tools." in shown
+    assert "answered from the ledger" in shown
+    (doubt,) = [call for call in keel_json("tools", "ada", "--url", path)["calls"] if call["state"] == "unknown"]
+    keel("settle", doubt["key"], "done", "--thread", "ada", "--by", "eve", "--url", path)
+    *_, event = keel_json("audit", "show", "--url", path)["events"]
+    assert (event["kind"], event["content"]["by"]) == ("settled", "eve")
 
 
 def test_labels(url: str) -> None:

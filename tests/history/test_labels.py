@@ -68,3 +68,17 @@ def test_labels_go_with_their_thread(saver: KeelSaver) -> None:
     assert saver.labels("copy") == []
     saver.delete_thread("t")
     assert saver.labels("t") == []
+
+
+def test_a_label_is_seen_on_the_way_that_was_gone_back_to(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+    tl.label(3, "before")
+    original = tl.refresh()["before"].id
+    for _ in range(2):
+        tl.rewind("before")
+        assert tl.head is not None
+        assert (tl.head.labels, tl["before"].id) == (("before",), original)
+    tl.rewind(tl.head)
+    assert tl[-1].labels == ("before",)
+    assert [label.name for label in saver.labels("t")] == ["before"]

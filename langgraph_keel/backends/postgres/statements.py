@@ -519,7 +519,8 @@ COPY_THREAD = (
 )
 
 _UPTO = """
-    SELECT t.seq, e.put_at FROM {threads} t JOIN {entries} e ON e.thread_id = t.thread_id
+    SELECT t.seq, greatest(e.put_at, %(put_at)s) AS put_at
+    FROM {threads} t JOIN {entries} e ON e.thread_id = t.thread_id
     WHERE t.thread_id = %(thread)s AND t.epoch = %(life)s
     AND e.seq = %(upto)s AND e.token = %(token)s AND e.state < 2
 """
@@ -535,7 +536,8 @@ COPY_UPTO = (
 ), e AS (
     INSERT INTO {entries} (thread_id, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los,
         his, kept, names, header)
-    SELECT %(target)s, ns, id, seq, token, CASE WHEN seq = %(upto)s THEN 0 ELSE state END, parent, run_id, put_at,
+    SELECT %(target)s, ns, id, seq, token, CASE WHEN seq = %(upto)s THEN 0 ELSE state END, parent, run_id,
+        CASE WHEN seq = %(upto)s THEN greatest(put_at, %(put_at)s) ELSE put_at END,
         channels, kinds, owners, los, his, kept, names,
         CASE WHEN seq = %(upto)s THEN %(header)s::bytea ELSE header END
     FROM chosen

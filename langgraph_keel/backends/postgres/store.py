@@ -408,7 +408,7 @@ class PostgresStore(Store[Request, Reply]):
         if upto is not None:
             mark, text = mark_of(upto.stamp), COPY_UPTO
             parameters |= {"life": mark.epoch, "upto": mark.seq, "token": mark.token}
-            parameters["header"] = shrink(upto.header)
+            parameters |= {"header": shrink(upto.header), "put_at": escape(upto.updated_at)}
         request = self._request(parameters, text, writes=True)
         for _ in range(RACES):
             reply = yield request

@@ -689,7 +689,9 @@ class RedisStore(Store[Request, Replies]):
             flat = yield from self._read(source, "read_thread")
         else:
             mark = mark_of(upto.stamp)
-            flat = yield from self._read(source, "read_upto", mark.epoch, mark.place, shrink(upto.header))
+            flat = yield from self._read(
+                source, "read_upto", mark.epoch, mark.place, shrink(upto.header), word(upto.updated_at)
+            )
         if not flat:
             is_there = yield from self._read(target, "has_thread")
             return Occupied() if is_there else Copied() if upto is None else BaseGone()

@@ -556,7 +556,10 @@ def _is_of(execute: Execute, thread: int, upto: Stamp) -> bool:
 def _make_head(execute: Execute, thread: int, upto: Entry | None) -> None:
     if upto is not None:
         key = span(thread)[0] | int(upto.stamp) & LAST
-        execute("UPDATE entries SET state = 0, header = ? WHERE key = ?", (upto.header, key))
+        execute(
+            "UPDATE entries SET state = 0, header = ?, put_at = max(put_at, ?) WHERE key = ?",
+            (upto.header, upto.updated_at, key),
+        )
 
 
 def _copy_namespace(execute: Execute, part: Part, thread: int, name: str, upto: Stamp | None) -> None:

@@ -1,6 +1,6 @@
 -- Store.copy_thread up to an entry, the first of two: the fields of the copy. With: fields, order
 -- Grows with: what is copied, which is all of the reply; not with what was put later, unless much of it was removed.
--- ARGV: epoch, place of the entry, its header in the copy
+-- ARGV: epoch, place of the entry, its header in the copy, the time of the copy
 -- Answers nothing if there is no such entry. The sequence number of the thread stays, so that none is used again: the
 -- parent of an entry may have been put again, and have a higher number than the copy.
 local thread = life(KEYS[1], get('thread'))
@@ -8,6 +8,7 @@ local seq, _, last = named(ARGV[2])
 if not thread or thread.epoch ~= ARGV[1] or not last or last.state == 'ghost' then
   return {}
 end
+last.at = last.at < ARGV[4] and ARGV[4] or last.at
 local reply, heads, runs, logs = {}, {}, {}, {}
 local function put(name, value)
   table.insert(reply, name)
@@ -41,7 +42,9 @@ each_entry(KEYS[1], tonumber(seq) + 1, function(number, entry)
   local e = parse(entry)
   local name = string.format('%d', number)
   if name == seq then
-    entry = entry:gsub('^%l+', 'trunk', 1):match('^[^\n]*\n') .. ARGV[3]
+    -- State, namespace, id, parent, run, time.
+    local place, rest = entry:match('^%l+( [^ ]* [^ ]* [^ ]* [^ ]* )[^ ]*([^\n]*\n)')
+    entry = 'trunk' .. place .. last.at .. rest .. ARGV[3]
     e.state = 'trunk'
   else
     put_writes(e)

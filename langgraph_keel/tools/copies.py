@@ -1,0 +1,72 @@
+"""The ledger of a copy or a fork: the calls of the history that it shares with its source.
+
+A fork must not repeat a call that its history has made, nor one whose outcome is unknown at the fork point. A call that
+the source has made after that point is a new call in the fork. Which of these a call is, follows from its step:
+
+* Its result is part of a state in the fork: it was made before the fork point.
+* Its result is part of later states of the source only: it was made after.
+* Its result is part of no state: it was made before if its step runs from a checkpoint of the fork, such as the pending
+  step of the latest one. If that checkpoint was lost in a crash, its id decides: ids are in the order of creation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from langgraph_keel.engine.entries import UnreadHeader
+from langgraph_keel.engine.hooks import Copy
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Graph
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.tools.ledger import CALLS, CLAIMED, UNKNOWN, WAITING, CallRecord
+from langgraph_keel.tools.orphans import read_past, steps_of
+
+
+def copy_calls(session: Session, copy: Copy) -> Plan[None]:
+    """Copy the calls that a copy or a fork shares with its source. One trip if the ledger is empty.
+
+    Otherwise one for each 500 calls, one for the checkpoints of the source of a fork, and two for each call copied.
+    """
+    calls, target = Cells(session, CALLS, copy.source), Cells(session, CALLS, copy.target)
+    found = yield from calls.every()
+    if found and copy.graph is not None:
+        source = yield from session.store.read_graph(copy.source)
+        fork = _Fork(session, source, copy.graph)
+        found = [(key, kept) for key, kept in found if fork.has_made(kept.record)]
+    for key, _ in found:
+        cell = (yield from calls.read_raw([key])).get(key)
+        if cell is not None:
+            record = _copy_record(calls.keep(key, cell).record, copy)
+            new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
+            yield from target.swap_raw(key, None, new)
+
+
+class _Fork:
+    """Tells the calls that were made before a fork point from those made after it."""
+
+    def __init__(self, session: Session, source: Graph, fork: Graph) -> None:
+        roots = [node for node in source.nodes if not (node.address.checkpoint_ns or node.is_ghost)]
+        self._ids = {str(node.address.checkpoint_id) for node in fork.nodes if not node.address.checkpoint_ns}
+        later = [node for node in roots if node.address.checkpoint_id not in self._ids]
+        moments = [(node, UnreadHeader(node, session.codec)) for node in roots]
+        self._past = read_past(moments, [node for node in roots if node.address.checkpoint_id in self._ids])
+        self._later_past = read_past(moments, later)
+        self._later = {str(node.address.checkpoint_id) for node in later}
+
+    def has_made(self, call: CallRecord) -> bool:
+        """Return whether a call belongs to the fork. One that waits for a person does not: the fork asks again."""
+        step = steps_of(call).get("", "")
+        if call.state == WAITING:
+            return False  # the fork asks again
+        if self._past.knows(call, step) or step in self._ids - self._later_past.steps:
+            return True
+        is_later = self._later_past.knows(call, step) or step in self._later
+        return not is_later and step < min(self._later, default="\U0010ffff")
+
+
+def _copy_record(call: CallRecord, copy: Copy) -> CallRecord:
+    # Nobody will settle a claim in the copy, so its outcome is unknown there.
+    call = replace(call, thread_id=copy.target, state=UNKNOWN if call.state == CLAIMED else call.state)
+    # A fork has none of the answers that were given to the pending step: their places are of no use.
+    return call if copy.graph is None else replace(call, answers=(), decisions=(), taken=(), asks=0)

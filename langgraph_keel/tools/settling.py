@@ -1,0 +1,95 @@
+"""A call whose outcome is unknown, and what a person says became of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from langgraph_keel.engine.audit import append_act, check_by
+from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.engine.leases import Pause, Watch
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, Kept
+from langgraph_keel.errors import InvalidInput, NotFound, short_key
+from langgraph_keel.tools.ledger import (
+    CALLS,
+    DONE,
+    FAILED,
+    OWN,
+    CallRecord,
+    Ledger,
+    begins_with,
+    is_lost,
+    log_watch,
+    looks_lost,
+    shelf_of,
+)
+from langgraph_keel.tools.results import decision_of, message_of
+
+_LEAST = 6
+"""Characters of a key that name a call: fewer are too easily those of another one."""
+_LOOK = 0.5
+"""Seconds between two looks at a claim that is watched."""
+
+
+def settle_call(
+    session: Session,
+    thread_id: str | None,
+    key: str,
+    decision: str,
+    result: str | None,
+    by: str | None,
+    now: int,
+    watch: Watch,
+) -> Plan[None]:
+    """Record how a call ended, as a person says, in the audit trail too; see `KeelSaver.settle`."""
+    check_by(by)
+    shelf = shelf_of(thread_id)
+    if not isinstance(key, str) or len(key) < _LEAST:
+        raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
+    decision, _ = decision_of(decision)
+    if result is not None and decision != "done":
+        raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
+    key, kept, lost = yield from _watch_one(session, shelf, key, now, watch)
+    record = kept.record
+    if not lost and (record.state != DONE or record.is_kept):
+        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
+    body, record = b"", replace(record, ended_at=now, decided=decision)
+    if decision == "retry":
+        ended = replace(record, state=FAILED, error="a person said that it may be made again")
+    else:
+        body = session.codec.encode([message_of(record, decision, result)])
+        ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
+    done = yield from Ledger(session, watch).settle_doubt(shelf, key, kept.token, ended, body)
+    if not done:
+        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} was settled by somebody else meanwhile")
+    about = {"tool": record.tool, "call": key, "decision": decision, "result": result}
+    yield from append_act(session, record.thread_id, "settled", by, **about)
+
+
+def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[CallRecord]]]:
+    calls = yield from Cells(session, CALLS, shelf.thread_id).every(key.partition(OWN)[0])
+    found = [each for each in calls if begins_with(each[0], key)]
+    if len(found) != 1:
+        where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
+        if found:
+            raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
+        raise NotFound(f"there is no call {where} whose key begins with {key!r}")
+    return found[0]
+
+
+def _watch_one(
+    session: Session, shelf: Shelf, key: str, now: int, watch: Watch
+) -> Plan[tuple[str, Kept[CallRecord], bool]]:
+    """Find a call, and whether nobody knows how it ended: its claim may have to be watched for a lease."""
+    is_watched = False
+    while True:
+        asked = watch.timer()
+        key, kept = yield from _find_one(session, shelf, key)
+        record, lost = kept.record, is_lost(kept, watch, asked)
+        if lost is not None or not looks_lost(record, now):
+            return key, kept, bool(lost)
+        if not is_watched:
+            is_watched = True
+            log_watch(key, record, watch.lease)
+        yield Pause(_LOOK)

@@ -1,0 +1,255 @@
+"""The ledger of a fork and of a copy: what the shared history has called is not called again, and its doubts stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.tools import BaseTool, InjectedToolArg, tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from savers import SAVERS, each_face, needing
+from tool_graphs import (
+    ASKED,
+    BACKENDS,
+    Killed,
+    answers,
+    calls,
+    hello,
+    is_replay,
+    resume,
+    run,
+    thread,
+    tool_graph,
+)
+
+from langgraph_keel import KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
+
+ONE = calls(("refund", {"order": "17"}, "call-1"))
+BOTH = calls(("look", {"order": "17"}, "call-0"), ("refund", {"order": "17"}, "call-1"))
+
+
+class Shop:
+    """A tool that looks and one that acts; the process may die in the second one."""
+
+    cache: ToolCache
+
+    def __init__(self) -> None:
+        self.looked, self.refunded = list[str](), list[str]()
+        self.dies = self.asks = False
+
+    def tools(self) -> list[BaseTool]:
+        @tool
+        def look(order: str) -> str:
+            """Look."""
+            self.looked.append(order)
+            return "40"
+
+        @tool
+        def refund(order: str, key: Annotated[str, InjectedToolArg] = "") -> str:
+            """Refund; must never happen twice."""
+            if self.asks:
+                interrupt("refund?")
+            self.refunded.append(key)
+            if self.dies:
+                raise Killed
+            return "refunded"
+
+        return [look, refund]
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        yield saver  # type: ignore[misc]
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+def graph_of(saver: KeelSaver, shop: Shop, *script: Any, **policy: Any) -> Any:
+    shop.cache = ToolCache(saver, {"refund": ToolPolicy(idempotency_argument="key", **policy)})
+    return tool_graph(shop.cache, shop.tools(), script or [ONE])
+
+
+async def fork_of(saver: KeelSaver, face: str, at: Any, name: str = "fork") -> Any:
+    return saver.fork(at, name) if face == "sync" else await saver.afork(at, name)
+
+
+async def copy_of(saver: KeelSaver, face: str, name: str = "fork") -> None:
+    await saver.acopy_thread("t", name) if face == "async" else saver.copy_thread("t", name)
+
+
+def moment(saver: KeelSaver, thread_id: str, node: str) -> Any:
+    """Return the config of the latest checkpoint from which a node runs next."""
+    return next(each.config for each in reversed(saver.timeline(thread_id)) if node in each.next)
+
+
+async def die(graph: Any, face: str, shop: Shop, **options: Any) -> None:
+    shop.dies = True
+    with pytest.raises(Killed):
+        await run(graph, face, hello(), thread("t"), **options)
+    shop.cache.close()
+    shop.dies = False
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("verb", ["fork", "copy"])
+@each_face
+async def test_a_doubt_is_one_in_the_fork(saver: KeelSaver, face: str, shop: Shop, verb: str, durability: Any) -> None:
+    graph = graph_of(saver, shop)
+    await die(graph, face, shop, durability=durability)
+    if verb == "fork":
+        await fork_of(saver, face, thread("t"))
+    else:
+        await copy_of(saver, face)
+    saver.delete_thread("t")
+    with pytest.raises(ToolOutcomeUnknown) as doubt:
+        await run(graph, face, None, thread("fork"))
+    assert (doubt.value.thread_id, len(shop.refunded)) == ("fork", 1)
+    shop.cache.settle("fork", doubt.value.key, "done", "paid")
+    result = await run(graph, face, None, thread("fork"))
+    assert (answers(result)["call-1"].content, len(shop.refunded)) == ("paid", 1)
+
+
+@each_face
+async def test_a_fork_is_settled_by_itself(saver: KeelSaver, face: str, shop: Shop) -> None:
+    graph = graph_of(saver, shop)
+    await die(graph, face, shop)
+    await fork_of(saver, face, thread("t"))
+    (call,) = saver.tools("t")
+    shop.cache.settle("t", call.key, "done", "paid")
+    assert [each.state for name in ("t", "fork") for each in saver.tools(name)] == ["done", "unknown"]
+    saver.delete_thread("fork")
+    assert [each.state for each in saver.tools("t")] == ["done"]
+    assert list(saver.tools("fork")) == []
+
+
+@each_face
+async def test_the_pending_step_is_answered_from_the_ledger(saver: KeelSaver, face: str, shop: Shop) -> None:
+    graph = graph_of(saver, shop, BOTH)
+    await die(graph, face, shop)
+    await fork_of(saver, face, thread("t"))
+    (doubt,) = [call for call in saver.tools("fork") if call.tool == "refund"]
+    shop.cache.settle("fork", doubt.key, "retry")
+    said = answers(await run(graph, face, None, thread("fork")))
+    assert (shop.looked, is_replay(said["call-0"]), said["call-1"].content) == (["17"], True, "refunded")
+    first, again = shop.refunded
+    assert first == again, "it is another attempt at the same call"
+
+
+@each_face
+async def test_a_call_under_way_is_a_doubt_in_the_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
+    graph = graph_of(saver, shop, BOTH)
+    forked: list[str] = []
+
+    @tool
+    def look(order: str) -> str:
+        """Fork the thread while this call is under way."""
+        saver.fork(thread("t"), "fork")
+        forked.extend(call.state for call in saver.tools("fork") if call.tool == "look")
+        return "40"
+
+    cache = ToolCache(saver, {"refund": None})
+    graph = tool_graph(cache, [look, shop.tools()[1]], [calls(("look", {"order": "17"}, "call-0"))])
+    await run(graph, face, hello(), thread("t"), durability="sync")
+    assert forked == ["unknown"]
+    with pytest.raises(ToolOutcomeUnknown):
+        await run(graph, face, None, thread("fork"))
+
+
+@each_face
+async def test_a_policy_that_retries_does_so_in_the_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
+    graph = graph_of(saver, shop, unknown="retry")
+    await die(graph, face, shop)
+    await fork_of(saver, face, thread("t"))
+    await run(graph, face, None, thread("fork"))
+    first, again = shop.refunded
+    assert first == again, "with the same idempotency key: it is another attempt at the same call"
+
+
+@each_face
+async def test_a_call_after_the_fork_point_is_new(saver: KeelSaver, face: str, shop: Shop) -> None:
+    graph = graph_of(saver, shop, BOTH, ONE)
+    await run(graph, face, hello(), thread("t"))
+    before = next(each.config for each in saver.timeline("t") if each.next == ("tools",))
+    await fork_of(saver, face, before)
+    assert list(saver.tools("fork")) == []
+    await run(graph, face, None, thread("fork"))
+    assert len(set(shop.refunded)) == len(shop.refunded) == 4
+
+
+@each_face
+async def test_calls_of_a_forks_history_are_not_made_again(saver: KeelSaver, face: str, shop: Shop) -> None:
+    graph = graph_of(saver, shop, ONE, calls(("look", {"order": "17"}, "call-2")))
+    await run(graph, face, hello(), thread("t"))
+    await fork_of(saver, face, moment(saver, "t", "tools"))
+    assert [call.tool for call in saver.tools("fork")] == ["refund"]
+    saver.delete_thread("t")
+    saver.rewind(next(each.config for each in saver.timeline("fork") if each.next == ("tools",)))
+    said = answers(await run(graph, face, None, thread("fork")))
+    assert (len(shop.refunded), len(shop.looked), is_replay(said["call-1"])) == (1, 2, True)
+
+
+@each_face
+async def test_a_rewound_thread_is_forked_with_its_calls(saver: KeelSaver, face: str, shop: Shop) -> None:
+    graph = graph_of(saver, shop)
+    await run(graph, face, hello(), thread("t"))
+    saver.rewind(moment(saver, "t", "tools"))
+    await fork_of(saver, face, thread("t"))
+    said = answers(await run(graph, face, None, thread("fork")))
+    assert (len(shop.refunded), is_replay(said["call-1"])) == (1, True)
+
+
+@pytest.mark.parametrize("checkpointer", [None, True])
+@each_face
+async def test_a_doubt_in_a_subgraph_is_one_in_the_fork(
+    saver: KeelSaver, face: str, shop: Shop, checkpointer: Any
+) -> None:
+    inner: Any = graph_of(saver, shop)
+    inner.checkpointer = checkpointer
+    builder = StateGraph(MessagesState).add_node("inner", inner).add_edge(START, "inner")
+    graph: Any = builder.compile(checkpointer=saver)
+    await die(graph, face, shop)
+    await fork_of(saver, face, thread("t"))
+    with pytest.raises(ToolOutcomeUnknown):
+        await run(graph, face, None, thread("fork"))
+    assert len(shop.refunded) == 1
+
+
+@each_face
+async def test_a_tool_that_asked_asks_again_in_the_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
+    """Also where its approval was given in the original, and not used."""
+    graph = graph_of(saver, shop)
+    shop.asks = True
+    await run(graph, face, hello(), thread("t"))
+    (request,) = saver.approvals.pending("t")
+    saver.approvals.answer(request.id, value="yes", by="maria")
+    await fork_of(saver, face, thread("t"))
+    result = await run(graph, face, None, thread("fork"))
+    assert (ASKED in result, shop.refunded) == (True, [])
+    (asked,) = saver.approvals.pending("fork")
+    assert (asked.id != request.id, asked.decision) == (True, None)
+    said = answers(await resume(graph, face, "yes", thread("fork")))
+    assert (said["call-1"].content, len(shop.refunded)) == ("refunded", 1)
+
+
+@each_face
+async def test_an_answered_call_of_a_pending_step_is_not_made_again(saver: KeelSaver, face: str, shop: Shop) -> None:
+    """Of two that ask, one was answered and done: the fork asks for the other one only."""
+    shop.asks = True
+    two = calls(("refund", {"order": "17"}, "call-1"), ("refund", {"order": "18"}, "call-2"))
+    graph = graph_of(saver, shop, two)
+    await run(graph, face, hello(), thread("t"))
+    await resume(graph, face, "yes", thread("t"))
+    assert len(shop.refunded) == 1
+    await fork_of(saver, face, thread("t"))
+    asked = await run(graph, face, None, thread("fork"))
+    assert (len(asked[ASKED]), len(shop.refunded)) == (1, 1)
+    said = answers(await resume(graph, face, "yes", thread("fork")))
+    assert ({each.content for each in said.values()}, len(shop.refunded)) == ({"refunded"}, 2)
