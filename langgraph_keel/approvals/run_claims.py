@@ -21,6 +21,7 @@ node that asked. The claim is made before the run reads the thread, so a run tha
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -196,8 +197,8 @@ _PATIENCE = 5.0
 """Seconds that a resume waits for a run of its process that has asked, while that stores the question; and that any run
 waits for what others of its process are storing on its thread."""
 _LOOKS, _TURN = 3, 0.001
-"""Looks that must find nothing on its way while another run is under way, and the seconds between them. LangGraph takes
-two turns of a loop from one checkpoint to the next, and as many until a stream that was left is closed."""
+"""Looks that must find nothing on its way, and the seconds between them. LangGraph takes two turns of a loop from one
+checkpoint to the next, and as many until a stream that was left is closed."""
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -263,7 +264,7 @@ class HeldThread:
         """Give the thread back."""
         self.runs.keeper.drop(self)
         driver = PatientDriver(self.session.driver)
-        run(self.runs.wait_for_left(self.claim.thread_id), driver)
+        run(self.runs.wait_for_stored(self.claim.thread_id), driver)
         run(release(self.session, self.claim, _token()), driver)
 
 
@@ -297,7 +298,6 @@ class _RunHandler(BaseCallbackHandler):
         """Give back what the run has claimed, once nothing of it is stored any more."""
         run = self._run_of(run_id)
         if run is not None and (left := exit_of(error)):
-            run.is_left = True
             left.add_done_callback(lambda _: self._end(run_id, is_given_up=True))
         else:
             self._end(run_id, is_given_up=isinstance(error, GeneratorExit))
@@ -397,7 +397,8 @@ class RunClaims(Hook):
         """
         start = _start.get()
         if start is None or not begins_run(reading.config):
-            yield from self.wait_for_left(reading.address.thread_id)
+            if self._on_its_way and _may_wait(reading):  # an update of the state
+                yield from self.wait_for_stored(reading.address.thread_id)
             return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
@@ -405,7 +406,8 @@ class RunClaims(Hook):
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
         waits = self._waits and not goes_on_from_head and not _has_thread(thread_id)
-        yield from self._wait_for_others(session, thread_id)
+        if _may_wait(reading):
+            yield from self.wait_for_stored(thread_id, _has_others(session, thread_id))
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self] = run, (run, start)
         if goes_on_from_head:
@@ -470,31 +472,21 @@ class RunClaims(Hook):
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
-    def _wait_for_others(self, session: Session, thread_id: str) -> Plan[None]:
-        """Wait for what other runs of this process are storing on a thread; for a while. No trip.
+    def wait_for_stored(self, thread_id: str, has_others: bool = False) -> Plan[None]:
+        """Wait for what this process is storing on a thread; for a while. No trip.
 
-        It may be a run that was cancelled, or a stream that was left and is not closed yet. Between two of its
-        checkpoints nothing is on its way, so where another run is under way, that must be so for some looks.
+        It may be of a run that was cancelled, or of a stream that was left and is not closed yet. Between two
+        checkpoints of a run nothing is on its way, so that must be so for some looks.
         """
-        until, looks, pause = self.timer() + self.patience, 0, _TURN
+        until, looks, pause = self.timer() + self.patience, _LOOKS if has_others else 0, _TURN
         while self.timer() < until:
             if thread_id in list(self._on_its_way.values()):
-                looks, pause = 0, min(2 * pause, _SOON)
-            elif looks < _LOOKS and _has_others(session, thread_id):
-                looks, pause = looks + 1, _TURN
+                looks, pause = _LOOKS, min(2 * pause, _SOON)
+            elif looks:
+                looks, pause = looks - 1, _TURN
             else:
                 return
             yield Pause(pause)
-
-    def wait_for_left(self, thread_id: str) -> Plan[None]:
-        """Wait for what runs that are over are storing on a thread, for a while. No trip."""
-        until = self.timer() + self.patience
-        while self._is_left(thread_id) and self.timer() < until:
-            yield Pause(_TURN)
-
-    def _is_left(self, thread_id: str) -> bool:
-        stored = [each for each, thread in list(self._on_its_way.items()) if thread == thread_id]
-        return any(all(run.is_left for run in live.find_runs(run_of(each.config))) for each in stored)
 
     def forget(self) -> None:
         """Forget what was under way, in a process that was forked."""
@@ -693,6 +685,11 @@ def _is_claiming(run: live.LiveRun) -> bool:
     """Return whether a task of a run claims its thread at this moment."""
     held = held_threads.get(run)
     return held is not None and not held.is_settled
+
+
+def _may_wait(reading: Reading) -> bool:
+    """Return whether a read may wait: a blocking one in a loop would keep that from storing what it waits for."""
+    return reading.is_async or asyncio._get_running_loop() is None
 
 
 def _find_outer() -> Collection[live.LiveRun]:

@@ -53,7 +53,6 @@ class LiveRun:
         is_late: Whether it stores nothing before it ends (`durability="exit"`).
         began_at: The checkpoint that it began from; `None` if the thread had none.
         refusal: Why nothing of it is stored any more.
-        is_left: Whether its caller was cancelled while it stored what was left to store.
         step: The step that it is in.
         tasks: The tasks of that step which have begun, and of which nothing is stored since, by LangChain's ids.
         has_asked: Whether one of them has asked something.
@@ -69,7 +68,6 @@ class LiveRun:
     is_late: bool
     began_at: str | None = None
     refusal: CheckpointConflict | ThreadTaken | None = None
-    is_left: bool = False
     step: Any = None
     tasks: dict[UUID, str] = field(default_factory=dict)
     has_asked: bool = False
