@@ -58,6 +58,9 @@ class Hold(Hook):
         self.is_under_way.set()
         return True
 
+    def _is_later(self, put: Put | None) -> bool:
+        return self.is_left and put is not None and put.metadata.get("source") in ("input", "update")
+
     def look(self) -> float:
         """What the claims take for a clock: a run that waits asks it."""
         if self.is_left:
@@ -71,7 +74,7 @@ class Hold(Hook):
             reply = self._driver.send(request)
             self.is_stored.set()
             return reply
-        if put is not None and self.is_left:
+        if self._is_later(put):
             self.is_released.set()
             assert self.is_stored.wait(PATIENCE)
         return self._driver.send(request)
@@ -82,7 +85,7 @@ class Hold(Hook):
             late = asyncio.ensure_future(self._store_late(request))
             self._late.add(late)
             return await asyncio.shield(late)
-        if put is not None and self.is_left:
+        if self._is_later(put):
             self.is_released.set()
             await until(self.is_stored)
         return await self._async_driver.send(request)
@@ -203,6 +206,7 @@ async def by_a_scope(world: World) -> None:
 
 async def by_break(world: World) -> None:
     async for _ in world.stream():
+        await world.wait()
         break
 
 
