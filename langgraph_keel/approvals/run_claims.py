@@ -43,7 +43,7 @@ from langgraph_keel._langgraph import INTERRUPT, exit_of, register_configure_hoo
 from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
-from langgraph_keel.engine.config import begins_run, run_of
+from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
 from langgraph_keel.engine.entries import without_spent
 from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
@@ -210,12 +210,14 @@ class _Start:
         run_id: The run.
         goes_on: Whether it goes on from where a thread waits, and brings no new input.
         resume: The answer it brings.
+        thread_id: The thread that the caller has named, before LangGraph made text of it.
         run: The run, once it has asked for its checkpoint.
     """
 
     run_id: UUID
     goes_on: bool
     resume: Any
+    thread_id: object
     run: live.LiveRun | None = None
 
 
@@ -280,14 +282,17 @@ class _RunHandler(BaseCallbackHandler):
     def __init__(self) -> None:
         self._start: _Start | None = None
 
-    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **more: Any) -> None:
+    def on_chain_start(
+        self, serialized: Any, inputs: Any, *, run_id: UUID, metadata: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
         """Note a graph that begins; what began before it in this context is past."""
         from langgraph.types import Command
 
         if self._start is not None:  # a program hands the callbacks of one run to another, which has its own as well
             return
         is_command = type(inputs) is Command
-        self._start = _Start(run_id, is_command or inputs is None, inputs.resume if is_command else None)
+        resume, thread_id = inputs.resume if is_command else None, (metadata or {}).get("thread_id")
+        self._start = _Start(run_id, is_command or inputs is None, resume, thread_id)
         _start.set(self._start)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
@@ -394,6 +399,7 @@ class RunClaims(Hook):
         Raises:
             ThreadTaken: Another run goes on from there; or has had the thread for as long as this one may wait.
             InvalidInput: It answers whatever is asked, and that is refused.
+            InvalidConfig: Its thread is named by something that is no text, number or UUID.
         """
         start = _start.get()
         if start is None or not begins_run(reading.config):
@@ -403,6 +409,8 @@ class RunClaims(Hook):
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
         thread_id = reading.address.thread_id
+        if start.thread_id is not None and str(start.thread_id) == thread_id:
+            thread_id_of(start.thread_id)  # LangGraph makes text of a list, too
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
         waits = self._waits and not goes_on_from_head and not _has_thread(thread_id)
