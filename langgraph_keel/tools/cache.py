@@ -7,6 +7,7 @@ large result by its reference.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +26,7 @@ from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Session, arun, engine_of, run
+from langgraph_keel.engine.session import EngineSaver, Session, arun, engine_of, run
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.tools import answers
@@ -62,6 +63,9 @@ if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
 
 
+_log = logging.getLogger(__name__)
+_LANGGRAPHS = ("langgraph.checkpoint.memory", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres")
+"""Where LangGraph's own savers are."""
 _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
 _LOOK = 0.5
@@ -213,6 +217,7 @@ class ToolCache:
             store_arguments=store_arguments,
         )
         self._of_tenants: dict[str, ToolCache] = {}
+        self._unknown: set[type] = set()
         self._secret = HashSecret(secret)
         self._builder = CallBuilder(dict(policies), default or ToolPolicy(), context, store_arguments)
         self._lease = int(lease * 1000)
@@ -337,6 +342,7 @@ class ToolCache:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
         if (cache := self._of_run(config)) is not self:
             return (yield from cache.answer(tool, args, call_id, config, make, by_time))
+        self._check_store(config)
         slot = take_slot(config)
         try:
             session = self._session_of(config)
@@ -359,6 +365,33 @@ class ToolCache:
             return self
         tenant = engine.session.tenant or ""
         return self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
+
+    def _check_store(self, config: RunnableConfig) -> None:
+        """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer.
+
+        Raises:
+            InvalidInput: They are in another one: what a thread has used of the ledger would not be known, nor what is
+                in doubt in it.
+        """
+        runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
+        if runs_on is None or engine_of(runs_on) is self.saver.engine:
+            return
+        if isinstance(runs_on, EngineSaver):
+            is_other = not runs_on.is_same_store(self.saver)
+        else:  # a wrapper, such as that of LangGraph's API server, may be around a saver of Keel's
+            is_other = any(each.__module__.startswith(_LANGGRAPHS) for each in type(runs_on).__mro__)
+            if not is_other and type(runs_on) not in self._unknown:
+                self._unknown.add(type(runs_on))
+                _log.warning(
+                    "a graph runs on a %s, and the ledger of its tools is in %r: if that is another store, what is in "
+                    "doubt is not seen where the thread is. Make the ToolCache with the saver of the graph",
+                    *(type(runs_on).__name__, self.saver),
+                )
+        if is_other:
+            raise InvalidInput(
+                f"the graph stores its threads in {runs_on!r}, and the ledger of this ToolCache is in {self.saver!r}: "
+                "no tool was run. Make the ToolCache with the saver that the graph is compiled with"
+            )
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
