@@ -58,7 +58,7 @@ async def test_a_graph_in_another_store_is_refused(saver: KeelSaver, make: Any, 
 @each_face
 async def test_another_saver_of_the_same_store_will_do(place: Place, face: str) -> None:
     with place.open() as one, place.open() as other:
-        for keeper, runs_on in [(one, other), (one, TieredSaver(MemorySaver(), one)), (one, None)]:
+        for keeper, runs_on in [(one, other), (one, TieredSaver(hot=MemorySaver(), cold=one)), (one, None)]:
             shop = Shop(keeper, runs_on, face)
             assert await shop.buy() == {"said": "paid"}
             assert shop.paid == [5]
