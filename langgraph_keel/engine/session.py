@@ -543,7 +543,7 @@ class EngineSaver(BaseCheckpointSaver[Any]):
         return ""
 
     def _home(self) -> str:
-        """Return what two savers of one store have in common; empty if no other saver can have this one's."""
+        """Return what two savers of one store have in common, once both are open; empty if no other can have it."""
         return self._place()
 
     def is_same_store(self, other: EngineSaver) -> bool:

@@ -342,7 +342,6 @@ class ToolCache:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
         if (cache := self._of_run(config)) is not self:
             return (yield from cache.answer(tool, args, call_id, config, make, by_time))
-        self._check_store(config)
         slot = take_slot(config)
         try:
             session = self._session_of(config)
@@ -351,6 +350,7 @@ class ToolCache:
                 playback = Playback(guard, self._builder, session, secret)
                 return (yield from playback.answer(tool, args, call_id, config, slot, make))
             secret = yield from self._secret.read_or_make(self.saver.engine.session)
+            self._check_store(config)  # the store is open by now, and knows where it is
             call = self._builder.build(tool, args, call_id, config, slot, secret, make)
             flow = Flow(session, self._keeper, self._account, self._under_way, self._watch, _now, self._lease, by_time)
             return (yield from flow.answer(call))

@@ -164,9 +164,6 @@ class FileSaver(KeelSaver):
     def _place(self) -> str:
         return str(self._files.root)
 
-    def _home(self) -> str:
-        return f"files {self._files.root.absolute()}"
-
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

@@ -229,7 +229,7 @@ class SqliteSaver(KeelSaver):
         return str(self._sqlite.path)
 
     def _home(self) -> str:
-        return "" if self._sqlite.private else f"sqlite {os.path.realpath(self._sqlite.path)}"
+        return "" if self._sqlite.private else self._place()
 
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
