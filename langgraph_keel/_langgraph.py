@@ -7,6 +7,8 @@ any; most are in `langgraph._internal._constants`, which is not imported: what i
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from copy import copy
@@ -55,7 +57,9 @@ __all__ = [
     "TASKS",
     "DeltaSnapshot",
     "Scratchpad",
+    "exit_of",
     "interrupt_id_of",
+    "is_question",
     "is_strict_msgpack",
     "register_configure_hook",
     "task_id_of",
@@ -83,6 +87,24 @@ def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None
     from langchain_core.tracers.context import register_configure_hook as register
 
     register(cast(ContextVar[Any], source), inheritable)
+
+
+# -- how runs end ------------------------------------------------------------------------------------------------------
+
+
+def is_question(error: BaseException) -> bool:
+    """Return whether a task has ended because it asks something. It may be asked while the interpreter exits."""
+    errors: Any = sys.modules.get("langgraph.errors")  # a graph has imported it, and at the exit nothing can be
+    return errors is not None and isinstance(error, errors.GraphInterrupt) and any(error.args)
+
+
+def exit_of(error: BaseException) -> asyncio.Task[Any] | None:
+    """Return what still stores for a run whose caller was cancelled; `None` if nothing does.
+
+    langgraph.pregel._loop, `AsyncPregelLoop.__aexit__`: the task is the last argument of the `CancelledError`.
+    """
+    last = error.args[-1] if isinstance(error, asyncio.CancelledError) and error.args else None
+    return last if isinstance(last, asyncio.Task) and not last.done() else None
 
 
 # -- channels with a meaning, in pending writes and `versions_seen` --------------------------------------------------

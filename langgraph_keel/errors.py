@@ -117,8 +117,9 @@ class CheckpointConflict(KeelError, RuntimeError):
         where = f"thread {thread_id!r}" + (f", namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         super().__init__(
             f"{where}: checkpoint {rejected} continues {expected or 'an empty thread'}, but the head is now "
-            f"{found or 'gone (the thread was deleted)'}. It was not stored. {again} (`error.input_again`), "
-            f"pass an explicit checkpoint_id to fork on purpose, or open the saver with on_conflict='fork'."
+            f"{found or 'gone (the thread was deleted)'}. It was not stored. To have runs wait for each other, "
+            f"open the saver with on_busy='wait'. {again} (`error.input_again`). "
+            "To fork on purpose, pass an explicit checkpoint_id, or open the saver with on_conflict='fork'."
         )
 
     def input_again(self, given: Any) -> Any:
@@ -488,7 +489,10 @@ class StoreBusy(StoreError, TimeoutError):
 
 
 class StoreFull(StoreError, OSError):
-    """There is no space left; nothing was written."""
+    """There is no space left, and nothing was written: free some where the message says.
+
+    Threads can still be deleted from a store of files, and from a SQLite database that has its reserve.
+    """
 
     code = "store_full"
 

@@ -561,8 +561,11 @@ class KeelSaver(
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `put`, asynchronously. Values are serialized before the first await."""
-        return await self.engine.arun(put(self.engine.session, config, checkpoint, metadata, new_versions))
+        """As `put`, asynchronously. Values are serialized before the first await.
+
+        If the caller is cancelled, the checkpoint is stored nevertheless: it is on its way to the store already.
+        """
+        return await self.engine.arun_whole(put(self.engine.session, config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

@@ -21,6 +21,7 @@ node that asked. The claim is made before the run reads the thread, so a run tha
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -38,17 +39,17 @@ from weakref import WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from langgraph_keel._langgraph import INTERRUPT, register_configure_hook, var_child_runnable_config
+from langgraph_keel._langgraph import INTERRUPT, exit_of, register_configure_hook, var_child_runnable_config
 from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
-from langgraph_keel.engine.config import begins_run, run_of
+from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
 from langgraph_keel.engine.entries import without_spent
 from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Session, run
+from langgraph_keel.engine.session import PatientDriver, Session, run
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
 
@@ -200,7 +201,11 @@ _AT_EXIT = 2.0
 _SOON, _LATE = 0.02, 0.5
 """Seconds between two looks of a run that is next for a thread, and at most."""
 _PATIENCE = 5.0
-"""Seconds that a resume waits for a run of its process that has asked, while that stores the question."""
+"""Seconds that a resume waits for a run of its process that has asked, while that stores the question; and that any run
+waits for what others of its process are storing on its thread."""
+_LOOKS, _TURN = 3, 0.001
+"""Looks that must find nothing on its way, and the seconds between them. LangGraph takes two turns of a loop from one
+checkpoint to the next, and as many until a stream that was left is closed."""
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -212,12 +217,14 @@ class _Start:
         run_id: The run.
         goes_on: Whether it goes on from where a thread waits, and brings no new input.
         resume: The answer it brings.
+        thread_id: The thread that the caller has named, before LangGraph made text of it.
         run: The run, once it has asked for its checkpoint.
     """
 
     run_id: UUID
     goes_on: bool
     resume: Any
+    thread_id: object
     run: live.LiveRun | None = None
 
 
@@ -265,7 +272,9 @@ class HeldThread:
     def release(self) -> None:
         """Give the thread back."""
         self.runs.keeper.drop(self)
-        run(release(self.session, self.claim, _token()), self.session.driver)
+        driver = PatientDriver(self.session.driver)
+        run(self.runs.wait_for_stored(self.claim.thread_id), driver)
+        run(release(self.session, self.claim, _token()), driver)
 
 
 class _RunHandler(BaseCallbackHandler):
@@ -280,14 +289,17 @@ class _RunHandler(BaseCallbackHandler):
     def __init__(self) -> None:
         self._start: _Start | None = None
 
-    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **more: Any) -> None:
+    def on_chain_start(
+        self, serialized: Any, inputs: Any, *, run_id: UUID, metadata: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
         """Note a graph that begins; what began before it in this context is past."""
         from langgraph.types import Command
 
         if self._start is not None:  # a program hands the callbacks of one run to another, which has its own as well
             return
         is_command = type(inputs) is Command
-        self._start = _Start(run_id, is_command or inputs is None, inputs.resume if is_command else None)
+        resume, thread_id = inputs.resume if is_command else None, (metadata or {}).get("thread_id")
+        self._start = _Start(run_id, is_command or inputs is None, resume, thread_id)
         _start.set(self._start)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
@@ -295,11 +307,18 @@ class _RunHandler(BaseCallbackHandler):
         self._end(run_id, is_given_up=False)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
-        """Give back what the run has claimed."""
-        self._end(run_id, is_given_up=isinstance(error, GeneratorExit))
+        """Give back what the run has claimed, once nothing of it is stored any more."""
+        run = self._run_of(run_id)
+        if run is not None and (left := exit_of(error)):
+            left.add_done_callback(lambda _: self._end(run_id, is_given_up=True))
+        else:
+            self._end(run_id, is_given_up=isinstance(error, GeneratorExit))
+
+    def _run_of(self, run_id: UUID) -> live.LiveRun | None:
+        return self._start.run if self._start and self._start.run_id == run_id else None
 
     def _end(self, run_id: UUID, *, is_given_up: bool) -> None:
-        run = self._start.run if self._start and self._start.run_id == run_id else None
+        run = self._run_of(run_id)
         if run is None:
             return
         live.end_run(run)
@@ -374,27 +393,36 @@ class RunClaims(Hook):
         self.timer = time.monotonic
         self.watch = Watch(lease / 1000, lambda: self.timer())
         self.patience = _PATIENCE
+        self._on_its_way: dict[Put | Writes, str] = {}
         self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
         _all.add(self)
 
     def begin(self, session: Session, reading: Reading) -> Plan[None]:
         """Claim the thread that a run is about to read, if it goes on from where that waits: see `take`; else no trip.
 
-        Before it is read: a run that comes late must read the head that the other one has left.
+        Before it is read: a run that comes late must read the head that the other one has left. So it also waits for
+        what other runs of this process are storing there: those that were cancelled may do so for some time.
 
         Raises:
             ThreadTaken: Another run goes on from there; or has had the thread for as long as this one may wait.
             InvalidInput: It answers whatever is asked, and that is refused.
+            InvalidConfig: Its thread is named by something that is no text, number or UUID.
         """
         start = _start.get()
         if start is None or not begins_run(reading.config):
+            if self._on_its_way and _may_wait(reading):  # an update of the state
+                yield from self.wait_for_stored(reading.address.thread_id)
             return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
         thread_id = reading.address.thread_id
+        if start.thread_id is not None and str(start.thread_id) == thread_id:
+            thread_id_of(start.thread_id)  # LangGraph makes text of a list, too
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
         waits = self._waits and not goes_on_from_head and not _has_thread(thread_id)
+        if _may_wait(reading):
+            yield from self.wait_for_stored(thread_id, _has_others(session, thread_id))
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self] = run, (run, start)
         if goes_on_from_head:
@@ -416,13 +444,31 @@ class RunClaims(Hook):
         if held_threads and not put.address.checkpoint_ns and live.find_run(put.config) in held_threads:
             put.header.about[CLAIMED] = True
 
+    def before_put(self, session: Session, put: Put) -> None:
+        """Note that a checkpoint is on its way."""
+        self._on_its_way[put] = put.address.thread_id
+
+    def after_put(self, session: Session, put: Put) -> None:
+        """Note that it is stored."""
+        self._on_its_way.pop(put, None)
+
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
+        """Note that it is not stored."""
+        self._on_its_way.pop(put, None)
+
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
-        """Claim the thread for a run that asks: see `claim_to_ask`."""
+        """Claim the thread for a run that asks (see `claim_to_ask`), and note that a task's writes are on their way."""
         if _asks(writes):
             yield from self.claim_to_ask(session, writes.address.thread_id, writes.config)
+        self._on_its_way[writes] = writes.address.thread_id
+
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> None:
+        """Note that they are not stored."""
+        self._on_its_way.pop(writes, None)
 
     def after_writes(self, session: Session, writes: Writes) -> None:
         """Note that a task of a run is stored."""
+        self._on_its_way.pop(writes, None)
         if not writes.address.checkpoint_ns:
             for each in live.find_runs(run_of(writes.config)):
                 each.end_task(writes.task_id, writes.address.checkpoint_id if _asks(writes) else None)
@@ -445,6 +491,27 @@ class RunClaims(Hook):
             yield from self._take(held)
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
+
+    def wait_for_stored(self, thread_id: str, has_others: bool = False) -> Plan[None]:
+        """Wait for what this process is storing on a thread; for a while. No trip.
+
+        It may be of a run that was cancelled, or of a stream that was left and is not closed yet. Between two
+        checkpoints of a run nothing is on its way, so that must be so for some looks.
+        """
+        until, looks, pause = self.timer() + self.patience, _LOOKS if has_others else 0, _TURN
+        while self.timer() < until:
+            if thread_id in list(self._on_its_way.values()):
+                looks, pause = _LOOKS, min(2 * pause, _SOON)
+            elif looks:
+                looks, pause = looks - 1, _TURN
+            else:
+                return
+            yield Pause(pause)
+
+    def forget(self) -> None:
+        """Forget what was under way, in a process that was forked."""
+        self.keeper.forget()
+        self._on_its_way.clear()
 
     def _wait_for_turn(self, held: HeldThread) -> Plan[None]:
         """Claim a thread when no other run has it, and none waits that came before. Two trips if it is idle.
@@ -641,10 +708,25 @@ def _is_claiming(run: live.LiveRun) -> bool:
     return held is not None and not held.is_settled
 
 
+def _may_wait(reading: Reading) -> bool:
+    """Return whether a read may wait: a blocking one in a loop would keep that from storing what it waits for."""
+    return reading.is_async or asyncio._get_running_loop() is None
+
+
+def _find_outer() -> Collection[live.LiveRun]:
+    """Return the runs around this call: one that a node of theirs begins must not wait for them."""
+    return live.find_runs(run_of(var_child_runnable_config.get() or {}))
+
+
 def _has_thread(thread_id: str) -> bool:
-    """Return whether a run that has the thread is around this call: one that its node begins must not wait for it."""
-    outer = live.find_runs(run_of(var_child_runnable_config.get() or {}))
-    return any(run in held_threads and run.thread_id == thread_id for run in outer)
+    """Return whether a run that has the thread is around this call."""
+    return any(run in held_threads and run.thread_id == thread_id for run in _find_outer())
+
+
+def _has_others(session: Session, thread_id: str) -> bool:
+    """Return whether other runs of this process are under way on a thread."""
+    others = live.find_runs_on(session.store, thread_id)
+    return bool(others) and any(run not in _find_outer() for run in others)
 
 
 def _is_by_id(resume: Any) -> bool:
@@ -665,7 +747,7 @@ def _after_fork() -> None:
     held_threads.clear()
     live.forget_runs()
     for runs in list(_all):
-        runs.keeper.forget()
+        runs.forget()
 
 
 if hasattr(os, "register_at_fork"):

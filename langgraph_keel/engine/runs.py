@@ -30,6 +30,7 @@ from langgraph_keel._langgraph import (
     METADATA_NS,
     METADATA_STEP,
     NS_END,
+    is_question,
     register_configure_hook,
     var_child_runnable_config,
 )
@@ -120,8 +121,13 @@ def end_run(ended: LiveRun) -> None:
 
 def find_asking(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
     """Return the runs that have asked something in a thread, and do not keep it to themselves until they end."""
-    runs = [run for run in _all() if run.has_asked and not (run.is_late or run.refusal)]
-    return [run for run in runs if run.store is store and run.thread_id == thread_id]
+    runs = find_runs_on(store, thread_id)
+    return [run for run in runs if run.has_asked and not (run.is_late or run.refusal)]
+
+
+def find_runs_on(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
+    """Return the runs that are under way on a thread."""
+    return [run for run in _all() if run.store is store and run.thread_id == thread_id]
 
 
 def find_acting(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
@@ -226,9 +232,7 @@ class _TaskHandler(BaseCallbackHandler):
         self, error: BaseException, *, run_id: UUID, parent_run_id: UUID | None = None, **more: Any
     ) -> None:
         """Note a task that asks."""
-        from langgraph.errors import GraphInterrupt
-
-        if isinstance(error, GraphInterrupt) and any(error.args):
+        if is_question(error):
             for run in _runs_of(parent_run_id):
                 run.has_asked |= run_id in run.tasks
 

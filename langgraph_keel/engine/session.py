@@ -381,10 +381,18 @@ def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
 
 async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     """As `run`, asynchronously."""
+    try:
+        request = next(plan)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    return await _arun_from(request, plan, driver)
+
+
+async def _arun_from(request: Q, plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     task = asyncio.current_task()
     cancels = task.cancelling() if task else 0
     try:
-        request = next(plan)
         while True:
             try:
                 reply = await driver.send(request)
@@ -399,6 +407,33 @@ async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     except StopIteration as done:
         value: T = done.value
         return value
+
+
+_left: set[asyncio.Task[Any]] = set()
+"""Plans whose caller was cancelled: a loop refers to its tasks weakly."""
+
+
+async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
+    """As `arun`, but if the caller is cancelled, the plan is carried out to its end, and its hooks hear of that."""
+    try:
+        request = next(plan)  # in the caller's own turn: rule 3 of plan.py
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    task = asyncio.create_task(_arun_from(request, plan, driver))
+    try:
+        await asyncio.wait((task,))
+    except asyncio.CancelledError:
+        _left.add(task)
+        task.add_done_callback(_forget_left)
+        raise
+    return task.result()
+
+
+def _forget_left(task: asyncio.Task[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()  # else asyncio logs that it was never retrieved
 
 
 class PatientDriver:
@@ -457,6 +492,10 @@ class Engine:
         """Carry out a plan without blocking the running loop."""
         return await arun(plan, self.async_driver)
 
+    async def arun_whole(self, plan: Plan[T]) -> T:
+        """As `arun`, of a plan that ends what it has begun, also if its caller is cancelled."""
+        return await arun_whole(plan, self.async_driver)
+
     def run_patiently(self, plan: Plan[T]) -> T:
         """As `run`, of a plan that may have to wait for others."""
         return run(plan, PatientDriver(self.driver))
@@ -502,6 +541,17 @@ class EngineSaver(BaseCheckpointSaver[Any]):
     def _place(self) -> str:
         """Return where the store is, as far as the saver knows, for people; backends override it."""
         return ""
+
+    def _home(self) -> str:
+        """Return what two savers of one store have in common, once both are open; empty if no other can have it."""
+        return self._place()
+
+    def is_same_store(self, other: EngineSaver) -> bool:
+        """Return whether another saver has the same threads, by these connections or by others."""
+        if self.engine.is_same_store(other.engine):
+            return True
+        is_same_home = bool(self._home()) and self._home() == other._home()
+        return is_same_home and self.engine.session.tenant == other.engine.session.tenant
 
     @property
     def engine(self) -> Engine:

@@ -410,7 +410,7 @@ class SealedStore(OuterStore):
         if not names:
             if accepts_plain or not found:
                 return Seals("", None, accepts_plain=accepts_plain)
-            raise _PlainFound(f"{'what threads share' if thread_id is None else f'thread {thread_id!r}'}: {_PLAIN}")
+            raise SealBroken(f"{'what threads share' if thread_id is None else f'thread {thread_id!r}'}: {_PLAIN}")
         keys = yield from (self.chest.shared_of(names) if thread_id is None else self.chest.find(thread_id))
         if thread_id is not None and keys is not None and not names <= keys.keys.keys():
             self.chest.forget(thread_id)  # it was deleted and has come again, or has got the keys of another one
@@ -426,7 +426,7 @@ class SealedStore(OuterStore):
         """
         try:
             return (yield from read())
-        except (KeyMissing, _UnknownKey, _PlainFound):
+        except (KeyMissing, SealBroken):
             return (yield from read())
 
     def _open_found(
@@ -554,14 +554,6 @@ def _lacks_some(rows: Sequence[Row] | None) -> bool:
     return any(row.body.startswith(ABSENT) for row in rows or ())
 
 
-class _PlainFound(SealBroken):
-    """A record stands there in plain text."""
-
-
-class _UnknownKey(SealBroken):
-    """A record was sealed with a key that its thread has not, or not any more."""
-
-
 def _namespace(address: Address) -> tuple[str, str]:
     return address.thread_id, address.checkpoint_ns
 
@@ -627,7 +619,7 @@ class Seals:
             return body
         key = self._keys.keys.get(name) if self._keys else None
         if key is None:
-            raise _UnknownKey(f"{where}: it was sealed with a key that is not there: by another store, or destroyed")
+            raise SealBroken(f"{where}: it was sealed with a key that is not there: by another store, or destroyed")
         try:
             return open_sealed(body, key.sealer, place_of(self._store_id, key.origin, *place))
         except CorruptStore as error:
@@ -644,7 +636,7 @@ class Seals:
 
     def _check_plain(self, where: str) -> None:
         if not self._accepts_plain:
-            raise _PlainFound(f"{where}: {_PLAIN}")
+            raise SealBroken(f"{where}: {_PLAIN}")
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 

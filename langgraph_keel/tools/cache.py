@@ -7,6 +7,7 @@ large result by its reference.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +26,7 @@ from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Session, arun, engine_of, run
+from langgraph_keel.engine.session import EngineSaver, Session, arun, engine_of, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.tools import answers
@@ -57,6 +58,11 @@ from langgraph_keel.tools.stats import Account, CacheStats
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
     from langgraph.prebuilt.tool_node import ToolCallRequest
+
+
+_log = logging.getLogger(__name__)
+_LANGGRAPHS = ("langgraph.checkpoint.memory", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres")
+"""Where LangGraph's own savers are."""
 
 
 def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
@@ -152,6 +158,7 @@ class ToolCache:
             store_arguments=store_arguments,
         )
         self._of_tenants: dict[str, ToolCache] = {}
+        self._unknown: set[type] = set()
         self._secret = HashSecret(secret)
         self._builder = CallBuilder(dict(policies), default or ToolPolicy(), context, store_arguments)
         self._lease = int(lease * 1000)
@@ -284,6 +291,7 @@ class ToolCache:
                 playback = Playback(guard, self._builder, session, secret)
                 return (yield from playback.answer(tool, args, call_id, config, slot, make))
             secret = yield from self._secret.read_or_make(self.saver.engine.session)
+            self._check_store(config)  # the store is open by now, and knows where it is
             call = self._builder.build(tool, args, call_id, config, slot, secret, make)
             flow = Flow(session, self._keeper, self._account, self._under_way, self._watch, _now, self._lease, by_time)
             return (yield from flow.answer(call))
@@ -298,6 +306,33 @@ class ToolCache:
             return self
         tenant = engine.session.tenant or ""
         return self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
+
+    def _check_store(self, config: RunnableConfig) -> None:
+        """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer.
+
+        Raises:
+            InvalidInput: They are in another one: what a thread has used of the ledger would not be known, nor what is
+                in doubt in it.
+        """
+        runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
+        if runs_on is None or engine_of(runs_on) is self.saver.engine:
+            return
+        if isinstance(runs_on, EngineSaver):
+            is_other = not runs_on.is_same_store(self.saver)
+        else:  # a wrapper, such as that of LangGraph's API server, may be around a saver of Keel's
+            is_other = any(each.__module__.startswith(_LANGGRAPHS) for each in type(runs_on).__mro__)
+            if not is_other and type(runs_on) not in self._unknown:
+                self._unknown.add(type(runs_on))
+                _log.warning(
+                    "a graph runs on a %s, and the ledger of its tools is in %r: if that is another store, what is in "
+                    "doubt is not seen where the thread is. Make the ToolCache with the saver of the graph",
+                    *(type(runs_on).__name__, self.saver),
+                )
+        if is_other:
+            raise InvalidInput(
+                f"the graph stores its threads in {runs_on!r}, and the ledger of this ToolCache is in {self.saver!r}: "
+                "no tool was run. Make the ToolCache with the saver that the graph is compiled with"
+            )
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.

@@ -26,6 +26,7 @@ from langgraph_keel import (
     NewerFormat,
     NotAKeelStore,
     NotFound,
+    NotSetUp,
     ReadOnlyStore,
     SqliteSaver,
     StoreBusy,
@@ -93,9 +94,10 @@ def test_an_empty_file_becomes_a_store(path: Path, content: bytes | None) -> Non
         path.write_bytes(content)
     with (
         SqliteSaver(path, auto_setup=False) as saver,
-        pytest.raises(NotAKeelStore, match=r"keel\.db.*call saver\.setup"),
+        pytest.raises(NotSetUp, match=r"keel\.db.*call saver\.setup"),
     ):
         value_of(saver)
+    assert [each.name for each in path.parent.iterdir() if content is None] == []
     with SqliteSaver(path) as saver:
         put(saver, 1)
         assert value_of(saver) == 1
@@ -136,7 +138,7 @@ def test_a_directory_with_another_database(path: Path) -> None:
 
 def test_a_missing_directory(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "keel.db"
-    with SqliteSaver(path) as saver, pytest.raises(StoreError, match=r"keel\.db.*cannot be opened.*directory"):
+    with SqliteSaver(path) as saver, pytest.raises(StoreError, match="missing does not exist: create it"):
         value_of(saver)
     assert not path.parent.exists()
 

@@ -69,7 +69,10 @@ def named_errors(where: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StoreFull(f"{where}: no space left; nothing was written ({error.strerror})") from error
+            raise StoreFull(
+                f"{where}: no space left, and nothing was written: free some on the disk, or delete threads, which "
+                f"needs none (a prune does) ({error.strerror})"
+            ) from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise ReadOnlyStore(f"{where}: this user may not do that there ({error.strerror})") from error
         raise StoreError(f"{where}: the disk failed: {error}") from error

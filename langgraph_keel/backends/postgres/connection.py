@@ -73,7 +73,11 @@ NAMED: tuple[tuple[tuple[type[Exception], ...], type[KeelError], str], ...] = (
     ((pg.InsufficientPrivilege,), AccessDenied, "this user lacks a right"),
     ((pg.UndefinedTable, pg.InvalidSchemaName), NotSetUp, "the tables are gone"),
     ((pg.ReadOnlySqlTransaction,), ReadOnlyStore, "the server takes no writes (a replica, or set read-only)"),
-    ((pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded), StoreFull, "the server has no room left"),
+    (
+        (pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded),
+        StoreFull,
+        "the server has no room left, free some on it",
+    ),
     ((pg.QueryCanceled,), StoreBusy, "the server gave the statement up (statement_timeout or a cancel)"),
     ((pg.LockNotAvailable,), StoreBusy, "a lock was not to be had in time"),
     ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "others wrote the same thread again and again"),
@@ -91,7 +95,7 @@ WORDED: tuple[tuple[str, type[KeelError], str], ...] = (
     ("too many connections", StoreBusy, "the server takes no more connections"),
     ("remaining connection slots", StoreBusy, "the server takes no more connections"),
     ('role "', AccessDenied, "the server refuses this user"),
-    ("does not exist", StoreUnavailable, "create it first"),
+    ("does not exist", StoreUnavailable, "this database does not exist, create it first"),
     ("password", AccessDenied, "the server refuses this user"),
     # What libpq, and psycopg, say of options before they connect: `invalid sslmode value: "x"`.
     ("connection is bad: invalid", InvalidInput, "an option of the connection string has a wrong value"),
@@ -108,10 +112,10 @@ def name_error(error: BaseException, where: str) -> BaseException:
     text = " ".join(str(error).split())
     for kinds, kind, what in NAMED:
         if isinstance(error, kinds):
-            return kind(f"{where}: {what}: {text}")
+            return kind(f"{where}: {what} ({text})")
     for words, kind, what in WORDED if getattr(error, "sqlstate", None) is None else ():
         if words in text:
-            return kind(f"{where}: {what}: {text}")
+            return kind(f"{where}: {what} ({text.rpartition('FATAL: ')[2]})")
     # Of a pool of the user's own; psycopg_pool need not be installed.
     if type(error).__name__ == "PoolTimeout":
         return StoreBusy(f"{where}: all connections of the pool were in use: {text}")

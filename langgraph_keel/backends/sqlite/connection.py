@@ -65,6 +65,11 @@ def create_private(path: str) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
+def refuse_to_make(path: str) -> NotSetUp:
+    """Return the error of a store that is not there, and may not be made."""
+    return NotSetUp(f"{path}: there is no store of Keel, and auto_setup is off: call saver.setup() once")
+
+
 def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
     """Open a database that must exist, for reading.
 
@@ -202,9 +207,9 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations:
     """Check that a database is Keel's and of the present format, or make it so. The caller holds the lock file.
 
     Raises:
-        NotAKeelStore: It holds something else, or it is empty and `create` is false.
-        NotSetUp: A table is missing, as an earlier Keel did not make it, or it has an older format, and `create` is
-            false.
+        NotAKeelStore: It holds something else.
+        NotSetUp: `create` is false, and the database is empty, lacks a table that an earlier Keel did not make, or has
+            an older format.
         NewerFormat: A newer Keel wrote it.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -213,7 +218,7 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations:
     due = find_due(migrations, found, path)
     if not tables:
         if not create:
-            raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
+            raise refuse_to_make(path)
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _write_ahead(connection, path)
     missing = _find_missing(tables, found)

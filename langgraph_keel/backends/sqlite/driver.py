@@ -44,6 +44,7 @@ from langgraph_keel.backends.sqlite.connection import (
     list_due,
     may_only_be_read,
     prepare,
+    refuse_to_make,
 )
 from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.errors import (
@@ -229,27 +230,36 @@ def _name_sqlite_error(path: str, error: sqlite3.Error) -> KeelError:
     kinds: dict[int, tuple[type[KeelError], str]] = {
         sqlite3.SQLITE_BUSY: (StoreBusy, "locked by somebody else for too long; nothing was written"),
         sqlite3.SQLITE_LOCKED: (StoreBusy, "locked by somebody else for too long; nothing was written"),
-        sqlite3.SQLITE_FULL: (StoreFull, "no space left; nothing was written"),
+        sqlite3.SQLITE_FULL: (
+            StoreFull,
+            "no space left, and nothing was written: free some on the disk, or prune or delete threads, which needs "
+            "none unless the database is so small that it has no reserve yet",
+        ),
         sqlite3.SQLITE_READONLY: (ReadOnlyStore, "it cannot be written"),
         sqlite3.SQLITE_NOTADB: (NotAKeelStore, "this is no SQLite database"),
         sqlite3.SQLITE_CORRUPT: (
             CorruptStore,
             "the database is damaged: restore a copy, or try `sqlite3 .recover`",
         ),
-        sqlite3.SQLITE_CANTOPEN: (
-            StoreError,
-            "it cannot be opened: is the directory there, and may we write in it?",
-        ),
     }
     kind, what = kinds.get(code, (StoreError, "SQLite failed"))
-    if code == sqlite3.SQLITE_CANTOPEN and os.path.isdir(path):
-        what = (
-            f"it cannot be opened, as it is a directory: name a file in it, such as {os.path.join(path, 'agent.db')}, "
-            "or open a store of files with FileSaver"
-        )
+    if code == sqlite3.SQLITE_CANTOPEN:
+        what = _why_not_opened(path)
     if code == sqlite3.SQLITE_IOERR and _has_no_room(path):
         kind, what = kinds[sqlite3.SQLITE_FULL]
     return kind(f"{path}: {what} ({error})")
+
+
+def _why_not_opened(path: str) -> str:
+    directory = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        example = os.path.join(path, "agent.db")
+        return f"it is a directory: name a file in it, such as {example}, or open a store of files with FileSaver"
+    if not os.path.isdir(directory):
+        return f"the directory {directory} does not exist: create it, or name another file"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return f"this process may not write in the directory {directory}: change its mode, or name another file"
+    return "it cannot be opened"
 
 
 def _has_no_room(path: str) -> bool:
@@ -733,7 +743,9 @@ class SqliteDriver:
             with named_errors(self.path):
                 self._idle.put(connect_read_only(self.path, self.migrations))
             return
-        if not self.private:
+        if not (self.private or os.path.exists(self.path)):
+            if not self.auto_setup:
+                raise refuse_to_make(self.path)
             create_private(self.path)
         try:
             connection = self._connect()

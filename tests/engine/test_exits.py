@@ -1,0 +1,48 @@
+"""A stream that a program keeps, or forgets, when it ends: the interpreter exits without a word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+KEPT = """
+import asyncio, operator, sys
+from typing import Annotated, TypedDict
+from langgraph_keel import MemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+class State(TypedDict):
+    log: Annotated[list, operator.add]
+
+way, busy, is_closed = sys.argv[1:]
+saver = MemorySaver(on_busy=busy)
+first = (lambda state: {"log": [interrupt("who?")]}) if way == "question" else (lambda state: {"log": ["1"]})
+builder = StateGraph(State).add_node("first", first).add_node("second", lambda state: {"log": ["2"]})
+graph = builder.add_edge(START, "first").add_edge("first", "second").compile(checkpointer=saver)
+config = {"configurable": {"thread_id": "t"}}
+
+async def leave():
+    global kept
+    kept = graph.astream({"log": ["u"]}, config)
+    await anext(kept)
+
+if way == "async":
+    asyncio.run(leave())
+else:
+    kept = graph.stream({"log": ["u"]}, config)
+    next(kept)
+if is_closed == "closed":
+    saver.close()
+"""
+
+
+@pytest.mark.parametrize("way", ["half read", "question", "async"])
+@pytest.mark.parametrize(("busy", "is_closed"), [("raise", "closed"), ("wait", "open")])
+def test_a_kept_stream_says_nothing_at_the_exit(way: str, busy: str, is_closed: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT, way, busy, is_closed], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
