@@ -468,19 +468,21 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
     return Stored(key, first)
 
 
+# Without numbers: Python 3.12.0 to 3.12.3 take `?1` for a name, and warn that a later version will refuse it.
 FIND_HEAD = (
-    "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?1, ?2, ?3, ?4) "
-    "ON CONFLICT (thread) DO UPDATE SET put_at = ?3, marks = ?4, "
-    "late_of = iif(instr(late_of, ?5), ?5, NULL), late = iif(instr(late_of, ?5), late, NULL)"
+    "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, marks = excluded.marks, "
+    "late_of = iif(instr(late_of, ?), ?, NULL), late = iif(instr(late_of, ?), late, NULL)"
 )
 FIND_TIME = (
-    "INSERT INTO thread_index (thread, name, put_at) VALUES (?1, ?2, ?3) ON CONFLICT (thread) DO UPDATE SET put_at = ?3"
+    "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
 )
 FIND_LATE = (
-    "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?1, ?2 FROM threads WHERE name = ?3 "
+    "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?, ? FROM threads WHERE name = ? "
     "ON CONFLICT (thread) DO UPDATE SET "
-    "late_of = iif(instr(late_of, ?1), late_of, coalesce(late_of || ' ', '') || ?1), "
-    "late = iif(instr(late, ?2), late, coalesce(late || ' ', '') || ?2)"
+    "late_of = iif(instr(late_of, excluded.late_of), late_of, coalesce(late_of || ' ', '') || excluded.late_of), "
+    "late = iif(instr(late, excluded.late), late, coalesce(late || ' ', '') || excluded.late)"
 )
 PUT_AT = (
     f"SELECT e.put_at FROM entries e WHERE e.key BETWEEN {{thread}} << 32 AND ({{thread}} << 32 | {LAST}) "
@@ -501,7 +503,7 @@ def _find_by(execute: Execute, new: NewEntry, at: str, before: Situation, is_hea
     is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
     if is_head and not (is_timed and marks == before.marks and not before.has_late):
         name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id
-        execute(FIND_HEAD, (before.place.thread, name, at, marks, checkpoint_id))
+        execute(FIND_HEAD, (before.place.thread, name, at, marks, *[checkpoint_id] * 3))
     elif not is_timed:
         execute(FIND_TIME, (before.place.thread, new.address.thread_id, at))
 

@@ -272,7 +272,7 @@ def _read_threads(
     for thread, name, rough in _threads_from(
         after, terms, tenant, passes and has_index(execute), oldest_first, execute
     ):
-        (at,) = execute(_PUT_AT, (thread,)).fetchone() or (None,)
+        (at,) = execute(_PUT_AT, (thread, thread)).fetchone() or (None,)
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
             if not passes:
                 raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
@@ -293,7 +293,7 @@ _NO_INDEX = (
 )
 _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
 _PAST = "\U0010ffff"
-_PUT_AT = PUT_AT.replace("{thread}", "?1")
+_PUT_AT = PUT_AT.replace("{thread}", "?")
 FEW = 2000
 """Threads that are read before what is asked for counts as frequent."""
 _RELIST = (

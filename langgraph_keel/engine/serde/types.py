@@ -230,7 +230,8 @@ def _fields(cls: Any, family: Record | Leaf | None) -> frozenset[str]:
 def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
     # Also what the builtin exceptions keep beside their arguments, such as `OSError.filename`.
     for base in reversed(cls.__mro__):
-        if base.__flags__ & _HEAP_TYPE or base in BUILTIN_ERRORS - _FIXED:
+        # From Python 3.13 on, a defaultdict is made at run time, too; its factory is part of its content.
+        if (base.__flags__ & _HEAP_TYPE and base not in BASES) or base in BUILTIN_ERRORS - _FIXED:
             for name, each in vars(base).items():
                 if type(each) is MemberDescriptorType and name not in _NOT_DATA and not name.startswith("__"):
                     yield name, each
