@@ -10,7 +10,7 @@ import builtins
 import dataclasses
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -75,6 +75,7 @@ class Record(IntEnum):
     SLOTTED = 51
     MESSAGE = 52
     EXCEPTION = 53
+    FRACTION = 54
 
 
 # Subclasses of these keep their content by the base's own methods. The first base that fits counts, so the
@@ -210,6 +211,15 @@ def attributes_of(made: Any, shape: Shape) -> dict[str, Any]:
     if shape.attributes is None:
         raise TypeError(f"a {shape.qualname} has no attributes")
     return shape.attributes(made)
+
+
+MOST_ALIKE = 256
+"""Members of a set, or keys of a dict, that may have one hash: to look one up takes time for each of them."""
+
+
+def are_spread(keys: Collection[Any]) -> bool:
+    """Return whether no more than `MOST_ALIKE` of these have the same hash."""
+    return len(keys) <= MOST_ALIKE or max(Counter(map(hash, keys)).values()) <= MOST_ALIKE
 
 
 def is_names(names: Iterable[Any]) -> bool:
