@@ -125,11 +125,11 @@ def _make_leaf(spot: Spot, others: list[bytes], random: Random) -> None:
 
 def _repeat(spot: Spot, others: list[bytes], random: Random) -> None:
     part = spot.holder[spot.key]
-    if isinstance(part, (str, bytes)):
+    if isinstance(part, (str, bytes)) and len(part) < 10_000:
         spot.holder[spot.key] = part * random.choice((2, 50, 2000))
-    elif isinstance(part, list) and part:
+    elif isinstance(part, list) and 0 < len(part) < 1000:
         spot.holder[spot.key] = [*part, *part[1:] * random.choice((1, 2, 300))]
-    else:
+    elif not isinstance(part, (list, dict, str, bytes)):
         spot.holder[spot.key] = [part] * random.choice((1, 2, 3000))
 
 

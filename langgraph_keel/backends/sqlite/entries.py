@@ -310,6 +310,8 @@ class RefTable:
 
     def _read(self, parts: tuple[int, ...]) -> tuple[str, Ref]:
         slot, kind, *flat = parts
+        if not ({int}.issuperset(map(type, flat)) and all(0 <= lo < hi for lo, hi in _pairs(flat))):
+            raise ValueError(f"{parts!r:.100} has no runs of items")
         found = self._names[slot], Ref(_KINDS[kind], ((flat[0], flat[1]),) if len(flat) == 2 else _pairs(flat))
         self._known[parts] = found
         return found
@@ -591,7 +593,7 @@ def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged |
     rows = execute(KNOWN_NAMED if address.checkpoint_id else head, (known,)).fetchall()
     if not rows or address.checkpoint_id not in (None, rows[0][0]):
         return None
-    batches = [Batch(task, path, body) for _, _, task, path, body in rows if task is not None]
+    batches = [batch_of(task, path, body) for _, _, task, path, body in rows if task is not None]
     return Unchanged(rows[0][1], batches, rows[0][0])
 
 
@@ -632,7 +634,27 @@ def _batches(execute: Execute, namespace: int, checkpoint_id: str) -> list[Batch
         "SELECT task, path, body FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ? ORDER BY key",
         (mark_of(checkpoint_id), checkpoint_id, namespace),
     ).fetchall()
-    return [Batch(task, path, body) for task, path, body in rows]
+    return [batch_of(*row) for row in rows]
+
+
+def batch_of(task: Any, path: Any, body: Any) -> Batch:
+    """Return a batch from its columns.
+
+    Raises:
+        CorruptStore: One of them is of another type.
+    """
+    return Batch(text_of(task), text_of(path), body)
+
+
+def text_of(stored: Any) -> str:
+    """Return a stored name.
+
+    Raises:
+        CorruptStore: It is no text.
+    """
+    if not isinstance(stored, str):
+        raise CorruptStore(f"a stored name is no text: {stored!r:.100}")
+    return stored
 
 
 def _read_values(entries: Sequence[Entry], execute: Execute) -> list[Found]:
