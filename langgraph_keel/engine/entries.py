@@ -175,7 +175,7 @@ def _is_checkpoint(checkpoint: Mapping[str, Any]) -> bool:
     """Return whether what LangGraph and Keel look up in a checkpoint is of its type, if it is there."""
     seen = checkpoint.get("versions_seen") or {}
     return (
-        isinstance(checkpoint.get("v", 4), int)
+        isinstance(checkpoint.get("v", 4), int | float)
         and isinstance(checkpoint.get("channel_versions") or {}, dict)
         and isinstance(seen, dict)
         and all(isinstance(each, dict) for each in seen.values())

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from itertools import chain
+from threading import Lock
 from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 from warnings import warn_explicit
@@ -87,6 +88,7 @@ _NAMED_BY_NOTHING = (
     "graph's state with {1} itself (a class that it extends is not enough), or list it in the saver's types=[...]"
 )
 
+_warning = Lock()
 # By name, the classes whose values this process has stored.
 _stored: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
@@ -168,7 +170,10 @@ class TypePolicy:
             reason = "it is not in types=[...] of this saver and could not be read back: add the class"
             raise UnstorableValue(f"{module}.{qualname}", reason)
         if name not in _stored:
-            self._warn(cls)
+            with _warning:  # another thread stores the first value of it, too
+                if name not in _stored:
+                    self._warn(cls)
+                _stored[name] = cls
         _stored[name] = cls
 
     def _warn(self, cls: type) -> None:
