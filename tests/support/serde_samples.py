@@ -352,8 +352,8 @@ ERRORS: list[BaseException] = [
     SyntaxError("bad", ("f.py", 1, 2, "x =", 1, 3)), ImportError("no", name="mod", path="/p"), SystemExit(3),
     KeyboardInterrupt(), Refused("pay", code=7), Failed(3, ValueError("why")), with_note(RuntimeError("r")),
     ExceptionGroup("some", [ValueError(1), TypeError("t")]), BaseExceptionGroup("all", [KeyboardInterrupt()]),
-    caused(ValueError("v"), caused(Refused("pay", code=7), KeyError(1))), NameError("no x", name="x"), attribute_error(),
-    GraphInterrupt([Interrupt("?", id="1")]),
+    caused(ValueError("v"), caused(Refused("pay", code=7), KeyError(1))), NameError("no x", name="x"),
+    attribute_error(), GraphInterrupt([Interrupt("?", id="1")]),
     CheckpointConflict("t", "", None, "1", "2"),
 ]  # fmt: skip
 
