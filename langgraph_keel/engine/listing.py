@@ -32,6 +32,8 @@ def read_names(store: Store[Any, Any]) -> Plan[list[str]]:
     after: str | None = None
     while True:
         strays: Sequence[str] = yield from store.list_strays(after, _PAGE)
+        if not all(isinstance(name, str) for name in strays):
+            raise CorruptStore(f"the name of a thread is no text: {[*strays]!r:.300}; `keel check` finds which")
         names.update(dict.fromkeys(strays))
         if len(strays) < _PAGE:
             return list(names)
