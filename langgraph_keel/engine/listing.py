@@ -8,6 +8,7 @@ from typing import Any
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Listed
 from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore
 
 _PAGE = 200
 _ROUNDS = 20
