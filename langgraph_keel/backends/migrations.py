@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from langgraph_keel.errors import NewerFormat, NotSetUp
+from langgraph_keel.errors import CorruptStore, NewerFormat, NotSetUp
 
 Work = TypeVar("Work")
 T = TypeVar("T")
@@ -51,9 +51,12 @@ def find_due(migrations: Mapping[int, T], found: int, where: str) -> Sequence[tu
         where: How messages name it.
 
     Raises:
+        CorruptStore: There is no such format.
         NewerFormat: A newer Keel has carried it further than this one knows.
     """
     known = newest(migrations)
+    if found < 1:
+        raise CorruptStore(f"{where}: says that it has format {found}, which no Keel writes")
     if found > known:
         raise NewerFormat(f"{where}: written in format {found} by a newer Keel; this one knows {known}: upgrade")
     return [(number, migrations[number]) for number in range(found + 1, known + 1)]

@@ -34,7 +34,7 @@ class Shelf:
 
     def __post_init__(self) -> None:
         """Check the kind."""
-        if not _KIND.fullmatch(self.kind):
+        if not (isinstance(self.kind, str) and _KIND.fullmatch(self.kind)):
             raise InvalidInput(f"{self.kind!r} is no kind of cell: use 1 to 16 letters from a to z")
 
 

@@ -165,9 +165,21 @@ def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
         raise error.at(f"{where}, metadata") from error
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
-    if not type(checkpoint) is type(metadata) is type(inline) is type(about) is dict or len(rest) > 1:
+    is_header = type(checkpoint) is type(metadata) is type(inline) is type(about) is dict and len(rest) < 2
+    if not (is_header and _is_checkpoint(checkpoint) and isinstance(metadata.get("parents") or {}, dict)):
         raise CorruptStore(f"{where}: its header does not hold what it should")
     return Header(checkpoint, as_lists(metadata), inline, about)
+
+
+def _is_checkpoint(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether what LangGraph and Keel look up in a checkpoint is of its type, if it is there."""
+    seen = checkpoint.get("versions_seen") or {}
+    return (
+        isinstance(checkpoint.get("v", 4), int | float)
+        and isinstance(checkpoint.get("channel_versions") or {}, dict)
+        and isinstance(seen, dict)
+        and all(isinstance(each, dict) for each in seen.values())
+    )
 
 
 def as_lists(value: Any) -> Any:
@@ -306,6 +318,10 @@ def _target(checkpoint: Mapping[str, Any], channel: str, value: Any) -> str | No
 
 
 def _addressee(channel: str, value: Any) -> str | None:
+    if type(value) is tuple and len(value) == 2 and channel != START:  # of a deferred node
+        value, is_finished = value
+        if not is_finished:
+            return None
     if channel.startswith(BRANCH_TO):
         return channel.removeprefix(BRANCH_TO)
     if channel.startswith(JOIN):
@@ -433,6 +449,8 @@ def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[s
         heads, *values = codec.decode(batch.body)
         if codec.shows and is_lost(heads):
             return [(LOST, 0, heads)]
+        if not all(type(channel) is str and type(index) is int for channel, index in heads):
+            raise CorruptStore("a write has a channel or a number that is none")
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {batch.task_id}") from error

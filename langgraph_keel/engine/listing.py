@@ -8,6 +8,7 @@ from typing import Any
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Listed
 from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore
 
 _PAGE = 200
 _ROUNDS = 20
@@ -36,6 +37,8 @@ def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str
     after: str | None = None
     while True:
         strays: Sequence[str] = yield from store.list_strays(after, _PAGE)
+        if not all(isinstance(name, str) for name in strays):
+            raise CorruptStore(f"the name of a thread is no text: {[*strays]!r:.300}; `keel check` finds which")
         names.update(dict.fromkeys(strays))
         if len(strays) < _PAGE:
             return list(names)

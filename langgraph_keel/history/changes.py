@@ -264,8 +264,8 @@ def nodes_run(
     checkpoint: Mapping[str, Any], before: Mapping[str, Any], sent_before: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the nodes that ran between two checkpoints, the second of which has `source="loop"`."""
-    seen = before["versions_seen"]
-    moved = {node for node, now in checkpoint["versions_seen"].items() if now != seen.get(node)}
+    seen = before.get("versions_seen") or {}
+    moved = {node for node, now in (checkpoint.get("versions_seen") or {}).items() if now != seen.get(node)}
     return tuple(sorted((moved | set(nodes_sent_to(sent_before))) - set(_INTERNAL_NODES)))
 
 

@@ -3,7 +3,8 @@
 Nothing is written, and no node runs. What is looked at, thread by thread, at its latest checkpoints:
 
 * is all of it read: classes, enumerations, serializer, upgrades;
-* are the nodes there that run next, and those that somebody is asked by, and the tools that are about to be called;
+* are the nodes there that run next, the edges that lead to them, the nodes that somebody is asked by, and the tools
+  that are about to be called;
 * does the state have the channels of the graph, and values that fit their annotations;
 * would the reducers of today make of the last step what the store has.
 
@@ -18,9 +19,10 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
+from langgraph.channels import LastValueAfterFinish, NamedBarrierValueAfterFinish
 from langgraph.checkpoint.base import CheckpointTuple
 
-from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, NS_END, PREGEL, RESUME, TASKS, DeltaSnapshot
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NS_END, PREGEL, RESUME, TASKS, DeltaSnapshot
 from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
@@ -46,8 +48,8 @@ class Break:
         checkpoint_ns: The namespace in it.
         checkpoint_id: The checkpoint.
         kind: What breaks: `"unread"` (a value, by `path`), `"refused"` (by an upgrade, or a newer version),
-            `"serializer"`, `"node"`, `"question"`, `"tool"`, `"subgraph"`, `"channel"`, `"required"`, `"type"`,
-            `"reducer"`.
+            `"serializer"`, `"node"`, `"edge"`, `"question"`, `"tool"`, `"subgraph"`, `"channel"`, `"required"`,
+            `"type"`, `"reducer"`.
         path: Where in the state, such as `order.items[0]`; or the node, the tool, the subgraph.
         expected: What the code expects there.
         found: What is stored.
@@ -179,6 +181,7 @@ class Doctor:
         gone = sorted({*_next(found), *started, *sent} - graph.nodes.keys())
         for node in gone:
             yield _break(found, "node", node, "a node that runs next", "none of this name", _NO_NODE)
+        yield from _look_at_edges(found, graph)
         waits = waiting_tasks(writes) if is_root else set()
         if not waits:
             return
@@ -226,6 +229,23 @@ class Doctor:
                 expected, reason = f"{made[0]!r:.80}", _REDUCED
                 wrong = _break(found, "reducer", name, expected, f"{now[name]!r:.80}", reason)
                 self._made.setdefault((path, name), []).append(None if marks[0] == mark(now[name]) else wrong)
+
+
+def _look_at_edges(found: CheckpointTuple, graph: Any) -> Iterator[Break]:
+    """Yield the edges to nodes that are deferred now and were not, or the other way around, or that are gone."""
+    for name, value in found.checkpoint["channel_values"].items():
+        if not name.startswith((BRANCH_TO, JOIN)):
+            continue
+        is_join, node = name.startswith(JOIN), name.rpartition(":")[2]
+        was_deferred = type(value) is tuple
+        channel = graph.channels.get(name)
+        if channel is None:
+            if is_join and node in graph.nodes and (value[0] if was_deferred else value):
+                yield _break(found, "edge", node, "an edge from each node that it waits for", "other edges", _NO_EDGE)
+        elif isinstance(channel, LastValueAfterFinish | NamedBarrierValueAfterFinish) != was_deferred and (
+            is_join or not was_deferred  # LangGraph reads the edge of a single node in the form of a deferred one, too
+        ):
+            yield _break(found, "edge", node, f"defer={not was_deferred}", f"defer={was_deferred}", _DEFER)
 
 
 def _apply(channel: Any, name: str, before: CheckpointTuple) -> Any:
@@ -293,6 +313,14 @@ _UNREAD = ": say in an upgrade what becomes of it (classes=), or give the class 
 _NO_NODE = (
     "LangGraph would leave it out, and end there: say in an upgrade where to go "
     "(state.rename_node, or state.remove_node(..., go_to=...))"
+)
+_NO_EDGE = (
+    "the node would not run, since what it waits for was noted for the edges of before: let the run end with the code "
+    "that began it, or keep the edges"
+)
+_DEFER = (
+    "LangGraph would fail, or not run the node: it stores the edges of a deferred node in another form. Keep defer as "
+    "it was, or let these runs end with the code that began them and give the node another name"
 )
 _NO_TASK = "whoever answers is not heard: rename the node that asks in an upgrade (state.rename_node)"
 _NO_TOOL = "a model has called it, and it has not run: keep it until no thread waits for it, or convert the messages"

@@ -11,30 +11,24 @@ is asked that what is read of other threads is right, that items still make the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from damage import BadText, damage_one, spots_of
+from damage import OF_ITEMS, TOLD, BadText, damage_one, spots_of, ways
 from golden import KINDS, VERSIONS, loaded
 from golden.kinds import TYPES
-from golden.seen import STATUSES, form, moment_form, thread_config, tuple_form
+from golden.seen import thread_config
 from places import Place
 from tiers import sized
 
-from langgraph_keel import CorruptStore, KeelError, KeelSaver
+from langgraph_keel import CorruptStore, KeelError
 
 DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 8, 300)))
 TOUCHED = 2
 """Threads that one damage may touch: the one that it is of, and the one that it is taken for now."""
-OF_ITEMS = ("items.key", "items.count", "keel_items.lo", "keel_items.count", "item", "name of item")
-"""Columns that nothing but values is made of."""
-TOLD = ("timeline", "verdict")
-"""What shows what it can and says of the rest that it is damaged, so that it may say something else than before."""
 
 
 @pytest.fixture(params=KINDS)
@@ -45,28 +39,6 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "redis":
         given["prefix"] = request.getfixturevalue("redis_prefix")
     return loaded(VERSIONS[-1], request.param, tmp_path, **given)
-
-
-def ways(saver: KeelSaver, threads: list[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """All ways to read a store, by name."""
-    yield "threads", lambda: [each.thread_id for each in saver.threads()]
-    yield "all requests", lambda: [form(each) for each in saver.approvals.pending(status=STATUSES, limit=None)]
-    yield "audit", lambda: [form(each) for each in saver.approvals.audit(limit=1000)]
-    yield "verdict", lambda: form(saver.approvals.verify_audit())
-    yield "retention", lambda: form(list(saver.retention()))
-    for thread in threads:
-        yield from ((f"{name} of {thread}", partial(read, saver, thread)) for name, read in OF_A_THREAD.items())
-
-
-OF_A_THREAD: dict[str, Callable[[KeelSaver, str], Any]] = {
-    "list": lambda saver, thread: [tuple_form(each) for each in saver.list(thread_config(thread))],
-    "latest": lambda saver, thread: tuple_form(saver.get_tuple(thread_config(thread))),
-    "timeline": lambda saver, thread: [moment_form(each) for each in saver.timeline(thread)],
-    "labels": lambda saver, thread: form(list(saver.labels(thread))),
-    "tools": lambda saver, thread: [form(each) for each in saver.tools(thread)],
-    "provenance": lambda saver, thread: [form(each) for each in saver.provenance(thread_config(thread))],
-    "archive": lambda saver, thread: [form(each) for each in saver.archive(thread).messages()],
-}
 
 
 def look(place: Place, threads: list[str]) -> dict[str, Any]:

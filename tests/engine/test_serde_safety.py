@@ -22,7 +22,7 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
 
 from langgraph_keel import Decision, Retention, ToolPolicy
-from langgraph_keel.engine.encoding.bodies import array_header
+from langgraph_keel.engine.encoding.bodies import array_header, memory_of, takes_more
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore, RefusedType
@@ -274,6 +274,38 @@ def test_a_nest_of_records_as_deep_as_bytes_allow_is_no_crash() -> None:
             KEEL.unpack(head * 1000 + b"\x01")
         except CorruptStore:
             continue
+
+
+MANY_DIGITS = ormsgpack.Ext(Leaf.BIG_INT, (10**5000).to_bytes(2100, "little", signed=True))
+"""A number that Python does not write."""
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        [ormsgpack.Ext(Record.RANGE, b""), 0, 2**64 - 1, 1],
+        [ormsgpack.Ext(Record.NDARRAY, b""), "<U1", [2], "C", b"\xff" * 8],
+        [[ormsgpack.Ext(Record.RANGE, b""), 0, MANY_DIGITS, 1], 1],
+        [2, MANY_DIGITS, b""],
+        [ormsgpack.Ext(Record.BUILTIN, b""), MANY_DIGITS, MANY_DIGITS, "list", [], {}],
+        [0, [ormsgpack.Ext(Record.DEFAULT, b""), MANY_DIGITS]],
+        [0, [ormsgpack.Ext(Record.FRACTION, b""), 1, 0]],
+        [0, [ormsgpack.Ext(Record.EXCEPTION, b""), "builtins", "ValueError", [], {}, "no cause"]],
+        [0, [ormsgpack.Ext(Record.EXCEPTION, b""), "builtins", "ValueError", [], {}, None, None]],
+    ],
+    ids=["a range", "an array", "a long range", "a long tag", "a long name", "a factory", "1/0", "a cause", "causes"],
+)
+def test_an_item_that_is_another_object_is_damage(item: Any) -> None:
+    with pytest.raises(CorruptStore):
+        KEEL.unpack_items(ormsgpack.packb([[0, 1], item]), loads=lambda data: data)
+
+
+def test_many_elements_are_estimated_not_counted() -> None:
+    """To count what 11 kB of a compressed body held took 11 s."""
+    nothings = b"\xc0" * (10 << 20)
+    assert takes_more(nothings, 9 << 20)
+    assert not takes_more(nothings, 256 << 20)
+    assert 10 << 20 <= memory_of(nothings, 1 << 30) <= 200 << 20
 
 
 @pytest.mark.parametrize("body", [b"\x91\x01", b"\x91\x90", b"\x91\x92\x03\x01", b"\x91\xa11",

@@ -12,9 +12,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 import psycopg
+from golden.seen import STATUSES, form, moment_form, thread_config, tuple_form
 from places import Place
 from psycopg import sql
 from redis import Redis
+
+from langgraph_keel import KeelSaver
 
 
 class Refused(Exception):
@@ -191,6 +194,36 @@ def _write_file(path: Path, before: bytes, after: bytes, line: bytes) -> None:
     which was interrupted."""
     line = line or b"?"
     path.write_bytes(before + line + (b"" if after or line.endswith(b"\n") else b"\n") + after)
+
+
+# -- how it is read ----------------------------------------------------------------------------------------------------
+
+OF_ITEMS = ("items.key", "items.count", "keel_items.lo", "keel_items.count", "item", "name of item")
+"""Columns that nothing but values is made of."""
+TOLD = ("timeline", "verdict")
+"""What shows what it can and says of the rest that it is damaged, so that it may say something else than before."""
+
+
+def ways(saver: KeelSaver, threads: list[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """All ways to read a store, by name."""
+    yield "threads", lambda: [each.thread_id for each in saver.threads()]
+    yield "all requests", lambda: [form(each) for each in saver.approvals.pending(status=STATUSES, limit=None)]
+    yield "audit", lambda: [form(each) for each in saver.approvals.audit(limit=1000)]
+    yield "verdict", lambda: form(saver.approvals.verify_audit())
+    yield "retention", lambda: form(list(saver.retention()))
+    for thread in threads:
+        yield from ((f"{name} of {thread}", partial(read, saver, thread)) for name, read in OF_A_THREAD.items())
+
+
+OF_A_THREAD: dict[str, Callable[[KeelSaver, str], Any]] = {
+    "list": lambda saver, thread: [tuple_form(each) for each in saver.list(thread_config(thread))],
+    "latest": lambda saver, thread: tuple_form(saver.get_tuple(thread_config(thread))),
+    "timeline": lambda saver, thread: [moment_form(each) for each in saver.timeline(thread)],
+    "labels": lambda saver, thread: form(list(saver.labels(thread))),
+    "tools": lambda saver, thread: [form(each) for each in saver.tools(thread)],
+    "provenance": lambda saver, thread: [form(each) for each in saver.provenance(thread_config(thread))],
+    "archive": lambda saver, thread: [form(each) for each in saver.archive(thread).messages()],
+}
 
 
 # -- what may become of bytes -----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Generic, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -71,6 +72,7 @@ def assert_same(back: Any, put: Any, path: str = "value") -> None:
     elif isinstance(put, BaseException):
         assert_same(back.args, put.args, f"{path}.args")
         assert str(back) == str(put), path
+        assert_same(back.__cause__, put.__cause__, f"{path}.__cause__")
         for name in (
             "errno",
             "strerror",
@@ -330,6 +332,11 @@ def with_note(error: BaseException) -> BaseException:
     return error
 
 
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
 def attribute_error() -> AttributeError:
     try:
         operator.attrgetter("gone")(os)
@@ -345,7 +352,8 @@ ERRORS: list[BaseException] = [
     SyntaxError("bad", ("f.py", 1, 2, "x =", 1, 3)), ImportError("no", name="mod", path="/p"), SystemExit(3),
     KeyboardInterrupt(), Refused("pay", code=7), Failed(3, ValueError("why")), with_note(RuntimeError("r")),
     ExceptionGroup("some", [ValueError(1), TypeError("t")]), BaseExceptionGroup("all", [KeyboardInterrupt()]),
-    NameError("no x", name="x"), attribute_error(), GraphInterrupt([Interrupt("?", id="1")]),
+    caused(ValueError("v"), caused(Refused("pay", code=7), KeyError(1))), NameError("no x", name="x"),
+    attribute_error(), GraphInterrupt([Interrupt("?", id="1")]),
     CheckpointConflict("t", "", None, "1", "2"),
 ]  # fmt: skip
 
@@ -382,7 +390,8 @@ VALUES: list[Any] = [
     NOW.replace(tzinfo=timezone(timedelta(hours=1), "CET")), date(2024, 2, 29), time(1, 2, 3, 4), time(1, fold=1),
     time(1, tzinfo=UTC), time(1, tzinfo=BERLIN), timedelta(days=-1, microseconds=1), timedelta.max, timedelta.min,
     UTC, timezone(timedelta(hours=1), "a|b"), BERLIN, ZoneInfo("UTC"),
-    uuid.UUID("12345678123456781234567812345678"), Decimal("1.10"), Decimal("NaN"), Decimal("-0E-9"), Decimal("sNaN1"),
+    uuid.UUID("12345678123456781234567812345678"), Decimal("1.10"), Fraction(-1, 3), Fraction(10**40, 7),
+    Decimal("NaN"), Decimal("-0E-9"), Decimal("sNaN1"),
     pathlib.Path("/a/b"), pathlib.PurePosixPath("a|b"), pathlib.PureWindowsPath("C:\\x"), pathlib.Path("\udc80"),
     re.compile("a(?P<x>b)", re.I | re.M), re.compile(b"x", re.S), re.compile("\ud800"),
     ipaddress.ip_address("1.2.3.4"), ipaddress.ip_address("::1%eth0"), ipaddress.ip_network("10.0.0.0/8"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -10,7 +11,7 @@ from dataclasses import make_dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import doctor_children
 import pytest
@@ -18,10 +19,11 @@ import upgrade_apps as apps
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from places import Place, file_place
+from places import KINDS, Place, file_place
 from tiers import sized
 
 from langgraph_keel.cli import app
+from langgraph_keel.upgrades.doctor import Doctor
 
 THREADS = 12
 
@@ -185,6 +187,50 @@ def test_an_error_of_the_program_is_named_with_its_place(
     assert "raised NameError: name 'nothing' is not defined" in told
     assert "keel_test_broken.py, line 2" in told
     assert "Traceback" not in told
+
+
+class Appended(TypedDict):
+    a: Annotated[list[str], operator.add]
+
+
+def appending(*edges: tuple[Any, str], defer: bool = False) -> Any:
+    """A graph of nodes that append their names, which stops before m."""
+    builder = StateGraph(Appended)
+    for node in "xym":
+        builder.add_node(node, lambda _, node=node: {"a": [node]}, defer=defer and node == "m")
+    for start, end in edges:
+        builder.add_edge([*start] if len(start) == 2 else start, end)
+    return lambda saver: builder.compile(checkpointer=saver, interrupt_before=["m"])
+
+
+LINE = ((START, "x"), ("x", "y"), ("y", "m"))
+FAN = ((START, "x"), (START, "y"), ("xy", "m"))
+EACH = ((START, "x"), (START, "y"), ("x", "m"), ("y", "m"))
+
+
+@pytest.mark.parametrize("place", KINDS, indirect=True)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (appending(*edges, defer=was), appending(*now, defer=is_now))
+        for edges, now in ((LINE, LINE), (FAN, FAN), (FAN, EACH))
+        for was in (False, True)
+        for is_now in (False, True)
+    ],
+)
+def test_edges_that_lead_nowhere_are_found(place: Place, before: Any, after: Any) -> None:
+    """Deferred or not, and waited for or not: LangGraph fails, or leaves the node out, where the doctor says so."""
+    config: Any = {"configurable": {"thread_id": "t"}}
+    with place.open() as saver:
+        before(saver).invoke({"a": []}, config)
+        assert saver.where("t").next == ("m",)
+        doctor = Doctor(saver, after(saver))
+        found = doctor.examine("t")
+        try:
+            is_reached = "m" in after(saver).invoke(None, config)["a"]
+        except TypeError:
+            is_reached = False
+    assert [(each.kind, each.path) for each in found] == ([] if is_reached else [("edge", "m")])
 
 
 @pytest.mark.parametrize(

@@ -315,6 +315,8 @@ class RefTable:
 
     def _read(self, parts: tuple[int, ...]) -> tuple[str, Ref]:
         slot, kind, *flat = parts
+        if not ({int}.issuperset(map(type, flat)) and all(0 <= lo < hi for lo, hi in _pairs(flat))):
+            raise ValueError(f"{parts!r:.100} has no runs of items")
         found = self._names[slot], Ref(_KINDS[kind], ((flat[0], flat[1]),) if len(flat) == 2 else _pairs(flat))
         self._known[parts] = found
         return found
@@ -473,19 +475,21 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
     return Stored(key, first)
 
 
+# Without numbers: Python 3.12.0 to 3.12.3 take `?1` for a name, and warn that a later version will refuse it.
 FIND_HEAD = (
-    "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?1, ?2, ?3, ?4) "
-    "ON CONFLICT (thread) DO UPDATE SET put_at = ?3, marks = ?4, "
-    "late_of = iif(instr(late_of, ?5), ?5, NULL), late = iif(instr(late_of, ?5), late, NULL)"
+    "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, marks = excluded.marks, "
+    "late_of = iif(instr(late_of, ?), ?, NULL), late = iif(instr(late_of, ?), late, NULL)"
 )
 FIND_TIME = (
-    "INSERT INTO thread_index (thread, name, put_at) VALUES (?1, ?2, ?3) ON CONFLICT (thread) DO UPDATE SET put_at = ?3"
+    "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
 )
 FIND_LATE = (
-    "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?1, ?2 FROM threads WHERE name = ?3 "
+    "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?, ? FROM threads WHERE name = ? "
     "ON CONFLICT (thread) DO UPDATE SET "
-    "late_of = iif(instr(late_of, ?1), late_of, coalesce(late_of || ' ', '') || ?1), "
-    "late = iif(instr(late, ?2), late, coalesce(late || ' ', '') || ?2)"
+    "late_of = iif(instr(late_of, excluded.late_of), late_of, coalesce(late_of || ' ', '') || excluded.late_of), "
+    "late = iif(instr(late, excluded.late), late, coalesce(late || ' ', '') || excluded.late)"
 )
 PUT_AT = (
     f"SELECT e.put_at FROM entries e WHERE e.key BETWEEN {{thread}} << 32 AND ({{thread}} << 32 | {LAST}) "
@@ -506,7 +510,7 @@ def _find_by(execute: Execute, new: NewEntry, at: str, before: Situation, is_hea
     is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
     if is_head and not (is_timed and marks == before.marks and not before.has_late):
         name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id
-        execute(FIND_HEAD, (before.place.thread, name, at, marks, checkpoint_id))
+        execute(FIND_HEAD, (before.place.thread, name, at, marks, *[checkpoint_id] * 3))
     elif not is_timed:
         execute(FIND_TIME, (before.place.thread, new.address.thread_id, at))
 
@@ -594,7 +598,7 @@ def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged |
     rows = execute(KNOWN_NAMED if address.checkpoint_id else head, (known,)).fetchall()
     if not rows or address.checkpoint_id not in (None, rows[0][0]):
         return None
-    batches = [Batch(task, path, body) for _, _, task, path, body in rows if task is not None]
+    batches = [batch_of(task, path, body) for _, _, task, path, body in rows if task is not None]
     return Unchanged(rows[0][1], batches, rows[0][0])
 
 
@@ -635,7 +639,27 @@ def _batches(execute: Execute, namespace: int, checkpoint_id: str) -> list[Batch
         "SELECT task, path, body FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ? ORDER BY key",
         (mark_of(checkpoint_id), checkpoint_id, namespace),
     ).fetchall()
-    return [Batch(task, path, body) for task, path, body in rows]
+    return [batch_of(*row) for row in rows]
+
+
+def batch_of(task: Any, path: Any, body: Any) -> Batch:
+    """Return a batch from its columns.
+
+    Raises:
+        CorruptStore: One of them is of another type.
+    """
+    return Batch(text_of(task), text_of(path), body)
+
+
+def text_of(stored: Any) -> str:
+    """Return a stored name.
+
+    Raises:
+        CorruptStore: It is no text.
+    """
+    if not isinstance(stored, str):
+        raise CorruptStore(f"a stored name is no text: {stored!r:.100}")
+    return stored
 
 
 def _read_values(entries: Sequence[Entry], execute: Execute) -> list[Found]:

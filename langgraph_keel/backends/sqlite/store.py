@@ -26,6 +26,7 @@ from langgraph_keel.backends.sqlite.entries import (
     Slots,
     SqliteEntries,
     Work,
+    batch_of,
     entry_of,
     find_place,
     find_row,
@@ -36,6 +37,7 @@ from langgraph_keel.backends.sqlite.entries import (
     plan_of,
     read_slots,
     span,
+    text_of,
 )
 from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
@@ -44,7 +46,6 @@ from langgraph_keel.engine.encoding.bodies import SEALED, frame, open_frame
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     BaseGone,
-    Batch,
     Copied,
     CopyOutcome,
     Entry,
@@ -215,7 +216,7 @@ def _scan(query: Query, tenant: str, execute: Execute) -> list[Entry]:
     for thread, namespace, owner, *row in rows:
         if owner not in refs:
             refs[owner] = RefTable(read_slots(execute, owner))
-        entries.append(entry_of(row, thread, namespace, refs[owner]))
+        entries.append(entry_of(row, text_of(thread), text_of(namespace), refs[owner]))
     return entries
 
 
@@ -272,7 +273,7 @@ def _read_threads(
     for thread, name, rough in _threads_from(
         after, terms, tenant, passes and has_index(execute), oldest_first, execute
     ):
-        (at,) = execute(_PUT_AT, (thread,)).fetchone() or (None,)
+        (at,) = execute(_PUT_AT, (thread, thread)).fetchone() or (None,)
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
             if not passes:
                 raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
@@ -293,7 +294,7 @@ _NO_INDEX = (
 )
 _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
 _PAST = "\U0010ffff"
-_PUT_AT = PUT_AT.replace("{thread}", "?1")
+_PUT_AT = PUT_AT.replace("{thread}", "?")
 FEW = 2000
 """Threads that are read before what is asked for counts as frequent."""
 _RELIST = (
@@ -375,6 +376,7 @@ def _read_graph(thread_id: str, execute: Execute) -> Graph:
     nodes: list[Node] = []
     ends: dict[tuple[str, str], int] = {}
     for place, name in _namespaces_of(execute, thread_id):
+        text_of(name)
         names = read_slots(execute, place.namespace)
         slots = read_slots(execute, place.namespace, names)
         nodes += _nodes(execute, place, thread_id, name, slots)
@@ -627,12 +629,12 @@ def _list_writes(thread_id: str, after: Writes | None, limit: int, execute: Exec
         "WHERE t.name = ? AND b.key > ? ORDER BY b.key LIMIT ?",
         (thread_id, after.stamp if after else 0, limit),
     ).fetchall()
-    return [Writes(key, Address(thread_id, ns, of), Batch(*batch)) for key, ns, of, *batch in rows]
+    return [Writes(key, Address(thread_id, text_of(ns), text_of(of)), batch_of(*batch)) for key, ns, of, *batch in rows]
 
 
 def _list_kinds(name: str, execute: Execute) -> list[str]:
     """See `Store.list_kinds`."""
-    return [kind for (kind,) in execute("SELECT kind FROM shelves WHERE thread = ?", (name,)).fetchall()]
+    return [text_of(kind) for (kind,) in execute("SELECT kind FROM shelves WHERE thread = ?", (name,)).fetchall()]
 
 
 _IS_PLAIN = f"substr({{body}}, 1, 1) <> x'{SEALED.hex()}'"

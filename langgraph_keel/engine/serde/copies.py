@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from sys import getsizeof
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -26,7 +27,9 @@ _new = object.__new__
 Copier: TypeAlias = tuple[Callable[[Any], Any], Any]
 """A function, and what it makes a fresh copy of."""
 
-_FIXED = frozenset({str, int, float, bool, type(None), bytes, complex, date, datetime, time, timedelta, Decimal, UUID})
+_FIXED = frozenset(
+    {str, int, float, bool, type(None), bytes, complex, date, datetime, time, timedelta, Decimal, Fraction, UUID}
+)
 """Types whose values nobody can change."""
 DEEPEST = 32
 """Levels of a value that are copied; what is deeper is decoded each time."""

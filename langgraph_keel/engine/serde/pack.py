@@ -11,10 +11,11 @@ import re
 import struct
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Flag
+from fractions import Fraction
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from itertools import chain
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
@@ -30,8 +31,10 @@ from langgraph_keel.engine.config import ThreadId
 from langgraph_keel.engine.serde.types import (
     FACTORIES,
     MESSAGE_CODES,
+    MOST_ALIKE,
     Leaf,
     Record,
+    are_spread,
     base_of,
     error_of,
     shape_of,
@@ -137,10 +140,17 @@ _MESSAGE_KINDS = {cls: _MessageKind(cls, code) for cls, code in MESSAGE_CODES.it
 
 def flat(value: dict[Any, Any]) -> Iterable[Any]:
     """Return keys and values in turn."""
-    return chain.from_iterable(value.items())
+    _check_spread(value)
+    return chain.from_iterable(OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value))
+
+
+def _check_spread(value: Collection[Any]) -> None:
+    if not are_spread(value):
+        raise UnstorableValue(name_of(type(value)), f"more than {MOST_ALIKE} of its keys have the same hash")
 
 
 def _sort(value: set[Any] | frozenset[Any]) -> Iterable[Any]:
+    _check_spread(value)
     # Equal sets may iterate in different orders; sorted where that is cheap, so that they give equal bytes.
     kinds = set(map(type, value))
     return sorted(value) if len(kinds) == 1 and kinds <= _SORTABLE else value
@@ -216,6 +226,7 @@ _EXACT: dict[type, Callable[[Any], Any]] = {
     ZoneInfo: _zone,
     UUID: lambda value: Ext(Leaf.UUID, value.bytes),
     Decimal: lambda value: _text(Leaf.DECIMAL, str(value)),
+    Fraction: lambda value: [MARKS[Record.FRACTION], value.numerator, value.denominator],
     re.Pattern: lambda value: [MARKS[Record.PATTERN], value.pattern, int(value.flags & ~re.DEBUG)],
     **dict.fromkeys((PosixPath, WindowsPath, PurePosixPath, PureWindowsPath), _named_text(Leaf.PATH)),
     **dict.fromkeys(
@@ -275,7 +286,8 @@ def _exception(value: Any) -> Any:
     state = state_of(value, shape)
     # What a builtin exception keeps is None where it is not set; set to None, it would be shown.
     state = {name: part for name, part in state.items() if part is not None or not hasattr(base, name)}
-    return [MARKS[Record.EXCEPTION], shape.module, shape.qualname, list(value.args), state]
+    cause = [] if value.__cause__ is None else [value.__cause__]
+    return [MARKS[Record.EXCEPTION], shape.module, shape.qualname, list(value.args), state, *cause]
 
 
 def _dataclass(value: Any) -> Any:
@@ -316,13 +328,13 @@ def _model_v1(value: Any) -> Any:
 
 # The content of a subclass, read by its base's own methods: the subclass may have overridden any of them.
 _CONTENT: dict[type, Callable[[Any], Any]] = {
-    OrderedDict: lambda value: list(chain.from_iterable(OrderedDict.items(value))),
+    OrderedDict: lambda value: list(flat(value)),
     defaultdict: lambda value: [
         _factory_name(value.default_factory),
-        *chain.from_iterable(dict.items(value)),
+        *flat(value),
     ],
-    Counter: lambda value: list(chain.from_iterable(dict.items(value))),
-    dict: lambda value: list(chain.from_iterable(dict.items(value))),
+    Counter: lambda value: list(flat(value)),
+    dict: lambda value: list(flat(value)),
     list: lambda value: list(list.__iter__(value)),
     deque: lambda value: [value.maxlen, *deque.__iter__(value)],
     set: lambda value: list(_sort({*set.__iter__(value)})),

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from itertools import chain
+from threading import Lock
 from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 from warnings import warn_explicit
@@ -27,7 +28,7 @@ from weakref import WeakValueDictionary
 
 from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
 from langgraph_keel.engine.serde.moved import MOVED_NAMES, PACKAGE, present_name
-from langgraph_keel.engine.serde.schemas import find_schema_class
+from langgraph_keel.engine.serde.schemas import find_schema_class, is_unnamed
 from langgraph_keel.engine.serde.types import Leaf, Record, Shape, shape_of
 from langgraph_keel.engine.serde.unread import LOST, Unread, refuse_placeholder
 from langgraph_keel.errors import RefusedType, TypeWarning, UnstorableValue
@@ -82,6 +83,12 @@ _MAIN = (
     "define {0} in a module that both import"
 )
 
+_NAMED_BY_NOTHING = (
+    "{0} is stored, and nothing names it: no other process can read it, nor this program after a restart. Annotate the "
+    "graph's state with {1} itself (a class that it extends is not enough), or list it in the saver's types=[...]"
+)
+
+_warning = Lock()
 # By name, the classes whose values this process has stored.
 _stored: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
@@ -162,9 +169,20 @@ class TypePolicy:
         if self.is_listed and not self._allows(*name):
             reason = "it is not in types=[...] of this saver and could not be read back: add the class"
             raise UnstorableValue(f"{module}.{qualname}", reason)
-        if module == "__main__" and name not in _stored:
-            _warn_of_main(cls)
+        if name not in _stored:
+            with _warning:  # another thread stores the first value of it, too
+                if name not in _stored:
+                    self._warn(cls)
+                _stored[name] = cls
         _stored[name] = cls
+
+    def _warn(self, cls: type) -> None:
+        """Warn of a class whose values no other process can read."""
+        name = module, qualname = cls.__module__, cls.__qualname__
+        if module == "__main__":
+            _warn_at(_MAIN.format(qualname), cls)
+        elif not self._lists(*name) and (self._is_strict or is_unnamed(*name)):
+            _warn_at(_NAMED_BY_NOTHING.format(f"{module}.{qualname}", qualname), cls)
 
     def allows_secrets(self, cls: type) -> bool:
         """Return whether the program has listed this class of secrets."""
@@ -245,16 +263,17 @@ def _keep(unread: Unread) -> Unread:
     return unread
 
 
-def _warn_of_main(cls: type) -> None:
-    """Warn of a class of the script, at the line of it that runs; at the class if a library's thread stores it."""
+def _warn_at(text: str, cls: type) -> None:
+    """Warn of a class at the line of the script that runs; at the class if a library's thread stores it."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") != "__main__":
         frame = frame.f_back
     if frame is not None:
         place = frame.f_code.co_filename, frame.f_lineno
     else:
-        place = getattr(sys.modules["__main__"], "__file__", None) or "<stdin>", getattr(cls, "__firstlineno__", 1)
-    warn_explicit(_MAIN.format(cls.__qualname__), TypeWarning, *place, module="__main__")
+        module = sys.modules.get(cls.__module__)
+        place = getattr(module, "__file__", None) or "<stdin>", getattr(cls, "__firstlineno__", 1)
+    warn_explicit(text, TypeWarning, *place, module=cls.__module__)
 
 
 def _import(module: str, qualname: str) -> Any:

@@ -36,6 +36,11 @@ def find_schema_class(module: str, qualname: str) -> type | None:
     return _classes.get((module, qualname))
 
 
+def is_unnamed(module: str, qualname: str) -> bool:
+    """Return whether no graph names a class, as far as it may be looked for."""
+    return (module, qualname) not in _classes and _patience.is_left() and find_schema_class(module, qualname) is None
+
+
 class _Patience:
     """How long it may look: a second, then a tenth of the time; stored bytes with many names would stop a program."""
 

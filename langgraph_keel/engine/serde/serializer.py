@@ -17,6 +17,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from os import urandom
 from reprlib import Repr
 from typing import Any
@@ -397,6 +398,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         private = getattr(value, "__pydantic_private__", None) or {}
         if isinstance(value, BaseException):
             yield from ((f".args[{index}]", part) for index, part in enumerate(value.args))
+            yield ".__cause__", value.__cause__
         state = state_of(value, shape_of(type(value)))
         yield from ((f".{name}", part) for name, part in (state | extras | private).items())
     if isinstance(value, dict):
@@ -465,6 +467,9 @@ def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, b
     if type(items) is not list:
         raise CorruptStore("stored items are not an array")
     try:
+        # An item may be a record, which is another object by now.
+        if not ({list}.issuperset(map(type, items)) and {int}.issuperset(map(type, map(_first, items)))):
+            raise CorruptStore("a stored item is damaged")
         # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
         # at once. It is left alone: switching it off would be felt by every thread of the program.
         if policy.shows:
@@ -477,14 +482,15 @@ def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, b
         raise _translate(error) from error
 
 
+_first = itemgetter(0)
 _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
     if item[0] == 0 and len(item) == 2:  # most are, and a call takes as long as the rest
         return item[1]
-    if item[0] != 2 or len(item) != 3:
-        raise CorruptStore(f"unknown kind of stored item: {item[0]!r}")
+    if item[0] != 2 or len(item) != 3 or type(item[1]) is not str or type(item[2]) is not bytes:
+        raise CorruptStore(f"unknown kind of stored item: {short_repr(item[0])}")
     if loads is None:
         raise CorruptStore(f"an item has the type tag {item[1]!r} of another serializer: open the saver with it")
     return loads((item[1], item[2]))
@@ -493,7 +499,11 @@ def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
 def _translate(error: BaseException) -> BaseException:
     if isinstance(error, (CorruptStore, RefusedType)) or not isinstance(error, Exception):
         return error
-    return CorruptStore(f"stored bytes are damaged: {type(error).__name__}: {error}")
+    try:
+        reason = f"{type(error).__name__}: {error}"
+    except ValueError:  # a number of more digits than Python writes
+        reason = type(error).__name__
+    return CorruptStore(f"stored bytes are damaged: {reason}")
 
 
 def _replace_records(root: list[Any], policy: TypePolicy) -> None:

@@ -10,7 +10,7 @@ import builtins
 import dataclasses
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -75,6 +75,7 @@ class Record(IntEnum):
     SLOTTED = 51
     MESSAGE = 52
     EXCEPTION = 53
+    FRACTION = 54
 
 
 # Subclasses of these keep their content by the base's own methods. The first base that fits counts, so the
@@ -212,6 +213,15 @@ def attributes_of(made: Any, shape: Shape) -> dict[str, Any]:
     return shape.attributes(made)
 
 
+MOST_ALIKE = 256
+"""Members of a set, or keys of a dict, that may have one hash: to look one up takes time for each of them."""
+
+
+def are_spread(keys: Collection[Any]) -> bool:
+    """Return whether no more than `MOST_ALIKE` of these have the same hash."""
+    return len(keys) <= MOST_ALIKE or max(Counter(map(hash, keys)).values()) <= MOST_ALIKE
+
+
 def is_names(names: Iterable[Any]) -> bool:
     """Return whether all of these are plain text: anything else would be asked for its hash."""
     return {str}.issuperset(map(type, names))
@@ -230,7 +240,8 @@ def _fields(cls: Any, family: Record | Leaf | None) -> frozenset[str]:
 def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
     # Also what the builtin exceptions keep beside their arguments, such as `OSError.filename`.
     for base in reversed(cls.__mro__):
-        if base.__flags__ & _HEAP_TYPE or base in BUILTIN_ERRORS - _FIXED:
+        # From Python 3.13 on, a defaultdict is made at run time, too; its factory is part of its content.
+        if (base.__flags__ & _HEAP_TYPE and base not in BASES) or base in BUILTIN_ERRORS - _FIXED:
             for name, each in vars(base).items():
                 if type(each) is MemberDescriptorType and name not in _NOT_DATA and not name.startswith("__"):
                     yield name, each

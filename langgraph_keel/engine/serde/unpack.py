@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Flag
+from fractions import Fraction
 from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -31,9 +32,11 @@ from langgraph_keel.engine.serde.types import (
     BASE_BY_NAME,
     FACTORIES,
     MESSAGES,
+    MOST_ALIKE,
     Leaf,
     Record,
     Shape,
+    are_spread,
     base_of,
     error_of,
     is_names,
@@ -263,7 +266,7 @@ def _unpack_slots(record: list[Any], policy: TypePolicy) -> Any:
 
 
 def _exception(record: list[Any], policy: TypePolicy) -> Any:
-    _, module, qualname, args, state = record
+    _, module, qualname, args, state, *cause = record
     cls, shape = policy.resolve(module, qualname, Record.EXCEPTION)
     _check_type(args, list)
     _check_state(state)
@@ -280,10 +283,14 @@ def _exception(record: list[Any], policy: TypePolicy) -> Any:
         made = base.__new__(cls)
         _set_args(made, args)
     restore(made, state, shape)
+    if cause:
+        (source,) = cause
+        _check_read(f"{module}.{qualname}", source)
+        _set_cause(made, source)
     return made
 
 
-_set_args = vars(BaseException)["args"].__set__
+_set_args, _set_cause = (vars(BaseException)[name].__set__ for name in ("args", "__cause__"))
 
 
 def _enum(data: bytes, policy: TypePolicy) -> Any:
@@ -328,6 +335,8 @@ def _extension(record: list[Any], policy: TypePolicy) -> Any:
 def _new_builtin(cls: type, base: Any, content: Any) -> Any:
     """Return a bare `cls` with the content of its builtin `base`, by the base's own methods."""
     _check_type(content, _CONTENT_TYPES.get(base, list))
+    if base in (set, frozenset):
+        _check_spread(content)
     if base in _SCALARS:
         return base.__new__(cls, content)
     made = base.__new__(cls)
@@ -350,9 +359,17 @@ _CONTENT_TYPES: dict[type, type] = {kind: kind for kind in (str, int, float, com
 
 
 def _fill(made: Any, flat: list[Any], setitem: Callable[[Any, Any, Any], None] = dict.__setitem__) -> Any:
+    _check_spread(flat[::2])
     for key, part in zip(flat[::2], flat[1::2], strict=True):
         setitem(made, key, part)
     return made
+
+
+def _check_spread(keys: list[Any]) -> list[Any]:
+    """Return keys, or members of a set; raise an error if to look them up would take long."""
+    if not are_spread(keys):
+        raise CorruptStore(f"more than {MOST_ALIKE} keys of a stored value have the same hash")
+    return keys
 
 
 def _factory(name: str | None) -> type | None:
@@ -390,6 +407,20 @@ def _aware(record: list[Any], policy: TypePolicy) -> Any:
     _check_type(moment, datetime, time)
     _check_type(tz, timezone, ZoneInfo)
     return moment.replace(tzinfo=tz)
+
+
+def _fraction(record: list[Any], policy: TypePolicy) -> Fraction:
+    """Return a fraction of numbers without a common divisor: to look for one in long numbers would take minutes."""
+    _, numerator, denominator = record
+    if _number(denominator) < 1:
+        raise CorruptStore("the denominator of a stored fraction is not positive")
+    made = _new(Fraction)
+    for slot, number in zip(_FRACTION_SLOTS, (_number(numerator), denominator), strict=True):
+        slot.__set__(made, number)
+    return made
+
+
+_FRACTION_SLOTS = [vars(Fraction)[name] for name in ("_numerator", "_denominator")]
 
 
 def _pattern(record: list[Any], policy: TypePolicy) -> re.Pattern[Any]:
@@ -578,14 +609,15 @@ LEAVES: dict[int, Callable[[bytes, TypePolicy], Any]] = {
 
 RECORDS: dict[int, Mark] = {
     Record.TUPLE: Mark(lambda record, _: tuple(record[1:])),
-    Record.SET: Mark(lambda record, _: set(record[1:])),
-    Record.FROZENSET: Mark(lambda record, _: frozenset(record[1:])),
+    Record.SET: Mark(lambda record, _: set(_check_spread(record[1:]))),
+    Record.FROZENSET: Mark(lambda record, _: frozenset(_check_spread(record[1:]))),
     Record.DEQUE: Mark(lambda record, _: deque(record[2:], _length(record[1]))),
     Record.DICT: Mark(lambda record, _: _fill({}, record[1:])),
     Record.ORDERED: Mark(lambda record, _: _fill(OrderedDict(), record[1:], OrderedDict.__setitem__)),
     Record.DEFAULT: Mark(lambda record, _: _fill(defaultdict(_factory(record[1])), record[2:])),
     Record.COUNTER: Mark(lambda record, _: _fill(Counter(), record[1:])),
     Record.RANGE: Mark(lambda record, _: range(*map(_number, record[1:]))),
+    Record.FRACTION: Mark(_fraction),
     Record.AWARE: Mark(_aware, _show_first),
     Record.PATTERN: Mark(_pattern),
     Record.SECRET: Mark(_secret),

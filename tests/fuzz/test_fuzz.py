@@ -1,0 +1,27 @@
+"""A sample of each fuzzer; `python -m tests.fuzz KIND --seconds 3600` runs one for an hour."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tiers import sized
+
+from fuzz import __main__ as fuzzers
+
+TRIALS = sized(60, 60, 2000)
+SERDE_TRIALS = sized(6000, 6000, 300_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", fuzzers.KINDS)
+def test_whatever_is_stored_is_read_or_refused_by_name(kind: str) -> None:
+    trials = SERDE_TRIALS if kind == "serde" else TRIALS
+    bound = ["--trials", str(trials), "--seconds", "500"]
+    if seconds := os.environ.get("KEEL_FUZZ_SECONDS"):
+        bound = ["--seconds", seconds]
+    command = [sys.executable, "-m", "fuzz", kind, *bound]
+    done = subprocess.run(command, cwd=fuzzers.TESTS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
