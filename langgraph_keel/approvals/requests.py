@@ -402,6 +402,11 @@ class Approvals:
         """Write that the agent has taken the decision."""
         return (yield from self.change(held, add_event(replace(held.request, status=CONSUMED), CONSUMED, at)))
 
+    def reopen(self, held: KeptRequest, at: str, by: str = "", reason: str = "") -> Plan[KeptRequest | None]:
+        """Write that a request waits for a decision again."""
+        new = replace(held.request, status=WAITING, decision=None)
+        return (yield from self.change(held, add_event(new, "reopened", at, by, reason=reason or None)))
+
     def end(self, held: KeptRequest, status: str, at: str, why: str = "") -> Plan[None]:
         """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""
         if held.request.status not in (CONSUMED, SUPERSEDED):

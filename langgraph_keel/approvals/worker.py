@@ -28,7 +28,7 @@ from langgraph.types import Command
 
 from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME
 from langgraph_keel.approvals.notices import Bell
-from langgraph_keel.approvals.plans import find_answers, find_interrupts
+from langgraph_keel.approvals.plans import find_answers, find_interrupts, settled_in
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
 from langgraph_keel.approvals.run_claims import is_in_doubt, is_taken
 from langgraph_keel.engine.config import Address
@@ -95,8 +95,7 @@ def find_settled(session: Session) -> Plan[Sequence[SettledThread]]:
 
 
 def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> SettledThread | None:
-    undecided = {request.task_id for request in requests if not request.is_settled}
-    done = [request for request in requests if request.task_id not in undecided]
+    done = settled_in(requests)
     if not any(request.interrupt_id for request in done):
         return None
     since = min(request.decision.at if request.decision else "" for request in done)

@@ -384,7 +384,7 @@ LOST = "__keel_lost__"
 """The channel of what stands for writes whose object is lost, where somebody only looks."""
 BESIDE, _BESIDE_AT = "__keel_calls__", -100
 """The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
-_NO_RESULT = {INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE}
+_NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE, BESIDE})
 
 
 def pack_batch(
@@ -488,7 +488,12 @@ def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
     channels: dict[str, set[str]] = {}
     for task_id, channel, _ in writes:
         channels.setdefault(task_id, set()).add(channel)
-    return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and seen <= _NO_RESULT}
+    return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and not has_result(seen)}
+
+
+def has_result(channels: Iterable[str]) -> bool:
+    """Return whether a task that has written to these channels has finished."""
+    return not _NO_RESULT.issuperset(channels)
 
 
 def without_stray(
