@@ -36,7 +36,7 @@ class Asked:
     Attributes:
         interrupt: The question.
         task_id: The task of the root graph that asks it.
-        place: How many answers its task had before.
+        before: The answers that its task had before.
         is_open: Whether it waits for an answer.
         is_last: Whether its task has not gone on to another question, or to a result.
         may_be_inside: Whether the task has failed since without an answer of its own: a subgraph may have one.
@@ -46,7 +46,7 @@ class Asked:
 
     interrupt: Interrupt
     task_id: str
-    place: int
+    before: Sequence[Any]
     is_open: bool
     is_last: bool
     may_be_inside: bool
@@ -91,12 +91,12 @@ def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Ma
     found: dict[str, Asked] = {}
     for task_id, task in tasks.items():
         for name, (interrupt, had) in task.asked.items():
-            answers = task.answers[had : had + 1]
+            before, answers = task.answers[:had], task.answers[had : had + 1]
             is_last = name in task.last and not task.is_done
             is_open = is_last and not answers
             is_inside = is_open and task.has_failed
             writer = task_id, task.path, where
-            new = Asked(interrupt, task_id, had, is_open, is_last, is_inside, answers, writer)
+            new = Asked(interrupt, task_id, before, is_open, is_last, is_inside, answers, writer)
             found[name] = _merge(found[name], new) if name in found else new
     return found
 
@@ -163,7 +163,8 @@ def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any])
     places: dict[str, int] = {}
     for name, asked in read_questions(reading.batches, codec, reading.address).items():
         if name in answers and asked.answers:
-            places[asked.writer[0]] = min(asked.place, places.get(asked.writer[0], asked.place))
+            task, place = asked.writer[0], len(asked.before)
+            places[task] = min(place, places.get(task, place))
     kept = [
         (task, channel, value[: places[task]] if channel == RESUME and task in places else value)
         for task, channel, value in writes

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel._langgraph import INTERRUPT, RESUME
 from langgraph_keel.approvals.asked import Asked, find_questions, waiting_in
 from langgraph_keel.approvals.checks import ago
 from langgraph_keel.approvals.interrupts import answer_of, asks_of, describe_question, interrupts_in
@@ -26,6 +26,7 @@ from langgraph_keel.approvals.requests import (
     CONSUMED,
     CURRENT,
     DECIDED,
+    EXPIRED,
     OPEN,
     OVER,
     SUPERSEDED,
@@ -34,18 +35,19 @@ from langgraph_keel.approvals.requests import (
     Decision,
     KeptRequest,
     check_open,
+    check_reviewer,
     is_decided_so,
     request_at,
 )
-from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
+from langgraph_keel.approvals.run_claims import find_claim, is_taken, may_be_taken
 from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.checkpoints import revive_other
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import pending_writes, unpack_header, waiting_tasks
+from langgraph_keel.engine.entries import pack_batch, pending_writes, unpack_header, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Query
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import InvalidInput, NotFound, ValueRefused
+from langgraph_keel.errors import InvalidInput, NotFound, ThreadTaken, ValueRefused
 
 if TYPE_CHECKING:
     from langgraph.types import Command, Interrupt
@@ -221,7 +223,9 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
         name = held.request.id  # the beginning of it may name another one, once this one is decided by somebody else
         if is_decided_so(held.request, decision):
             return held.request
-        check_open(held.request)
+        is_decided = held.request.status in CLOSED or held.request.status in DECIDED
+        may_revise = is_decided and held.shelf == CURRENT and held.request.status not in (SUPERSEDED, EXPIRED)
+        check_open(held.request, decision.kind, may_revise=may_revise)
         _check_format(held.request, decision)
         changed = yield from Approvals(session).decide(held, replace(decision, at=session.now))
         if changed is not None:
@@ -293,6 +297,67 @@ def read_request(session: Session, name: str) -> Plan[KeptRequest]:
         return held
     found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id, watches=True))}
     return found.get(request.id) or (yield from find_request(session, request.id))
+
+
+def decide_and_resume(session: Session, name: str, decision: Decision) -> Plan[Command[Any] | None]:
+    """Decide a request, and return what to invoke the graph with; `None` if there is nothing to do.
+
+    Errors are those of `decide_request`.
+    """
+    from langgraph.types import Command
+
+    request = yield from decide_request(session, name, decision)
+    found = yield from find_free_answers(session, request.thread_id)
+    return Command(resume=dict(found)) if found else None
+
+
+def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
+    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more.
+
+    Where a look cannot tell whether a run goes on, it is for the run that is resumed to watch that.
+    """
+    if (yield from is_taken(session, thread_id)):
+        return {}
+    return (yield from find_answers(session, thread_id))
+
+
+def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[ApprovalRequest]:
+    """Take a decision back, so that the request waits for another one; an answer that is stored for it is removed.
+
+    Raises:
+        NotFound: There is no such request.
+        AlreadyDecided: The step that asked has ended, or the request has expired.
+        NotAllowed: This reviewer may not decide it.
+        ThreadTaken: A run has the thread.
+        InvalidInput: `by` does not name a person.
+    """
+    while True:
+        held = yield from read_request(session, name)
+        request = held.request
+        name = request.id
+        check_reviewer(request, by)
+        if request.status in OPEN:
+            return request
+        if held.shelf != CURRENT or request.status in (SUPERSEDED, EXPIRED):
+            check_open(request, "revise")
+        claim = yield from find_claim(session, request.thread_id)
+        if claim is not None:
+            raise ThreadTaken(request.thread_id, claim.holder, claim.since)
+        yield from _forget_answer(session, request)
+        changed = yield from Approvals(session).reopen(held, session.now, by, reason)
+        if changed is not None:
+            return changed.request
+
+
+def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
+    """Take away the answer that LangGraph has stored for the next attempt of a task, and those after it."""
+    head = yield from session.store.read_entry(Address(request.thread_id, "", None))
+    asked = (yield from _questions_at(session, head)).get(request.interrupt_id) if head else None
+    if asked is None or not asked.answers or is_keel_question(request):
+        return  # `request_approval` reads its decision from the request
+    task_id, path, address = asked.writer
+    batch = pack_batch([(RESUME, list(asked.before))], task_id, path, session.codec, address)
+    yield from session.store.write_batch(address, batch)
 
 
 def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
