@@ -161,9 +161,12 @@ def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any])
     if found is None or not any(channel == RESUME and task != NULL_TASK_ID for task, channel, _ in writes):
         return found
     places: dict[str, int] = {}
-    for name, asked in read_questions(reading.batches, codec, reading.address).items():
-        if name in answers and asked.answers:
-            task, place = asked.writer[0], len(asked.before)
+    asked = read_questions(reading.batches, codec, reading.address)
+    given = [each for name, each in asked.items() if name in answers]
+    takes_next = {each.writer[0] for each in given if each.is_open}  # LangGraph looks for that answer first
+    for each in given:
+        task, place = each.writer[0], len(each.before)
+        if each.answers and task not in takes_next:
             places[task] = min(place, places.get(task, place))
     kept = [
         (task, channel, value[: places[task]] if channel == RESUME and task in places else value)
