@@ -93,7 +93,7 @@ def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Ma
         for name, (interrupt, had) in task.asked.items():
             before, answers = task.answers[:had], task.answers[had : had + 1]
             is_last = name in task.last and not task.is_done
-            is_open = is_last and not answers
+            is_open = is_last and len(task.answers) == had  # with fewer, the next attempt asks an earlier question
             is_inside = is_open and task.has_failed
             writer = task_id, task.path, where
             new = Asked(interrupt, task_id, before, is_open, is_last, is_inside, answers, writer)
