@@ -442,9 +442,20 @@ def settled_in(requests: Collection[ApprovalRequest]) -> Sequence[ApprovalReques
 
     Of the answer of a program, the task itself has the record. Superseded requests were asked again.
     """
-    known = [each for each in requests if each.status != SUPERSEDED]
-    undecided = {request.task_id for request in known if not request.is_settled}
-    return [each for each in known if each.task_id not in undecided and (each.decision is None or each.decision.by)]
+    known = [each for each in requests if each.status != SUPERSEDED and (each.decision is None or each.decision.by)]
+    waiting = [each for each in known if not each.is_settled]
+    # Plain questions that wait at the same time are of one interrupt, or of different tasks in a subgraph.
+    interrupts = {each.interrupt_id for each in waiting}
+    tasks = {
+        is_keel: {each.task_id for each in waiting if is_keel_question(each) >= is_keel} for is_keel in (False, True)
+    }
+    return [
+        each
+        for each in known
+        if each.is_settled
+        and each.interrupt_id not in interrupts
+        and each.task_id not in tasks[not is_keel_question(each)]
+    ]
 
 
 def _answer(requests: Sequence[ApprovalRequest]) -> Any:

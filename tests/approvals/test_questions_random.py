@@ -88,7 +88,9 @@ class World:
         builder = StateGraph(State)
         if self.shape == "send":
             builder.add_node("work", lambda state: self.work(state["task"]))
-            builder.add_conditional_edges(START, lambda _: [Send("work", {"task": name}) for name in self.tasks], ["work"])
+            builder.add_conditional_edges(
+                START, lambda _: [Send("work", {"task": name}) for name in self.tasks], ["work"]
+            )
         else:
             for name in self.tasks:
                 builder.add_node(name, lambda _, name=name: self.work(name)).add_edge(START, name)
@@ -191,16 +193,17 @@ class World:
         return not self.is_over and not self.decided and (self.is_rewound or self.has_failed)
 
     def _deliverable(self) -> Mapping[str, tuple[Any, str]]:
-        """Return the decisions that can be delivered: a task of the root graph takes all of its own at once."""
-        blocked = self.shape == "subgraph" and set(self.open) - set(self.decided)
-        return {} if blocked else {name: self.decided[name] for name in self.open if name in self.decided}
+        """Return the decisions that can be delivered."""
+        return {name: self.decided[name] for name in self.open if name in self.decided}
 
     def _revise(self, number: int) -> None:
         taken = [name for name in self.decided if name in self.open]
         if not taken:
             return
         question = sorted(taken)[number % len(taken)]
-        (request,) = [each for each in self.saver.approvals.pending("t", status="answered") if self.text(each) == question]
+        (request,) = [
+            each for each in self.saver.approvals.pending("t", status="answered") if self.text(each) == question
+        ]
         assert self.saver.approvals.revise(request.id, by="eve", reason="a mistake").status == "waiting"
         del self.decided[question]
 
@@ -231,11 +234,18 @@ class World:
     def _check_trail(self) -> None:
         """Each answer of a person that a task has received is consumed, and no other one is."""
         found = self.saver.approvals.pending("t", status=["consumed"], limit=None)
-        consumed = sorted((self.text(each), each.decision.value) for each in found if each.decision and each.decision.by)
+        consumed = sorted(
+            (self.text(each), each.decision.value) for each in found if each.decision and each.decision.by
+        )
         received = sorted((question, value) for question, value, by in self.taken if by)
         assert set(consumed) <= set(received)
         if self.is_over:
-            now = [(f"{name} {place}", value) for name, task in self.tasks.items() for place, (value, by) in enumerate(task.answers) if by]
+            now = [
+                (f"{name} {place}", value)
+                for name, task in self.tasks.items()
+                for place, (value, by) in enumerate(task.answers)
+                if by
+            ]
             assert set(now) <= set(consumed)
 
 
