@@ -39,6 +39,7 @@ class Asked:
         before: The answers that its task had before.
         is_open: Whether it waits for an answer.
         is_last: Whether its task has not gone on to another question, or to a result.
+        is_done: Whether its task has a result.
         may_be_inside: Whether the task has failed since without an answer of its own: a subgraph may have one.
         answers: What was given for it: one answer, or none if that is not known.
         writer: The task, the path and the checkpoint of which the answers are stored.
@@ -49,6 +50,7 @@ class Asked:
     before: Sequence[Any]
     is_open: bool
     is_last: bool
+    is_done: bool
     may_be_inside: bool
     answers: Sequence[Any]
     writer: tuple[str, str, Address]
@@ -96,7 +98,7 @@ def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Ma
             is_open = is_last and len(task.answers) == had  # with fewer, the next attempt asks an earlier question
             is_inside = is_open and task.has_failed
             writer = task_id, task.path, where
-            new = Asked(interrupt, task_id, before, is_open, is_last, is_inside, answers, writer)
+            new = Asked(interrupt, task_id, before, is_open, is_last, task.is_done, is_inside, answers, writer)
             found[name] = _merge(found[name], new) if name in found else new
     return found
 
@@ -104,7 +106,8 @@ def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Ma
 def _merge(one: Asked, other: Asked) -> Asked:
     """Return a question that two tasks have written: the one that asks, and the one around it."""
     known = one if one.answers or not one.is_open else other
-    return replace(known, is_open=one.is_open and other.is_open, is_last=one.is_last and other.is_last)
+    is_open, is_last = one.is_open and other.is_open, one.is_last and other.is_last
+    return replace(known, is_open=is_open, is_last=is_last, is_done=one.is_done or other.is_done)
 
 
 def find_questions(session: Session, head: Found) -> Plan[Mapping[str, Asked]]:

@@ -20,7 +20,15 @@ from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NULL_TA
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.plans import refresh_thread, sweep_requests
 from langgraph_keel.approvals.questions import close_request, is_keel_question, record_interrupt
-from langgraph_keel.approvals.requests import CLOSED, SUPERSEDED, TABLES, ApprovalRequest, Approvals, request_at
+from langgraph_keel.approvals.requests import (
+    CLOSED,
+    CONSUMED,
+    SUPERSEDED,
+    TABLES,
+    ApprovalRequest,
+    Approvals,
+    request_at,
+)
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import USER, must_follow_head, owner_in, owner_of
 from langgraph_keel.engine.entries import has_result
@@ -93,11 +101,13 @@ class ApprovalHook(Hook):
     def _close_earlier(self, session: Session, writes: Writes) -> Plan[None]:
         """Close the requests of a task that are not among what it asks now."""
         place, approvals = writes.address, Approvals(session)
+        has_ended = has_result(channel for channel, _ in writes.writes)
         asks = {each.id for name, value in writes.writes if name == INTERRUPT for each in interrupts_in(value)}
         for held in (yield from approvals.of_thread(place.thread_id)):
             request = held.request
             is_its = (request.checkpoint_id, request.task_id) == (place.checkpoint_id, writes.task_id)
-            if not is_its or not request.interrupt_id or is_keel_question(request):
+            is_kept = is_keel_question(request) and not (has_ended and request.status == CONSUMED)
+            if not is_its or not request.interrupt_id or is_kept:
                 continue
             if request.interrupt_id not in asks:
                 given = self._given.get(place.thread_id)

@@ -127,7 +127,8 @@ def _look_after(
 def _look_at_question(session: Session, held: KeptRequest, asked: Asked | None) -> Plan[KeptRequest | None]:
     """Bring a request of the latest checkpoint up to date; return it unless it is over."""
     approvals, request, now = Approvals(session), held.request, session.now
-    if asked is None or is_keel_question(request):
+    is_asked_by_keel = is_keel_question(request) and not _is_taken_for_good(request, asked)
+    if asked is None or is_asked_by_keel:
         return (yield from approvals.expire(held, now))
     if asked.is_open:
         # The answer of a program is lost if the next attempt at the task has not come as far as this question.
@@ -140,6 +141,11 @@ def _look_at_question(session: Session, held: KeptRequest, asked: Asked | None) 
     if request.status == CONSUMED:
         return held
     return (yield from approvals.consume(as_taken(held, now), now)) or held
+
+
+def _is_taken_for_good(request: ApprovalRequest, asked: Asked | None) -> bool:
+    """Return whether a decision was taken by a task that has a result: it does not ask for it again."""
+    return asked is not None and asked.is_done and request.status == CONSUMED
 
 
 def _read_given(session: Session, request: ApprovalRequest) -> Plan[Sequence[Any] | None]:
@@ -404,6 +410,8 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
 
 def _answered_at(request: ApprovalRequest, asked: Asked | None) -> ApprovalRequest | None:
     """Return a request of the latest checkpoint as `_look_at_question` would leave it; `None` if it is over."""
+    if _is_taken_for_good(request, asked):
+        return None
     if asked is None or asked.is_open or is_keel_question(request) or request.status == CONSUMED:
         return request
     if not asked.is_last or not is_from_decision(request, asked.answers or None):
