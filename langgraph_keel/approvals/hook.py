@@ -67,6 +67,11 @@ class ApprovalHook(Hook):
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Write down what a task asks, if it does."""
+        # Here, as the checkpoint that ends the step may be stored before these writes are.
+        if writes.task_id != NULL_TASK_ID and writes.address.thread_id in self._waits:
+            for answers in [value for channel, value in writes.writes if channel == RESUME]:
+                known = self._given.setdefault(writes.address.thread_id, [])
+                known.extend(answers if isinstance(answers, list) else [answers])
         if writes.address.checkpoint_ns:
             return
         values = [value for channel, value in writes.writes if channel == INTERRUPT]
@@ -83,10 +88,8 @@ class ApprovalHook(Hook):
         """Close what a task has asked before: it has received an answer. One trip, if it has asked."""
         thread_id, place = writes.address.thread_id, writes.address
         known = self._waits.get(thread_id)
-        if known is None or writes.task_id == NULL_TASK_ID:
+        if known is None:
             return None
-        for answers in [value for channel, value in writes.writes if channel == RESUME]:
-            self._given.setdefault(thread_id, []).extend(answers if isinstance(answers, list) else [answers])
         is_first = writes.notes.get(self, False)
         if place.checkpoint_ns or is_first or writes.task_id not in known.get(str(place.checkpoint_id), ()):
             return None

@@ -155,7 +155,7 @@ async def test_a_second_click_raises_nothing(saver: KeelSaver, face: str) -> Non
     assert command is not None
     await run(graph, "ainvoke", command, T)
     assert await saver.approvals.adecide(request.id, decision) is None
-    with pytest.raises(AlreadyDecided, match="ann approved this on .*already acted on it. Your rejection was not"):
+    with pytest.raises(AlreadyDecided, match=r"ann approved this on .*already acted on it\. Your rejection was not"):
         await saver.approvals.adecide(request.id, Decision("reject", "bob"))
 
 
