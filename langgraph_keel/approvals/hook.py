@@ -104,6 +104,7 @@ class ApprovalHook(Hook):
     def _close_earlier(self, session: Session, writes: Writes) -> Plan[None]:
         """Close the requests of a task that are not among what it asks now."""
         place, approvals = writes.address, Approvals(session)
+        given = self._given.get(place.thread_id)  # before the end of the step may forget it
         has_ended = has_result(channel for channel, _ in writes.writes)
         asks = {each.id for name, value in writes.writes if name == INTERRUPT for each in interrupts_in(value)}
         for held in (yield from approvals.of_thread(place.thread_id)):
@@ -113,7 +114,6 @@ class ApprovalHook(Hook):
             if not is_its or not request.interrupt_id or is_kept:
                 continue
             if request.interrupt_id not in asks:
-                given = self._given.get(place.thread_id)
                 yield from close_request(approvals, held, session.now, is_answered=True, given=given)
 
     @staticmethod
