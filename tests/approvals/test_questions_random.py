@@ -8,6 +8,7 @@ whoever has answered.
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from tiers import examples
+from tiers import sized
 from typing_extensions import TypedDict
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver, NotFound, SqliteSaver, request_approval
@@ -28,7 +29,7 @@ from langgraph_keel.approvals.requests import Decision
 
 SHAPES = ("nodes", "send", "subgraph")
 ACTS = ("answer", "decide", "resume", "plain", "by id", "late", "retry", "fail", "revise", "rewind", "fork")
-NUMBER = 2500  # four times as many in `.ci/full`
+ASKED = os.environ.get("KEEL_EXAMPLES")
 
 
 class State(TypedDict, total=False):
@@ -268,14 +269,14 @@ def play(saver: KeelSaver, sequence: tuple[str, Sequence[int], bool, Sequence[tu
     assert saver.approvals.verify_audit().ok
 
 
-@settings(max_examples=examples(NUMBER))
+@settings(max_examples=int(ASKED) if ASKED else sized(40, 300, 10_000))
 @given(sequences())
 def test_random_sequences_in_memory(sequence: Any) -> None:
     with MemorySaver() as saver:
         play(saver, sequence)
 
 
-@settings(max_examples=examples(NUMBER // 10))
+@settings(max_examples=int(ASKED) if ASKED else sized(10, 50, 500))
 @given(sequences())
 def test_random_sequences_on_sqlite(sequence: Any) -> None:
     with TemporaryDirectory() as directory, SqliteSaver(Path(directory, "keel.db")) as saver:
