@@ -224,7 +224,7 @@ class ToolNotReplayed(KeelError, RuntimeError):
 
 
 class AlreadyDecided(KeelError, RuntimeError):
-    """A request for approval cannot be decided any more; the decision was not taken.
+    """A request for approval cannot be decided any more; the new decision was not recorded.
 
     Attributes:
         request_id: The request.
@@ -234,16 +234,14 @@ class AlreadyDecided(KeelError, RuntimeError):
 
     code = "already_decided"
 
-    def __init__(self, request_id: str, status: str, by: str = "") -> None:
+    def __init__(self, request_id: str, status: str, by: str = "", message: str = "") -> None:
         self.request_id = request_id
         self.status = status
         self.by = by
-        whose = f" by {by!r}" if by else ""
-        why = ", and nobody asks it any more" if status == "superseded" else f"{whose} already"
-        super().__init__(f"approval {request_id} is {status}{why}: this decision was not taken")
+        super().__init__(message or f"approval {request_id} is {status} already. Your decision was not recorded.")
 
-    def __reduce__(self) -> tuple[type[AlreadyDecided], tuple[str, str, str]]:
-        return type(self), (self.request_id, self.status, self.by)
+    def __reduce__(self) -> tuple[type[AlreadyDecided], tuple[str, str, str, str]]:
+        return type(self), (self.request_id, self.status, self.by, str(self))
 
 
 class NotAllowed(KeelError, PermissionError):

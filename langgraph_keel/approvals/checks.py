@@ -110,3 +110,49 @@ def _shift_now(what: str, seconds: object, sign: int) -> str:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _CENTURY:
         raise InvalidInput(f"{what} must be a number of seconds, 0 or more, not {seconds!r}")
     return (datetime.now(UTC) + sign * timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+
+
+def find_misfits(asked: Any, given: Any, schema: Any = None) -> Sequence[str]:
+    """Return how edited arguments differ in shape from those of a request; empty if they fit.
+
+    Args:
+        asked: The arguments of the request, as plain data.
+        given: The edited arguments, as plain data.
+        schema: The JSON schema of the tool, if the request has one.
+    """
+    if not isinstance(asked, Mapping) or not isinstance(given, Mapping):
+        wrong = asked is not None and _json_type(asked) != _json_type(given)
+        return [f"the arguments are {_json_type(given)}, and must be {_json_type(asked)}"] if wrong else ()
+    known = schema if isinstance(schema, Mapping) and isinstance(schema.get("properties"), Mapping) else None
+    types: Mapping[str, Any] = known["properties"] if known else {}
+    required = known.get("required") or () if known else asked
+    missing = [name for name in required if name not in given]
+    unknown = [name for name in given if name not in asked and name not in types]
+    found = [f"missing: {', '.join(missing)}"] if missing else []
+    found += [f"unknown: {', '.join(unknown)}"] if unknown else []
+    for name in [name for name in given if name not in unknown]:
+        allowed = _types_in(types.get(name)) or ({_json_type(asked[name])} if asked.get(name) is not None else set())
+        if allowed and _json_type(given[name]) not in allowed:
+            found.append(f"{name} is {_json_type(given[name])}, and must be {' or '.join(sorted(allowed))}")
+    return found
+
+
+def _json_type(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    for kind, name in ((int | float, "number"), (str, "string"), (Mapping, "object")):
+        if isinstance(value, kind):
+            return name
+    return "array"
+
+
+def _types_in(schema: Any) -> Collection[str]:
+    """Return the JSON types that a schema names; empty if it does not say."""
+    if not isinstance(schema, Mapping):
+        return set()
+    if isinstance(choices := schema.get("anyOf"), list):
+        each = [_types_in(choice) for choice in choices]
+        return {name for names in each for name in names} if all(each) else set()
+    named = schema.get("type")
+    names = named if isinstance(named, list) else [named]
+    return {"number" if name == "integer" else name for name in names if isinstance(name, str)}

@@ -16,13 +16,22 @@ from typing import Any
 
 from langgraph.constants import START
 
-from langgraph_keel._langgraph import BRANCH_TO, INTERRUPT, JOIN, TASKS
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
 from langgraph_keel.approvals.interrupts import interrupts_in
-from langgraph_keel.approvals.plans import sweep_requests
-from langgraph_keel.approvals.questions import close_request, record_interrupt
-from langgraph_keel.approvals.requests import CLOSED, SUPERSEDED, TABLES, ApprovalRequest, Approvals, request_at
+from langgraph_keel.approvals.plans import refresh_thread, sweep_requests
+from langgraph_keel.approvals.questions import close_request, is_keel_question, record_interrupt
+from langgraph_keel.approvals.requests import (
+    CLOSED,
+    CONSUMED,
+    SUPERSEDED,
+    TABLES,
+    ApprovalRequest,
+    Approvals,
+    request_at,
+)
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import USER, must_follow_head, owner_in, owner_of
+from langgraph_keel.engine.entries import has_result
 from langgraph_keel.engine.hooks import Holding, Hook, Leaving, Put, Reading, Travel, Writes
 from langgraph_keel.engine.lineage import leaves, roots_in
 from langgraph_keel.engine.plan import Plan
@@ -41,29 +50,80 @@ class ApprovalHook(Hook):
     shared_tables = TABLES
 
     def __init__(self) -> None:
-        # At which checkpoints of which thread a question waits. Whatever is forgotten here, a look at the thread finds.
-        # With durability="async" the next question may be written before the last one's step is.
-        self._waits: OrderedDict[str, set[str]] = OrderedDict()
+        # At which checkpoints of which thread which tasks have asked. Whatever is forgotten here, a look at the thread
+        # finds. With durability="async" the next question may be written before the last one's step is.
+        self._waits: OrderedDict[str, dict[str, set[str]]] = OrderedDict()
+        # The answers that tasks of these threads have received, in subgraphs too.
+        self._given: dict[str, list[Any]] = {}
 
     def read(self, session: Session, reading: Reading) -> None:
         """Remember where a run may go on from, if a question waits there."""
         if reading.result is None:
             return
         place, writes = reading.result.config["configurable"], reading.result.pending_writes or ()
-        if not place.get("checkpoint_ns") and any(channel == INTERRUPT for _, channel, _ in writes):
-            self._remember(place["thread_id"], place["checkpoint_id"])
+        if not place.get("checkpoint_ns"):
+            for task_id in [task for task, channel, _ in writes if channel == INTERRUPT]:
+                self._remember(place["thread_id"], place["checkpoint_id"], task_id)
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Write down what a task asks, if it does."""
+        # Here, as the checkpoint that ends the step may be stored before these writes are.
+        if writes.task_id != NULL_TASK_ID and writes.address.thread_id in self._waits:
+            for answers in [value for channel, value in writes.writes if channel == RESUME]:
+                known = self._given.setdefault(writes.address.thread_id, [])
+                known.extend(answers if isinstance(answers, list) else [answers])
         if writes.address.checkpoint_ns:
             return
         values = [value for channel, value in writes.writes if channel == INTERRUPT]
         if not values:
             return
-        self._remember(writes.address.thread_id, str(writes.address.checkpoint_id))
+        writes.notes[self] = not self._remember(
+            writes.address.thread_id, str(writes.address.checkpoint_id), writes.task_id
+        )
         owner = owner_of(writes.config, session.owner)
         for interrupt in [each for value in values for each in interrupts_in(value)]:
             yield from record_interrupt(session, writes.address, interrupt, writes.task_id, owner)
+
+    def after_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
+        """Close what a task has asked before: it has received an answer. One trip, if it has asked."""
+        thread_id, place = writes.address.thread_id, writes.address
+        known = self._waits.get(thread_id)
+        if known is None:
+            return None
+        is_first = writes.notes.get(self, False)
+        if place.checkpoint_ns or is_first or writes.task_id not in known.get(str(place.checkpoint_id), ()):
+            return None
+        channels = {channel for channel, _ in writes.writes}
+        if ERROR in channels and not has_result(channels):
+            return self._tolerate(
+                thread_id, refresh_thread(session, thread_id)
+            )  # the stored writes tell how far it came
+        is_over = INTERRUPT in channels or has_result(channels)
+        return self._tolerate(thread_id, self._close_earlier(session, writes)) if is_over else None
+
+    def _close_earlier(self, session: Session, writes: Writes) -> Plan[None]:
+        """Close the requests of a task that are not among what it asks now."""
+        place, approvals = writes.address, Approvals(session)
+        given = self._given.get(place.thread_id)  # before the end of the step may forget it
+        has_ended = has_result(channel for channel, _ in writes.writes)
+        asks = {each.id for name, value in writes.writes if name == INTERRUPT for each in interrupts_in(value)}
+        for held in (yield from approvals.of_thread(place.thread_id)):
+            request = held.request
+            is_its = (request.checkpoint_id, request.task_id) == (place.checkpoint_id, writes.task_id)
+            is_kept = is_keel_question(request) and not (has_ended and request.status == CONSUMED)
+            if not is_its or not request.interrupt_id or is_kept:
+                continue
+            if request.interrupt_id not in asks:
+                yield from close_request(approvals, held, session.now, is_answered=True, given=given)
+
+    @staticmethod
+    def _tolerate(thread_id: str, plan: Plan[Any]) -> Plan[Any]:
+        try:
+            return (yield from plan)
+        except StoreError as error:
+            # What was put is stored, and must not be reported as failed; a later look at the thread closes them.
+            _log.warning("thread %r: its questions are not closed yet: %s", thread_id, error)
+            return None
 
     def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Close what was asked at a checkpoint that a thread has gone on from, or has turned away from.
@@ -92,13 +152,10 @@ class ApprovalHook(Hook):
         }
         if not over:
             return ()
+        given = self._given.get(new.thread_id) if is_answered else None
         self._forget(new.thread_id, over)
-        try:
-            closed = yield from _close_requests(session, new.thread_id, over, is_answered=is_answered)
-        except StoreError as error:
-            # The step is stored, and must not be said to have failed; whoever looks at the thread closes them.
-            _log.warning("thread %r: its questions are not closed yet: %s", new.thread_id, error)
-            return ()
+        plan = _close_requests(session, new.thread_id, over, is_answered=is_answered, given=given)
+        closed = (yield from self._tolerate(new.thread_id, plan)) or ()
         return [each for each in closed if each.status not in CLOSED]
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
@@ -135,13 +192,18 @@ class ApprovalHook(Hook):
             found += [_holding(key, cell, session.codec, user) for key, cell in cells]
         return found
 
-    def _remember(self, thread_id: str, checkpoint_id: str) -> None:
-        self._waits.setdefault(thread_id, set()).add(checkpoint_id)
+    def _remember(self, thread_id: str, checkpoint_id: str, task_id: str) -> bool:
+        """Note that a task has asked; return whether that was known."""
+        tasks = self._waits.setdefault(thread_id, {}).setdefault(checkpoint_id, set())
+        is_known = task_id in tasks
+        tasks.add(task_id)
         if len(self._waits) > _PLACES:
-            self._waits.popitem(last=False)
+            self._given.pop(self._waits.popitem(last=False)[0], None)
+        return is_known
 
     def _forget(self, thread_id: str, over: set[str]) -> None:
-        left = self._waits.get(thread_id, set()) - over
+        left = {each: tasks for each, tasks in self._waits.get(thread_id, {}).items() if each not in over}
+        self._given.pop(thread_id, None)
         if left:
             self._waits[thread_id] = left
         else:
@@ -149,7 +211,7 @@ class ApprovalHook(Hook):
 
 
 def _close_requests(
-    session: Session, thread_id: str, over: set[str], *, is_answered: bool
+    session: Session, thread_id: str, over: set[str], *, is_answered: bool, given: Sequence[Any] | None
 ) -> Plan[Sequence[ApprovalRequest]]:
     """Close what was asked at some checkpoints; return it as it was before."""
     approvals = Approvals(session)
@@ -157,7 +219,7 @@ def _close_requests(
     for held in (yield from approvals.of_thread(thread_id)):
         if held.request.checkpoint_id in over:
             closed.append(request_at(held.request, session.now))
-            yield from close_request(approvals, held, session.now, is_answered=is_answered)
+            yield from close_request(approvals, held, session.now, is_answered=is_answered, given=given)
     return closed
 
 

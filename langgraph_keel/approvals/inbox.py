@@ -6,6 +6,7 @@ Requests as a notebook shows them: a table, newest facts beside those of an earl
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
@@ -269,13 +270,30 @@ class Inbox:
         """As `reject`, asynchronously."""
         return await self._adecide(request_id, Decision("reject", by, reason=reason))
 
-    def edit(self, request_id: str, *, args: Any, by: str, reason: str = "") -> ApprovalRequest:
-        """Let the agent act with other arguments: `args`, all of them, as JSON carries them. Else as `approve`."""
-        return self._decide(request_id, Decision("edit", by, reason=reason, args=as_json(args)))
+    def edit(
+        self, request_id: str, *, args: Any, by: str, reason: str = "", unchecked: bool = False
+    ) -> ApprovalRequest:
+        """Let the agent act with other arguments.
 
-    async def aedit(self, request_id: str, *, args: Any, by: str, reason: str = "") -> ApprovalRequest:
+        Args:
+            request_id: The request, or the beginning of its id.
+            args: All arguments, as JSON carries them. They must have the names and JSON types of those of the request,
+                or fit the schema of the tool, if the request has one.
+            by: Who decides, as your program has authenticated them.
+            reason: Why, for the agent and for the audit trail.
+            unchecked: Whether to accept arguments that do not fit. The audit trail records that.
+
+        Raises:
+            InvalidInput: If `args` do not fit the request; nothing is written. Other errors are those of `approve`.
+        """
+        decision = Decision("edit", by, reason=reason, args=as_json(args), unchecked=unchecked)
+        return self._decide(request_id, decision)
+
+    async def aedit(
+        self, request_id: str, *, args: Any, by: str, reason: str = "", unchecked: bool = False
+    ) -> ApprovalRequest:
         """As `edit`, asynchronously."""
-        decision = Decision("edit", by, reason=reason, args=as_json(args))
+        decision = Decision("edit", by, reason=reason, args=as_json(args), unchecked=unchecked)
         return await self._adecide(request_id, decision)
 
     def answer(self, request_id: str, *, value: Any, by: str, reason: str = "") -> ApprovalRequest:
@@ -286,6 +304,62 @@ class Inbox:
         """As `answer`, asynchronously."""
         decision = Decision("answer", by, reason=reason, value=as_json(value))
         return await self._adecide(request_id, decision)
+
+    def decide(self, request_id: str, decision: Decision) -> Command[Any] | None:
+        """Decide a request, and return what to invoke the graph with: one call for the handler of a click.
+
+            command = saver.approvals.decide(request_id, Decision("approve", by=user))
+            if command is not None:
+                graph.invoke(command, config)
+
+        It can be repeated: a second click with the same decision raises no error.
+
+        Args:
+            request_id: The request, or the beginning of its id.
+            decision: The decision; `by` names the person whom your program has authenticated.
+
+        Returns:
+            The command, or `None` if there is nothing to do: the agent has acted on the decision, a run of the thread
+            is under way, or its step needs other decisions, too.
+
+        Raises:
+            AlreadyDecided: If a different decision stands. Other errors are those of `approve` and `edit`.
+        """
+        plan = plans.decide_and_resume(self._engine.session, request_id, _as_data(decision))
+        command = self._engine.run_patiently(plan)
+        self.bell.ring()
+        return command
+
+    async def adecide(self, request_id: str, decision: Decision) -> Command[Any] | None:
+        """As `decide`, asynchronously."""
+        plan = plans.decide_and_resume(self._engine.session, request_id, _as_data(decision))
+        command = await self._engine.arun_patiently(plan)
+        await self.bell.aring()
+        return command
+
+    def revise(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+        """Take a decision back whose step has not ended, so that the request waits for another one.
+
+        A step that fails on a decision, such as an edit with wrong arguments, gets the same decision at each attempt.
+        The audit trail records who took it back, and why.
+
+        Args:
+            request_id: The request, or the beginning of its id.
+            by: Who takes it back, as your program has authenticated them.
+            reason: Why, for the audit trail.
+
+        Raises:
+            NotFound: If there is no such request.
+            AlreadyDecided: If the step has ended, or the request has expired.
+            NotAllowed: If this reviewer may not decide the request.
+            ThreadTaken: If a run of the thread is under way.
+            InvalidInput: If `by` does not name a person.
+        """
+        return self._engine.run_patiently(plans.revise_request(self._engine.session, request_id, by, reason))
+
+    async def arevise(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+        """As `revise`, asynchronously."""
+        return await self._engine.arun_patiently(plans.revise_request(self._engine.session, request_id, by, reason))
 
     def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
         request = self._engine.run_patiently(plans.decide_request(self._engine.session, request_id, decision))
@@ -436,6 +510,10 @@ class Inbox:
     async def averify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
         """As `verify_audit`, asynchronously."""
         return await self._engine.arun(audit.verify(self._engine.session, expected, progress))
+
+
+def _as_data(decision: Decision) -> Decision:
+    return replace(decision, args=as_json(decision.args), value=as_json(decision.value))
 
 
 def _statuses(status: str | Collection[str]) -> Collection[str]:

@@ -7,19 +7,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel._langgraph import INTERRUPT, RESUME
+from langgraph_keel.approvals.asked import Asked, find_questions, waiting_in
 from langgraph_keel.approvals.checks import ago
 from langgraph_keel.approvals.interrupts import answer_of, asks_of, describe_question, interrupts_in
 from langgraph_keel.approvals.questions import (
+    as_taken,
     close_request,
     close_unstored,
+    is_from_decision,
+    is_keel_question,
     is_stored,
     record_interrupt,
     supersede_unstored,
 )
 from langgraph_keel.approvals.requests import (
     CLOSED,
+    CONSUMED,
     CURRENT,
+    DECIDED,
+    EXPIRED,
     OPEN,
     OVER,
     SUPERSEDED,
@@ -28,18 +35,19 @@ from langgraph_keel.approvals.requests import (
     Decision,
     KeptRequest,
     check_open,
+    check_reviewer,
     is_decided_so,
     request_at,
 )
-from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
+from langgraph_keel.approvals.run_claims import find_claim, is_taken, may_be_taken
 from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.checkpoints import revive_other
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import pending_writes, unpack_header, waiting_tasks
+from langgraph_keel.engine.entries import pack_batch, pending_writes, unpack_header, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Query
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import InvalidInput, NotFound, ValueRefused
+from langgraph_keel.errors import InvalidInput, NotFound, ThreadTaken, ValueRefused
 
 if TYPE_CHECKING:
     from langgraph.types import Command, Interrupt
@@ -69,29 +77,85 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
     # would leave a request that nobody waits for.
     known = yield from Approvals(session).of_thread(thread_id)
     head = yield from session.store.read_entry(Address(thread_id, "", None))
-    if head is not None and (yield from _record_missing(session, head, known)):
+    questions = (yield from _questions_at(session, head)) if head else {}
+    if head is not None and (yield from _record_missing(session, head, known, questions)):
         known = yield from Approvals(session).of_thread(thread_id)
     found: list[KeptRequest] = []
     for held in known:
-        ended = yield from _find_end(session, held.request, head, watches)
-        if ended is None:
-            found.append((yield from Approvals(session).expire(held, session.now)))
-        elif ended == _UNSTORED:
-            yield from close_unstored(Approvals(session), held, session.now)
-        else:
-            yield from close_request(Approvals(session), held, session.now, is_answered=ended == "loop")
+        left = yield from _look_after(session, held, head, questions, watches)
+        if left is not None:
+            found.append(left)
     return found
 
 
-def _record_missing(session: Session, head: Found, known: Sequence[KeptRequest]) -> Plan[bool]:
+def _questions_at(session: Session, head: Found) -> Plan[Mapping[str, Asked]]:
+    try:
+        return (yield from find_questions(session, head))
+    except ValueRefused:
+        return {}  # of classes of the program, which this process does not know: the program makes the requests
+
+
+def _record_missing(
+    session: Session, head: Found, known: Sequence[KeptRequest], questions: Mapping[str, Asked]
+) -> Plan[bool]:
     """Make the requests that are missing for what a checkpoint asks; return whether there were any."""
     recorded = {name for held in known for name in held.request.interrupt_ids}
-    # Of classes of the program, which this process does not know: it has made the requests itself.
-    waiting = find_interrupts(session, head) or ()
-    missing = [(task, each) for task, each in waiting if each.id not in recorded]
-    for task_id, interrupt in missing:
-        yield from record_interrupt(session, head.entry.address, interrupt, task_id)
+    missing = [asked for asked in waiting_in(questions) if asked.interrupt.id not in recorded]
+    for asked in missing:
+        yield from record_interrupt(session, head.entry.address, asked.interrupt, asked.task_id)
     return bool(missing)
+
+
+def _look_after(
+    session: Session, held: KeptRequest, head: Found | None, questions: Mapping[str, Asked], watches: bool
+) -> Plan[KeptRequest | None]:
+    """Bring a request up to date; return it unless it is over."""
+    approvals, now = Approvals(session), session.now
+    if head is not None and held.request.checkpoint_id == head.entry.address.checkpoint_id:
+        return (yield from _look_at_question(session, held, questions.get(held.request.interrupt_id)))
+    ended = yield from _find_end(session, held.request, watches)
+    if ended is None:
+        return (yield from approvals.expire(held, now))
+    if ended == _UNSTORED:
+        yield from close_unstored(approvals, held, now)
+    else:
+        given = (yield from _read_given(session, held.request)) if ended == "loop" else None
+        yield from close_request(approvals, held, now, is_answered=ended == "loop", given=given)
+    return None
+
+
+def _look_at_question(session: Session, held: KeptRequest, asked: Asked | None) -> Plan[KeptRequest | None]:
+    """Bring a request of the latest checkpoint up to date; return it unless it is over."""
+    approvals, request, now = Approvals(session), held.request, session.now
+    is_asked_by_keel = is_keel_question(request) and not _is_taken_for_good(request, asked)
+    if asked is None or is_asked_by_keel:
+        return (yield from approvals.expire(held, now))
+    if asked.is_open:
+        # The answer of a program is lost if the next attempt at the task has not come as far as this question.
+        is_lost = request.status == CONSUMED and request.decision is not None and not request.decision.by
+        return (yield from approvals.reopen(held, now)) if is_lost else (yield from approvals.expire(held, now))
+    given = asked.answers or None
+    if not asked.is_last or not is_from_decision(request, given):
+        yield from close_request(approvals, held, now, is_answered=True, given=given)
+        return None
+    if request.status == CONSUMED:
+        return held
+    return (yield from approvals.consume(as_taken(held, now), now)) or held
+
+
+def _is_taken_for_good(request: ApprovalRequest, asked: Asked | None) -> bool:
+    """Return whether a decision was taken by a task that has a result: it does not ask for it again."""
+    return asked is not None and asked.is_done and request.status == CONSUMED
+
+
+def _read_given(session: Session, request: ApprovalRequest) -> Plan[Sequence[Any] | None]:
+    """Return the answers that the agent received for a request of an earlier checkpoint, if they are known."""
+    if request.status not in DECIDED or is_keel_question(request):
+        return None
+    entries = yield from session.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))
+    found = yield from session.store.read_values([replace(each, refs={}) for each in entries])
+    asked = (yield from _questions_at(session, found[0])).get(request.interrupt_id) if found else None
+    return (asked.answers or None) if asked else None
 
 
 def find_interrupts(
@@ -111,10 +175,8 @@ def find_interrupts(
     return [(task, each) for task, value in asked for each in interrupts_in(value)]
 
 
-def _find_end(session: Session, request: ApprovalRequest, head: Found | None, watches: bool) -> Plan[str | None]:
-    """Return how a thread has gone on from where a request was made, as metadata say; `None` if it has not."""
-    if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
-        return None
+def _find_end(session: Session, request: ApprovalRequest, watches: bool) -> Plan[str | None]:
+    """Return how a thread has gone on from an earlier checkpoint, as metadata say; `None` if it has not."""
     if not (yield from is_stored(session, request)):
         has_run = may_be_taken(session, request.thread_id, watches=watches)
         return _UNSTORED if (yield from _is_moot(session, request, has_run)) else None
@@ -167,7 +229,9 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
         name = held.request.id  # the beginning of it may name another one, once this one is decided by somebody else
         if is_decided_so(held.request, decision):
             return held.request
-        check_open(held.request)
+        is_decided = held.request.status in CLOSED or held.request.status in DECIDED
+        may_revise = is_decided and held.shelf == CURRENT and held.request.status not in (SUPERSEDED, EXPIRED)
+        check_open(held.request, decision.kind, may_revise=may_revise)
         _check_format(held.request, decision)
         changed = yield from Approvals(session).decide(held, replace(decision, at=session.now))
         if changed is not None:
@@ -241,6 +305,67 @@ def read_request(session: Session, name: str) -> Plan[KeptRequest]:
     return found.get(request.id) or (yield from find_request(session, request.id))
 
 
+def decide_and_resume(session: Session, name: str, decision: Decision) -> Plan[Command[Any] | None]:
+    """Decide a request, and return what to invoke the graph with; `None` if there is nothing to do.
+
+    Errors are those of `decide_request`.
+    """
+    from langgraph.types import Command
+
+    request = yield from decide_request(session, name, decision)
+    found = yield from find_free_answers(session, request.thread_id)
+    return Command(resume=dict(found)) if found else None
+
+
+def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
+    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more.
+
+    Where a look cannot tell whether a run goes on, it is for the run that is resumed to watch that.
+    """
+    if (yield from is_taken(session, thread_id)):
+        return {}
+    return (yield from find_answers(session, thread_id))
+
+
+def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[ApprovalRequest]:
+    """Take a decision back, so that the request waits for another one; an answer that is stored for it is removed.
+
+    Raises:
+        NotFound: There is no such request.
+        AlreadyDecided: The step that asked has ended, or the request has expired.
+        NotAllowed: This reviewer may not decide it.
+        ThreadTaken: A run has the thread.
+        InvalidInput: `by` does not name a person.
+    """
+    while True:
+        held = yield from read_request(session, name)
+        request = held.request
+        name = request.id
+        check_reviewer(request, by)
+        if request.status in OPEN:
+            return request
+        if held.shelf != CURRENT or request.status in (SUPERSEDED, EXPIRED):
+            check_open(request, "revise")
+        claim = yield from find_claim(session, request.thread_id)
+        if claim is not None:
+            raise ThreadTaken(request.thread_id, claim.holder, claim.since)
+        yield from _forget_answer(session, request)
+        changed = yield from Approvals(session).reopen(held, session.now, by, reason)
+        if changed is not None:
+            return changed.request
+
+
+def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
+    """Take away the answer that LangGraph has stored for the next attempt of a task, and those after it."""
+    head = yield from session.store.read_entry(Address(request.thread_id, "", None))
+    asked = (yield from _questions_at(session, head)).get(request.interrupt_id) if head else None
+    if asked is None or not asked.answers or is_keel_question(request):
+        return  # `request_approval` reads its decision from the request
+    task_id, path, address = asked.writer
+    batch = pack_batch([(RESUME, list(asked.before))], task_id, path, session.codec, address)
+    yield from session.store.write_batch(address, batch)
+
+
 def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
     while True:
@@ -268,13 +393,30 @@ def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
 
 
 def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[ApprovalRequest]]:
-    """Return the requests of a thread that are not over; nothing is written. One trip, and one for each."""
+    """Return the requests of a thread that are not over; nothing is written. Two trips, and one for each older one."""
+    held = yield from Approvals(session).of_thread(thread_id)
+    head = (yield from session.store.read_entry(Address(thread_id, "", None))) if held else None
+    questions = (yield from _questions_at(session, head)) if head else {}
     known: list[ApprovalRequest] = []
-    for held in (yield from Approvals(session).of_thread(thread_id)):
-        request = yield from request_now(session, held.request)
-        if request.status != SUPERSEDED:
-            known.append(request)
+    for request in [each.request for each in held]:
+        if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
+            now = _answered_at(request_at(request, session.now), questions.get(request.interrupt_id))
+        else:
+            now = yield from request_now(session, request)
+        if now is not None and now.status != SUPERSEDED:
+            known.append(now)
     return known
+
+
+def _answered_at(request: ApprovalRequest, asked: Asked | None) -> ApprovalRequest | None:
+    """Return a request of the latest checkpoint as `_look_at_question` would leave it; `None` if it is over."""
+    if _is_taken_for_good(request, asked):
+        return None
+    if asked is None or asked.is_open or is_keel_question(request) or request.status == CONSUMED:
+        return request
+    if not asked.is_last or not is_from_decision(request, asked.answers or None):
+        return None
+    return replace(request, status=CONSUMED, decision=request.decision or Decision("answer"))
 
 
 def find_waiting_threads(session: Session, among: Collection[str] | None = None) -> Plan[set[str]]:
@@ -296,13 +438,32 @@ def find_waiting_threads(session: Session, among: Collection[str] | None = None)
 
 def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
     """Return what `find_answers` does, of the requests of a thread."""
-    known = [request for request in requests if request.status != SUPERSEDED]  # because of facts: it was asked anew
-    undecided = {request.task_id for request in known if not request.is_settled}
     by_interrupt: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
-    for request in known:
-        if request.interrupt_id and request.task_id not in undecided:
+    for request in settled_in(requests):
+        if request.interrupt_id:
             by_interrupt[request.interrupt_id].append(request)
     return {name: _answer(requests) for name, requests in by_interrupt.items()}
+
+
+def settled_in(requests: Collection[ApprovalRequest]) -> Sequence[ApprovalRequest]:
+    """Return the requests of a thread whose decisions an agent can take now.
+
+    Of the answer of a program, the task itself has the record. Superseded requests were asked again.
+    """
+    known = [each for each in requests if each.status != SUPERSEDED and (each.decision is None or each.decision.by)]
+    waiting = [each for each in known if not each.is_settled]
+    # Plain questions that wait at the same time are of one interrupt, or of different tasks in a subgraph.
+    interrupts = {each.interrupt_id for each in waiting}
+    tasks = {
+        is_keel: {each.task_id for each in waiting if is_keel_question(each) >= is_keel} for is_keel in (False, True)
+    }
+    return [
+        each
+        for each in known
+        if each.is_settled
+        and each.interrupt_id not in interrupts
+        and each.task_id not in tasks[not is_keel_question(each)]
+    ]
 
 
 def _answer(requests: Sequence[ApprovalRequest]) -> Any:

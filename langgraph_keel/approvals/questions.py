@@ -9,7 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from langgraph_keel.approvals.interrupts import Ask, asks_of
+from langgraph_keel.approvals.interrupts import Ask, answer_of, asks_of
 from langgraph_keel.approvals.requests import (
     CONSUMED,
     DECIDED,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 UNSTORED = "the run that asked has ended before its checkpoint was stored"
+ANSWERED_OTHERWISE = "the program resumed the graph with another answer"
 RESTRICTIONS = ("facts", "before", "approvers", "expires_at", "on_expiry")
 
 
@@ -68,23 +69,61 @@ def _add_interrupt(approvals: Approvals, held: KeptRequest, asked: ApprovalReque
     return changed
 
 
-def close_request(approvals: Approvals, held: KeptRequest, now: str, *, is_answered: bool) -> Plan[None]:
+def close_request(
+    approvals: Approvals, held: KeptRequest, now: str, *, is_answered: bool, given: Sequence[Any] | None = None
+) -> Plan[None]:
     """Put a request with those that are over.
 
     Args:
         approvals: The plans.
         held: The request.
         now: ISO time.
-        is_answered: Whether its step has ended: then the agent has got an answer, from whomever.
+        is_answered: Whether the agent has received an answer, from a person or from a program.
+        given: The answers that it received, if they are known.
     """
     request = held.request
-    # Who has asked by `request_approval` says so when it takes the decision.
+    # `request_approval` itself records that it has taken a decision.
     if not is_answered or (is_keel_question(request) and request.status != CONSUMED):
         yield from approvals.end(held, SUPERSEDED, now, "the thread went on without it")
-        return
-    if request.decision is None:  # a program has resumed the graph by itself
-        held = replace(held, request=replace(request, decision=Decision("answer", "", now)))
-    yield from approvals.end(held, CONSUMED, now)
+    elif not is_from_decision(request, given):
+        yield from approvals.end(held, SUPERSEDED, now, ANSWERED_OTHERWISE)
+    else:
+        yield from approvals.end(as_taken(held, now), CONSUMED, now)
+
+
+def as_taken(held: KeptRequest, now: str) -> KeptRequest:
+    """Return a request with a decision: without one, a program has resumed the graph itself."""
+    if held.request.decision is not None:
+        return held
+    return replace(held, request=replace(held.request, decision=Decision("answer", "", now)))
+
+
+def is_from_decision(request: ApprovalRequest, given: Sequence[Any] | None) -> bool:
+    """Return whether an answer that the agent received can be that of the request's decision; true if unknown."""
+    if given is None or request.decision is None or is_keel_question(request):
+        return True
+    if not request.decision.by or request.status == CONSUMED:
+        return True
+    return any(_fits(request, as_json(answer)) for answer in given)
+
+
+def _fits(request: ApprovalRequest, answer: Any) -> bool:
+    """Return whether an answer has a request's decision in it, in its place."""
+    asks = asks_of(request.value, request.schema)
+    said = [Decision(ask.allowed[0], args=ask.args, value="") for ask in asks]  # type: ignore[arg-type]
+    if request.decision is None or request.part >= len(said):
+        return False
+    said[request.part] = request.decision
+    expected = as_json(answer_of(request.value, said, request.schema))
+    if request.parts == 1:
+        return bool(expected == answer)
+    one, other = _parts_of(expected), _parts_of(answer)
+    return len(one) == len(other) and bool(one[request.part] == other[request.part])
+
+
+def _parts_of(answer: Any) -> Sequence[Any]:
+    parts = answer.get("decisions") if isinstance(answer, Mapping) else answer
+    return parts if isinstance(parts, list) else ()
 
 
 def is_stored(session: Session, request: ApprovalRequest) -> Plan[bool]:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any, Literal
 
+from langgraph_keel.approvals.checks import find_misfits
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.plan import Plan
@@ -60,6 +61,7 @@ class Decision:
         reason: Why, in the reviewer's words.
         args: The arguments that were approved: those asked about, or the reviewer's.
         value: With `answer`: what was answered.
+        unchecked: With `edit`: whether the arguments were not compared with those of the request.
     """
 
     kind: Kind
@@ -68,6 +70,7 @@ class Decision:
     reason: str = ""
     args: Any = None
     value: Any = None
+    unchecked: bool = False
 
     @property
     def approved(self) -> bool:
@@ -180,17 +183,17 @@ def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequ
     Raises:
         AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
         NotAllowed: This reviewer may not decide, another one is about to, or this is no decision it allows.
-        InvalidInput: Nobody is named, or the edited arguments are no dict, as those that were asked about.
+        InvalidInput: Nobody is named, or the edited arguments do not fit those of the request.
     """
-    check_open(request)
+    check_open(request, decision.kind)
     check_reviewer(request, decision.by)
     if decision.kind not in request.allowed:
         allowed = ", ".join(request.allowed)
         raise NotAllowed(
             f"approval {request.id} ({request.action or 'a question'}) allows {allowed}, not {decision.kind}"
         )
-    if decision.kind == "edit" and isinstance(request.args, Mapping) and not isinstance(decision.args, Mapping):
-        raise InvalidInput(f"args must be a dict with all arguments of {request.action}, not {decision.args!r:.80}")
+    if decision.kind == "edit":
+        _check_edit(request, decision)
     if decision.kind == "approve":
         decision = replace(decision, args=request.args)
     return replace(request, status=STATUS_OF[decision.kind], decision=decision, claimed_by="", claimed_until="")
@@ -209,14 +212,67 @@ def _content(decision: Decision) -> str:
     return json.dumps(asdict(replace(decision, at="")), sort_keys=True)  # 1, 1.0 and True are not the same
 
 
-def check_open(request: ApprovalRequest) -> None:
-    """See that somebody may decide.
+def _check_edit(request: ApprovalRequest, decision: Decision) -> None:
+    if isinstance(request.args, Mapping) and not isinstance(decision.args, Mapping):
+        raise InvalidInput(f"args must be a dict with all arguments of {request.action}, not {decision.args!r:.80}")
+    misfits = () if decision.unchecked else find_misfits(request.args, decision.args, _tool_schema(request))
+    if misfits:
+        raise InvalidInput(
+            f"approval {request.id}: the edited arguments do not fit {request.action or 'the question'}: "
+            f"{'; '.join(misfits)}. Nothing was recorded. Give all arguments of the request, or override this check "
+            "with edit(..., unchecked=True), or `keel edit --unchecked`"
+        )
+
+
+def _tool_schema(request: ApprovalRequest) -> Any:
+    """Return the schema of a tool's arguments, which `HumanInTheLoopMiddleware` may put beside its request."""
+    configs = request.value.get("review_configs") if isinstance(request.value, Mapping) else None
+    named = [each for each in configs if isinstance(each, Mapping)] if isinstance(configs, list) else ()
+    return next((each.get("args_schema") for each in named if each.get("action_name") == request.action), None)
+
+
+_DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
+_ACT: Mapping[str, str] = {"approve": "approval", "reject": "rejection", "edit": "edit", "answer": "answer"}
+
+
+def check_open(request: ApprovalRequest, kind: str = "", *, may_revise: bool = False) -> None:
+    """See that a request can be decided.
+
+    Args:
+        request: The request.
+        kind: The decision that a reviewer is about to make; empty for a claim.
+        may_revise: Whether the decision that stands can be taken back.
 
     Raises:
-        AlreadyDecided: Nobody may, any more.
+        AlreadyDecided: It cannot.
     """
     if request.status not in OPEN:
-        raise AlreadyDecided(request.id, request.status, request.decision.by if request.decision else "")
+        lost = f"Your {_ACT.get(kind, 'claim')} was not recorded."
+        revise = (
+            f" If the agent cannot act on that decision, take it back with saver.approvals.revise({request.id!r}, "
+            f"by=...) or `keel revise {request.id} --by NAME`."
+        )
+        message = f"approval {request.id}: {describe_end(request)}. {lost}{revise if may_revise else ''}"
+        by = request.decision.by if request.decision else ""
+        raise AlreadyDecided(request.id, request.status, by, message)
+
+
+def describe_end(request: ApprovalRequest) -> str:
+    """Return who has decided a request and when, and what became of that: a sentence without its full stop."""
+    decision, ended = request.decision, dict(request.history[-1]) if request.history else {}
+    when = f" on {decision.at[:10]} at {decision.at[11:19]} UTC" if decision and decision.at else ""
+    if decision is None:
+        said = ""
+    elif decision.by == BY_EXPIRY:
+        said = f"this expired{when}, and was not decided in time"
+    else:
+        said = f"{decision.by or 'the program'} {_DONE[decision.kind]} this{when}"
+    if request.status == SUPERSEDED:
+        why = ended.get("reason") or "the thread went on without it"
+        return f"{said + '; ' if said else ''}it is superseded: {why}"
+    if decision is None or decision.by == BY_EXPIRY:
+        return said
+    return f"{said}; the agent has {'already' if request.status == CONSUMED else 'not yet'} acted on it"
 
 
 def check_reviewer(request: ApprovalRequest, by: str) -> None:
@@ -373,6 +429,7 @@ class Approvals:
         new = apply_decision(request_at(held.request, decision.at), decision)
         said = new.decision or decision
         more = {"reason": said.reason or None, "args": said.args, "value": said.value}
+        more |= {"unchecked": True} if said.unchecked else {}
         return (yield from self.change(held, add_event(new, new.status, said.at, said.by, **more)))
 
     def claim(self, held: KeptRequest, by: str, at: str, until: str) -> Plan[KeptRequest | None]:
@@ -403,6 +460,11 @@ class Approvals:
     def consume(self, held: KeptRequest, at: str) -> Plan[KeptRequest | None]:
         """Write that the agent has taken the decision."""
         return (yield from self.change(held, add_event(replace(held.request, status=CONSUMED), CONSUMED, at)))
+
+    def reopen(self, held: KeptRequest, at: str, by: str = "", reason: str = "") -> Plan[KeptRequest | None]:
+        """Write that a request waits for a decision again."""
+        new = replace(held.request, status=WAITING, decision=None)
+        return (yield from self.change(held, add_event(new, "reopened", at, by, reason=reason or None)))
 
     def end(self, held: KeptRequest, status: str, at: str, why: str = "") -> Plan[None]:
         """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""

@@ -40,6 +40,7 @@ from weakref import WeakSet
 from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_keel._langgraph import INTERRUPT, exit_of, register_configure_hook, var_child_runnable_config
+from langgraph_keel.approvals.asked import without_replaced
 from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
@@ -425,19 +426,26 @@ class RunClaims(Hook):
             yield from self.wait_for_stored(thread_id, _has_others(session, thread_id))
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self] = run, (run, start)
+        run.answers = start.resume if _is_by_id(start.resume) else {}
         if goes_on_from_head:
             yield from self._go_on(self._new_claim(run, session))
         elif waits:
             yield from self._take(self._new_claim(run, session), waits=True)
 
     def read(self, session: Session, reading: Reading) -> None:
-        """Note where a run begins, and take away an answer that was given already."""
-        if self not in reading.notes or reading.result is None:
+        """Note where a run begins, and take away the answers that were given already or are given again."""
+        if reading.result is None:
             return
-        run, start = reading.notes[self]
-        run.began_at = reading.result.checkpoint["id"]
-        if start.goes_on:
-            reading.result = without_spent(reading.result, _is_by_id(start.resume))
+        if self in reading.notes:
+            run, start = reading.notes[self]
+            run.began_at = reading.result.checkpoint["id"]
+            if start.goes_on:
+                reading.result = without_spent(reading.result, _is_by_id(start.resume))
+        elif not reading.address.checkpoint_ns:
+            return
+        for run in live.find_runs(run_of(reading.config)):
+            if run.answers and not reading.is_revived:
+                reading.result = without_replaced(reading, session.codec, run.answers)
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in a checkpoint that its run has claimed the thread."""

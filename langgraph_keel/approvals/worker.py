@@ -28,9 +28,9 @@ from langgraph.types import Command
 
 from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME
 from langgraph_keel.approvals.notices import Bell
-from langgraph_keel.approvals.plans import find_answers, find_interrupts
+from langgraph_keel.approvals.plans import find_free_answers, find_interrupts, settled_in
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
-from langgraph_keel.approvals.run_claims import is_in_doubt, is_taken
+from langgraph_keel.approvals.run_claims import is_in_doubt
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
@@ -95,22 +95,11 @@ def find_settled(session: Session) -> Plan[Sequence[SettledThread]]:
 
 
 def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> SettledThread | None:
-    undecided = {request.task_id for request in requests if not request.is_settled}
-    done = [request for request in requests if request.task_id not in undecided]
+    done = settled_in(requests)
     if not any(request.interrupt_id for request in done):
         return None
     since = min(request.decision.at if request.decision else "" for request in done)
     return SettledThread(thread_id, frozenset(request.id for request in done), since, done[0].owner)
-
-
-def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more.
-
-    Where a look cannot tell whether a run goes on, it is for the run that is resumed to watch that.
-    """
-    if (yield from is_taken(session, thread_id)):
-        return {}
-    return (yield from find_answers(session, thread_id))
 
 
 def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:

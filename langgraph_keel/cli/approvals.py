@@ -28,6 +28,7 @@ from langgraph_keel.approvals.requests import (
     ApprovalRequest,
     Decision,
     apply_decision,
+    describe_end,
     is_decided_so,
 )
 from langgraph_keel.cli.history import config_of, no_thread
@@ -135,11 +136,17 @@ def _wants(request: ApprovalRequest, full: bool) -> Text:
     text = Text(one_line(request.action, 80), "bold", overflow="fold")
     if not request.action:
         text.append(_short(describe_question(request.value), full), "not bold")
-    elif request.args is not None:
-        text.append(" " + _short(request.args, full), "not bold")
+    elif (args := _decided_args(request)) is not None:
+        text.append(" " + _short(args, full), "not bold")
     if request.facts:
         text.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
     return text
+
+
+def _decided_args(request: ApprovalRequest) -> Any:
+    """Return the arguments that a reviewer has put in the place of those that were asked about, if any."""
+    decision = request.decision
+    return decision.args if decision and decision.kind == "edit" else request.args
 
 
 def _fact(request: ApprovalRequest, name: str, full: bool) -> str:
@@ -242,6 +249,8 @@ def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[R
     title = f"about to {verdict.kind}" if decision else f"decided: {plain(verdict.kind)}"
     by = Text(f"by {plain(verdict.by) or 'the program that resumed the graph'}", overflow="fold")
     reason = [block(verdict.reason)] if verdict.reason else []
+    if verdict.unchecked:
+        reason.append(Text("without a check against the arguments of the request", "yellow"))
     if verdict.kind == "edit":
         yield _part(title, by, *reason, _changes("arguments", request.args, verdict.args))
     elif verdict.kind == "answer" and verdict.value is not None:
@@ -412,6 +421,9 @@ def edit(
     ],
     url: Url = DEFAULT_URL,
     reason: Reason = "",
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Accept arguments that do not fit the request; the audit trail says so.")
+    ] = False,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
@@ -419,7 +431,8 @@ def edit(
 
     Example: `keel edit 3f2a91bc04d1e7 --by ann --args '{"flight": "LH 123", "seat": "aisle"}'`
     """
-    _decide(request, Decision("edit", by, reason=reason, args=_arguments(args)), url, yes=yes, json=json)
+    decision = Decision("edit", by, reason=reason, args=_arguments(args), unchecked=unchecked)
+    _decide(request, decision, url, yes=yes, json=json)
 
 
 def answer(
@@ -436,6 +449,21 @@ def answer(
     Example: `keel answer 3f2a91bc04d1e7 --by ann --value "by train, please"`
     """
     _decide(request, Decision("answer", by, reason=reason, value=_value(value)), url, yes=yes, json=json)
+
+
+def revise(request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", json: AsJson = False) -> None:
+    """Take a decision back that the agent cannot act on, so that it can be made again. The audit trail says who did it.
+
+    Example: `keel revise 3f2a91bc04d1e7 --by ann --reason "no such flight"`
+    """
+    with open_to_change(url) as saver:
+        done = saver.approvals.revise(request, by=by, reason=reason)
+    if json:
+        print_json(request_json(done))
+        return
+    console().print(Text(f"{done.status}: {one_line(done.action, 80) or 'the question'}", _STYLE.get(done.status, "")))
+    for line in advice([done], url_to_name(url)):
+        console().print(line, soft_wrap=True)
 
 
 def sweep(
@@ -482,20 +510,27 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
     """Show a request, ask whether it is meant, decide, and say how the thread goes on."""
     with open_to_change(url) as saver:
         found = saver.approvals.get(name)
-        if not is_decided_so(found, decision):
+        is_repeated = is_decided_so(found, decision)
+        is_open = found.status in OPEN
+        if is_open:
             apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
-        if not json:
-            console().print(request_page(found, decision))
-        if not (yes or json):
+        if not json and (is_open or is_repeated):
+            console().print(request_page(found, decision if is_open else None))
+        if is_open and not (yes or json):
             _confirm(decision)
         # By the whole id: that is what was shown, whatever was asked meanwhile.
-        given = {"edit": {"args": decision.args}, "answer": {"value": decision.value}}.get(decision.kind, {})
+        given = {
+            "edit": {"args": decision.args, "unchecked": decision.unchecked},
+            "answer": {"value": decision.value},
+        }.get(decision.kind, {})
         done = getattr(saver.approvals, decision.kind)(found.id, by=decision.by, reason=decision.reason, **given)
         others = () if json else _others(saver, done)
     if json:
         print_json(request_json(done))
         return
     console().print()
+    if is_repeated:
+        console().print(Text(f"Nothing was changed: {plain(describe_end(found))}", "yellow"), soft_wrap=True)
     for line in decision_lines(done, others):
         console().print(line, soft_wrap=True)
 

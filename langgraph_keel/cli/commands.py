@@ -58,6 +58,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "reject": "Do not let the agent act; it is told the reason.",
         "edit": "Let the agent act with other arguments. How they differ is shown first.",
         "answer": "Answer a question: the value is what the agent's `interrupt()` returns.",
+        "revise": "Take a decision back that the agent cannot act on, so that it can be made again.",
         "audit": "The audit trail of approvals: what it says, and whether it was changed.",
     },
     "Tools": {
@@ -122,7 +123,7 @@ _NAMES = {
     "archive": ("archive",),
     "copy": ("copy", "stats"),
     "tools": ("tools", "settle", "cache"),
-    "approvals": ("approvals", "approval", "approve", "reject", "edit", "answer", "sweep"),
+    "approvals": ("approvals", "approval", "approve", "reject", "edit", "answer", "revise", "sweep"),
     "audit": ("audit",),
     "retention": ("prune", "delete", "erase", "reclaim", "retention"),
     "admin": ("tenants", "info", "check", "repair", "schema"),

@@ -368,6 +368,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
     elif base is not None and base.stamp != found.entry.stamp:
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"
+    reading.batches = found.batches
     reading.result = result = yield from _revive(session, found, None, origin, reading, known)
     if base is None and not reading.is_revived:
         base = _base_of(session, found, result, runs)

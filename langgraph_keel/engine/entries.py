@@ -400,7 +400,7 @@ LOST = "__keel_lost__"
 """The channel of what stands for writes whose object is lost, where somebody only looks."""
 BESIDE, _BESIDE_AT = "__keel_calls__", -100
 """The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
-_NO_RESULT = {INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE}
+_NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE, BESIDE})
 
 
 def pack_batch(
@@ -506,7 +506,12 @@ def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
     channels: dict[str, set[str]] = {}
     for task_id, channel, _ in writes:
         channels.setdefault(task_id, set()).add(channel)
-    return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and seen <= _NO_RESULT}
+    return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and not has_result(seen)}
+
+
+def has_result(channels: Iterable[str]) -> bool:
+    """Return whether a task that has written to these channels has finished."""
+    return not _NO_RESULT.issuperset(channels)
 
 
 def without_failed(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
@@ -532,14 +537,36 @@ def without_stray(
     if task_id != NULL_TASK_ID or all(channel != RESUME for channel, _ in writes):
         return writes
     found = yield from store.read_entry(address)
-    if found is not None and waiting_tasks(pending_writes(found.batches, codec, address)):
+    there = pending_writes(found.batches, codec, address) if found is not None else []
+    if waiting_tasks(there):
         return writes
+    if not _was_taken(writes, there, codec):
+        _warn_of_stray(address)
+    return [write for write in writes if write[0] != RESUME] or None
+
+
+def _was_taken(writes: Sequence[tuple[str, Any]], there: Sequence[PendingWrite], codec: Codec) -> bool:
+    """Return whether an answer has been received, so that its task's writes came first; they come in any order."""
+    given = [codec.encode([value]) for channel, value in writes if channel == RESUME]
+    tasks: dict[str, dict[str, Any]] = {}
+    for task_id, channel, value in there:
+        tasks.setdefault(task_id, {})[channel] = value
+    for seen in [seen for task_id, seen in tasks.items() if task_id != NULL_TASK_ID and INTERRUPT in seen]:
+        answers = seen.get(RESUME)  # a task that has none has called a subgraph, which has
+        if (
+            answers is None
+            or codec.encode([answers[-1] if isinstance(answers, list) and answers else answers]) in given
+        ):
+            return True
+    return False
+
+
+def _warn_of_stray(address: Address) -> None:
     _log.warning(
         "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.where(%r) says what the "
         "thread waits for",
         *(address.thread_id, address.checkpoint_id, address.thread_id),
     )
-    return [write for write in writes if write[0] != RESUME] or None
 
 
 def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:

@@ -21,7 +21,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 from langgraph_keel.engine.config import Address, begins_run
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Found, Graph, Node, Ref, Stamp, ThreadInfo
+from langgraph_keel.engine.records import Batch, Found, Graph, Node, Ref, Stamp, ThreadInfo
 from langgraph_keel.engine.session import KnownEntry, Session
 from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.errors import InvalidInput
@@ -37,6 +37,7 @@ class Reading:
         is_async: Whether whoever asks has a running loop, which must not be kept waiting.
         result: What is about to be returned; a hook may replace it.
         about: What hooks have added to its header (`Put.header`).
+        batches: Its writes as they were stored, in the order of arrival.
         beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
         is_revived: Whether it is not as it was stored (`Hook.revive`).
         notes: What a hook notes for itself between two events.
@@ -47,6 +48,7 @@ class Reading:
     is_async: bool = False
     result: CheckpointTuple | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    batches: Sequence[Batch] = ()
     beside: Sequence[Any] = ()
     is_revived: bool = False
     notes: dict[Hook, Any] = field(default_factory=dict)

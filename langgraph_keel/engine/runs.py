@@ -51,6 +51,7 @@ class LiveRun:
         control: What it shares with its tasks and subgraphs (`run_of`).
         is_async: Whether it has a loop, which must not be kept waiting.
         is_late: Whether it stores nothing before it ends (`durability="exit"`).
+        answers: The answers that it brings, by the ids of interrupts.
         began_at: The checkpoint that it began from; `None` if the thread had none.
         refusal: Why nothing of it is stored any more.
         step: The step that it is in.
@@ -66,6 +67,7 @@ class LiveRun:
     control: object
     is_async: bool
     is_late: bool
+    answers: Mapping[str, Any] = field(default_factory=dict)
     began_at: str | None = None
     refusal: CheckpointConflict | ThreadTaken | None = None
     step: Any = None

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langgraph.checkpoint.base import PendingWrite
 
+from langgraph_keel._langgraph import NULL_TASK_ID, RESUME
+from langgraph_keel.approvals.asked import read_questions
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import Header, is_trigger, next_nodes, pending_writes, unpack_header
@@ -38,6 +40,9 @@ from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpack_calls
 from langgraph_keel.upgrades.bulk import UPGRADED
 
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
+
 T = TypeVar("T")
 
 
@@ -50,6 +55,7 @@ class _Read:
     found: Found
     triggers: Mapping[str, Any]
     writes: Sequence[PendingWrite]
+    waits: tuple[Interrupt, ...]
     unread: tuple[str, ...]
 
 
@@ -148,7 +154,11 @@ class _Reader(Unpacker):
         small = {name: value for name, value in header.inline.items() if is_trigger(name)}
         large = self._look(self.values(_triggers(entry), found.rows, where))
         writes = self._look(pending_writes(found.batches, self._codec, where))
-        return _Read(entry, header, found, {**small, **large}, writes, tuple(self._unread))
+        waits = steps.open_questions(writes)
+        if waits and any(channel == RESUME for task, channel, _ in writes if task != NULL_TASK_ID):
+            asked = read_questions(found.batches, self._codec, where)
+            waits = tuple(each for each in waits if each.id not in asked or asked[each.id].is_open)
+        return _Read(entry, header, found, {**small, **large}, writes, waits, tuple(self._unread))
 
     def make(self, read: _Read, known: Mapping[Address, _Read], *, is_brief: bool) -> Moment:
         """Return the moment of an entry."""
@@ -172,7 +182,7 @@ class _Reader(Unpacker):
             models=_models(calls),
             tools=tools_in(changes),
             asked=steps.questions(writes),
-            interrupts=steps.open_questions(writes),
+            interrupts=read.waits,
             errors=steps.task_errors(writes),
             pending=steps.written_channels(writes),
             unread=tuple(dict.fromkeys([*read.unread, *self._unread])),
@@ -218,7 +228,7 @@ def _doing_of(read: _Read) -> Doing:
     return Doing(
         str(read.header.metadata.get("source", "")),
         next_nodes(read.header.checkpoint, read.triggers),
-        bool(steps.open_questions(read.writes)),
+        bool(read.waits),
         steps.task_errors(read.writes),
     )
 

@@ -37,8 +37,8 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.session import Hooks, Memo, Session, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists, ValueRefused
-from langgraph_keel.moving.damage import UNREADABLE, say_unreadable
 from langgraph_keel.history.arrivals import note_arrival
+from langgraph_keel.moving.damage import UNREADABLE, say_unreadable
 from langgraph_keel.moving.notes import LEFT, MovedThread, find_note, note
 from langgraph_keel.moving.sources import Index, Reader, Spot, StoredCheckpoint, StoredWrite
 from langgraph_keel.moving.values import Allows

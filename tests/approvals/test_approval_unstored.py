@@ -85,7 +85,7 @@ def is_moot(saver: KeelSaver, request: ApprovalRequest) -> None:
     assert request.status == saver.approvals.get(request.id).status == "superseded"
     assert "before its checkpoint was stored" in str(request.history[-1])
     assert request.id not in [each.id for each in saver.approvals.pending(limit=None)]
-    with pytest.raises(AlreadyDecided, match="superseded, and nobody asks it any more"):
+    with pytest.raises(AlreadyDecided, match="it is superseded: the run that asked"):
         saver.approvals.approve(request.id, by="bob")
 
 

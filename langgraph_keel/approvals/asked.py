@@ -1,0 +1,178 @@
+"""What the tasks of a step have asked, and which of it still waits: read from their writes, in the order of arrival.
+
+A task asks one question after the other. LangGraph keeps its last question and all its answers so far, and gives the
+answers to its next attempt. So a question waits until its task has a result, asks the next question, or has failed
+with an answer to this one: then the next attempt takes that answer, whatever is decided later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from langgraph_keel._langgraph import ERROR, INTERRUPT, NS_SEP, NULL_TASK_ID, RESUME
+from langgraph_keel.approvals.interrupts import interrupts_in
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import has_result, unpack_batch
+from langgraph_keel.engine.hooks import Reading
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Batch, Entry, Found, Query
+from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.session import Session
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import CheckpointTuple
+    from langgraph.types import Interrupt
+
+_LOOKED_AT = 200
+"""Checkpoints, the newest, among which those of subgraphs are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of a task.
+
+    Attributes:
+        interrupt: The question.
+        task_id: The task of the root graph that asks it.
+        before: The answers that its task had before.
+        is_open: Whether it waits for an answer.
+        is_last: Whether its task has not gone on to another question, or to a result.
+        is_done: Whether its task has a result.
+        may_be_inside: Whether the task has failed since without an answer of its own: a subgraph may have one.
+        answers: What was given for it: one answer, or none if that is not known.
+        writer: The task, the path and the checkpoint of which the answers are stored.
+    """
+
+    interrupt: Interrupt
+    task_id: str
+    before: Sequence[Any]
+    is_open: bool
+    is_last: bool
+    is_done: bool
+    may_be_inside: bool
+    answers: Sequence[Any]
+    writer: tuple[str, str, Address]
+
+
+@dataclass(slots=True)
+class _Task:
+    path: str
+    asked: dict[str, tuple[Interrupt, int]] = field(default_factory=dict)
+    last: Sequence[str] = ()
+    answers: Sequence[Any] = ()
+    is_done: bool = False
+    has_failed: bool = False
+
+
+def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Mapping[str, Asked]:
+    """Return what the tasks of a step have asked, answered or not, by the ids of the interrupts.
+
+    Raises:
+        CorruptStore: A batch is damaged.
+        RefusedType: A write names a type that may not be revived here.
+    """
+    tasks: dict[str, _Task] = {}
+    for batch in batches:
+        if batch.task_id == NULL_TASK_ID:
+            continue
+        task = tasks.setdefault(batch.task_id, _Task(batch.task_path))
+        writes = {channel: value for channel, _, value in unpack_batch(batch, codec, where)}
+        given = writes.get(RESUME)
+        if RESUME in writes:
+            task.answers = given if isinstance(given, list) else [given]
+        if INTERRUPT in writes:
+            asks = interrupts_in(writes[INTERRUPT])
+            had = len(task.answers) if RESUME in writes else 0
+            task.asked |= {each.id: (each, had) for each in asks}
+            task.last, task.has_failed = [each.id for each in asks], False
+        elif ERROR in writes:
+            task.has_failed = True
+        task.is_done = task.is_done or has_result(writes)
+    found: dict[str, Asked] = {}
+    for task_id, task in tasks.items():
+        for name, (interrupt, had) in task.asked.items():
+            before, answers = task.answers[:had], task.answers[had : had + 1]
+            is_last = name in task.last and not task.is_done
+            is_open = is_last and len(task.answers) == had  # with fewer, the next attempt asks an earlier question
+            is_inside = is_open and task.has_failed
+            writer = task_id, task.path, where
+            new = Asked(interrupt, task_id, before, is_open, is_last, task.is_done, is_inside, answers, writer)
+            found[name] = _merge(found[name], new) if name in found else new
+    return found
+
+
+def _merge(one: Asked, other: Asked) -> Asked:
+    """Return a question that two tasks have written: the one that asks, and the one around it."""
+    known = one if one.answers or not one.is_open else other
+    is_open, is_last = one.is_open and other.is_open, one.is_last and other.is_last
+    return replace(known, is_open=is_open, is_last=is_last, is_done=one.is_done or other.is_done)
+
+
+def find_questions(session: Session, head: Found) -> Plan[Mapping[str, Asked]]:
+    """Return `read_questions` of a root checkpoint; two trips if subgraphs have to be looked into, else none.
+
+    Raises:
+        CorruptStore: A batch is damaged.
+        RefusedType: A write names a type that may not be revived here.
+    """
+    found = dict(read_questions(head.batches, session.codec, head.entry.address))
+    inside = {name: asked for name, asked in found.items() if asked.may_be_inside}
+    if not inside:
+        return found
+    heads = yield from _heads_inside(session, head.entry.address.thread_id, {each.task_id for each in inside.values()})
+    below = [read_questions(each.batches, session.codec, each.entry.address) for each in heads]
+    for name, asked in inside.items():
+        known = [questions[name] for questions in below if name in questions]
+        is_of_subgraph = any(_is_under(each.entry, asked.task_id) for each in heads)
+        for each in known:
+            found[name] = replace(_merge(found[name], each), task_id=asked.task_id)
+        if is_of_subgraph and not known:  # the subgraph has gone on from the step that asked
+            found[name] = replace(asked, is_open=False, is_last=False)
+    return found
+
+
+def _heads_inside(session: Session, thread_id: str, tasks: set[str]) -> Plan[Sequence[Found]]:
+    """Return the latest checkpoints of the subgraphs that tasks have called, without values."""
+    entries = yield from session.store.scan(Query(thread_id, None, limit=_LOOKED_AT))
+    heads: dict[str, Entry] = {}
+    for entry in entries:
+        if any(_is_under(entry, task) for task in tasks):
+            heads.setdefault(entry.address.checkpoint_ns, replace(entry, refs={}))
+    return (yield from session.store.read_values(list(heads.values()))) if heads else ()
+
+
+def _is_under(entry: Entry, task_id: str) -> bool:
+    return entry.address.checkpoint_ns.split(NS_SEP)[0].endswith(f":{task_id}")
+
+
+def waiting_in(questions: Mapping[str, Asked]) -> Iterator[Asked]:
+    """Yield the questions that wait for an answer."""
+    return (asked for asked in questions.values() if asked.is_open)
+
+
+def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any]) -> CheckpointTuple | None:
+    """Return a checkpoint that a run reads, without the stored answers to questions that the run answers by id.
+
+    LangGraph takes the answer to the first question of a task for the answer to the next one, if the task has an answer
+    to the first one already (`_scratchpad`, 1.2.24): the same command, given twice, answers a question that nobody has
+    seen; and a task that failed after its first answer gets it twice.
+    """
+    found = reading.result
+    writes = (found and found.pending_writes) or []
+    if found is None or not any(channel == RESUME and task != NULL_TASK_ID for task, channel, _ in writes):
+        return found
+    places: dict[str, int] = {}
+    asked = read_questions(reading.batches, codec, reading.address)
+    given = [each for name, each in asked.items() if name in answers]
+    takes_next = {each.writer[0] for each in given if each.is_open}  # LangGraph looks for that answer first
+    for each in given:
+        task, place = each.writer[0], len(each.before)
+        if each.answers and task not in takes_next:
+            places[task] = min(place, places.get(task, place))
+    kept = [
+        (task, channel, value[: places[task]] if channel == RESUME and task in places else value)
+        for task, channel, value in writes
+    ]
+    return found._replace(pending_writes=kept) if places else found

@@ -1,0 +1,172 @@
+"""What people see as open is what waits for an answer; decisions that are checked, repeated and taken back."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from typing import Any
+
+import pytest
+from approval_children import graph_of
+from approval_questions import Asking, T, paying
+from langgraph.types import Command, interrupt
+from timeline_talks import saver
+from tool_graphs import FACES, run
+
+from langgraph_keel import AlreadyDecided, Decision, InvalidInput, KeelSaver, NotFound
+
+__all__ = ["saver"]
+
+each_face = pytest.mark.parametrize("face", FACES)
+
+
+def two_questions(state: Any) -> Any:
+    return {"said": [interrupt("q1"), interrupt("q2")]}
+
+
+class Paying:
+    """A node that fails at its first attempt after the answer."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def __call__(self, state: Any) -> Any:
+        self.got.append(interrupt("pay?"))
+        if len(self.got) == 1:
+            raise ConnectionError
+        return {"said": [str(self.got[-1])]}
+
+
+def seen(saver: KeelSaver) -> list[list[Any]]:
+    return [[each.value for each in found] for found in (saver.approvals.pending(), saver.approvals.pending("t"))]
+
+
+@each_face
+async def test_an_answered_question_is_not_open(saver: KeelSaver, face: str) -> None:
+    graph = graph_of(saver, ("ask", two_questions))
+    await run(graph, face, {}, T)
+    await run(graph, face, Command(resume="A"), T)
+    assert await to_thread(seen, saver) == [["q2"], ["q2"]]
+    (request,) = saver.where("t").requests
+    assert request.value == "q2"
+    await saver.approvals.aanswer(request.id, value="B", by="ann")
+    result = await run(graph, face, await saver.approvals.aresume("t"), T)
+    assert result["said"] == ["A", "B"]
+
+
+@each_face
+@pytest.mark.parametrize("is_nested", [False, True])
+async def test_an_answer_that_is_stored_is_not_open(saver: KeelSaver, face: str, is_nested: bool) -> None:
+    node = Paying()
+    graph: Any = graph_of(saver, ("pay", node))
+    if is_nested:
+        inner = graph_of(None, ("pay", node))
+        graph = graph_of(saver, ("inside", inner))
+    await run(graph, face, {}, T)
+    with pytest.raises(ConnectionError):
+        await run(graph, face, Command(resume="yes"), T)
+    assert await to_thread(seen, saver) == [[], []]
+    with pytest.raises(NotFound):
+        await saver.approvals.aresume("t")
+    await run(graph, face, None, T)
+    assert node.got == ["yes", "yes"]
+
+
+@each_face
+async def test_the_trail_does_not_name_a_reviewer_for_an_answer_of_a_program(saver: KeelSaver, face: str) -> None:
+    graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt("sure?")]}))
+    await run(graph, face, {}, T)
+    (request,) = await saver.approvals.apending("t")
+    await saver.approvals.areject(request.id, by="ann")
+    await run(graph, face, Command(resume="yes"), T)
+    assert (await saver.approvals.aget(request.id)).status == "superseded"
+
+
+@each_face
+async def test_an_answer_given_twice_answers_one_question(saver: KeelSaver, face: str) -> None:
+    graph = graph_of(saver, ("ask", two_questions))
+    (first,) = (await run(graph, face, {}, T))["__interrupt__"]
+    for _ in range(2):
+        (second,) = (await run(graph, face, Command(resume={first.id: "A"}), T))["__interrupt__"]
+        assert second.value == "q2"
+
+
+@each_face
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({}, "missing: amount"),
+        ({"amount": 1, "hotel": 1}, "unknown: hotel"),
+        ({"amount": "forty"}, "amount is string, and must be number"),
+    ],
+)
+async def test_an_edit_must_fit_the_request(saver: KeelSaver, face: str, args: Any, told: str) -> None:
+    await run(Asking(paying()).graph(saver), face, {}, T)
+    (request,) = await saver.approvals.apending("t")
+    with pytest.raises(InvalidInput, match=told):
+        await saver.approvals.aedit(request.id, args=args, by="ann")
+    assert (await saver.approvals.aget(request.id)).status == "waiting"
+    edited = await saver.approvals.aedit(request.id, args=args, by="ann", unchecked=True)
+    assert edited.history[-1]["unchecked"] is True
+
+
+@each_face
+@pytest.mark.parametrize("is_keel", [True, False])
+async def test_a_decision_that_fails_is_taken_back(saver: KeelSaver, face: str, is_keel: bool) -> None:
+    got: list[Any] = []
+
+    def act(state: Any) -> Any:
+        asking = Asking(paying())
+        got.append(asking.func(state)["said"] if is_keel else interrupt("how much?"))
+        if got[-1] in (["edit"], "wrong"):
+            raise ConnectionError
+        return {"said": [str(got[-1])]}
+
+    graph = graph_of(saver, ("act", act))
+    await to_thread(graph.invoke, {}, T)
+    (request,) = await saver.approvals.apending("t")
+    wrong = Decision("edit", "ann", args={"amount": 1}) if is_keel else Decision("answer", "ann", value="wrong")
+    command = await saver.approvals.adecide(request.id, wrong)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await to_thread(graph.invoke, command, T)
+    right = Decision("approve", "bob") if is_keel else Decision("answer", "bob", value="right")
+    with pytest.raises(AlreadyDecided, match=r"approvals\.revise"):
+        await saver.approvals.adecide(request.id, right)
+    assert (await saver.approvals.arevise(request.id, by="bob", reason="wrong")).status == "waiting"
+    command = await saver.approvals.adecide(request.id, right)
+    await to_thread(graph.invoke, command, T)
+    assert got[-1] == (["approve"] if is_keel else "right")
+    over = await saver.approvals.aget(request.id)
+    assert [(event["kind"], event["by"]) for event in over.history if event["by"]][-2:] == [
+        ("reopened", "bob"),
+        ("approved" if is_keel else "answered", "bob"),
+    ]
+    with pytest.raises(AlreadyDecided):
+        await saver.approvals.arevise(request.id, by="bob")
+
+
+@each_face
+async def test_a_second_click_raises_nothing(saver: KeelSaver, face: str) -> None:
+    graph = Asking(paying()).graph(saver)
+    await run(graph, "ainvoke", {}, T)
+    (request,) = await saver.approvals.apending("t")
+    decision = Decision("approve", "ann")
+    command = await saver.approvals.adecide(request.id, decision)
+    assert command is not None
+    await run(graph, "ainvoke", command, T)
+    assert await saver.approvals.adecide(request.id, decision) is None
+    with pytest.raises(AlreadyDecided, match=r"ann approved this on .*already acted on it\. Your rejection was not"):
+        await saver.approvals.adecide(request.id, Decision("reject", "bob"))
+
+
+def test_an_answer_that_was_taken_first_is_not_reported_as_dropped(saver: KeelSaver, caplog: Any) -> None:
+    """The writes of a task may be stored before the answer that it has received."""
+    graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt("name?")]}))
+    graph.invoke({}, T)
+    head = saver.get_tuple(T)
+    assert head
+    assert head.pending_writes
+    asking = head.pending_writes[0][0]
+    saver.put_writes(head.config, [("__resume__", ["Ann"]), ("said", ["Ann"])], asking)
+    saver.put_writes(head.config, [("__resume__", "Ann")], "00000000-0000-0000-0000-000000000000")
+    assert not [record for record in caplog.records if "dropped" in record.getMessage()]
