@@ -16,7 +16,7 @@ import asyncio
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Lock
@@ -423,6 +423,48 @@ class AsyncPatientDriver:
         return await (request.wait_async() if isinstance(request, Pause) else self._store.send(request))
 
 
+class GatedDriver:
+    """A driver that carries out a check before its first request, and is the driver itself afterwards.
+
+    Args:
+        bare: The driver.
+        check: Returns the plan of the check, which may raise.
+    """
+
+    def __init__(self, bare: Driver[Any, Any], check: Callable[[], Plan[None]]) -> None:
+        self.bare = bare
+        self._check = check
+        self.send: Callable[[Any], Any] = self._send_first
+
+    def _send_first(self, request: Any) -> Any:
+        run(self._check(), self.bare)
+        self.send = self.bare.send
+        return self.bare.send(request)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the driver says of itself, such as `read_only`."""
+        return getattr(self.bare, name)
+
+
+class AsyncGatedDriver:
+    """As `GatedDriver`, for a running loop."""
+
+    def __init__(self, bare: AsyncDriver[Any, Any], check: Callable[[], Plan[None]]) -> None:
+        self.bare = bare
+        self._check = check
+        self.send: Callable[[Any], Awaitable[Any]] = self._send_first
+
+    async def _send_first(self, request: Any) -> Any:
+        await arun(self._check(), self.bare)
+        self.send = self.bare.send
+        return await self.bare.send(request)
+
+
+def bare(driver: Any) -> Any:
+    """Return a driver without the check before its first request."""
+    return driver.bare if isinstance(driver, GatedDriver | AsyncGatedDriver) else driver
+
+
 class Closer(Protocol):
     """What writes some things later than it is asked to: `close` does so before the store is closed."""
 
@@ -485,7 +527,7 @@ class Engine:
 
     def is_same_place(self, other: Engine) -> bool:
         """Return whether another engine has the same connections, for the same threads or for those of a tenant."""
-        return self.driver is other.driver
+        return bare(self.driver) is bare(other.driver)
 
 
 def engine_of(saver: object) -> Engine | None:
