@@ -16,7 +16,7 @@ import asyncio
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Lock
@@ -434,11 +434,11 @@ class GatedDriver:
     def __init__(self, bare: Driver[Any, Any], check: Callable[[], Plan[None]]) -> None:
         self.bare = bare
         self._check = check
-        self.send: Callable[[Any], Any] = self._send_first
 
-    def _send_first(self, request: Any) -> Any:
+    def send(self, request: Any) -> Any:
+        """Carry out the check, and send a request."""
         run(self._check(), self.bare)
-        self.send = self.bare.send
+        vars(self)["send"] = self.bare.send  # from now on there is no call between
         return self.bare.send(request)
 
     def __getattr__(self, name: str) -> Any:
@@ -452,11 +452,11 @@ class AsyncGatedDriver:
     def __init__(self, bare: AsyncDriver[Any, Any], check: Callable[[], Plan[None]]) -> None:
         self.bare = bare
         self._check = check
-        self.send: Callable[[Any], Awaitable[Any]] = self._send_first
 
-    async def _send_first(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
+        """Carry out the check, and send a request."""
         await arun(self._check(), self.bare)
-        self.send = self.bare.send
+        vars(self)["send"] = self.bare.send
         return await self.bare.send(request)
 
 

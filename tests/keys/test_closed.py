@@ -30,7 +30,8 @@ DAMAGE = (SealBroken, KeyMissing)
 def put(saver: KeelSaver, text: str, number: int = 1, thread: str = "t") -> Any:
     values: Any = {"text": text, "list": [text] * 3}
     before = at(thread, "", f"{number - 1:08}" if number > 1 else None)
-    return saver.put(before, checkpoint_of(f"{number:08}", values), {}, dict.fromkeys(values, 1))
+    checkpoint: Any = checkpoint_of(f"{number:08}", values)
+    return saver.put(before, checkpoint, {}, dict.fromkeys(values, 1))
 
 
 def text_of(saver: KeelSaver, thread: str = "t") -> Any:
@@ -38,9 +39,10 @@ def text_of(saver: KeelSaver, thread: str = "t") -> Any:
     return found and found.checkpoint["channel_values"]["text"]
 
 
+EMPTY: Any = checkpoint_of("1", {})
 CALLS: list[Callable[[KeelSaver], Any]] = [
     lambda saver: put(saver, "plain", thread="new"),
-    lambda saver: asyncio.run(saver.aput(at("new"), checkpoint_of("1", {}), {}, {})),
+    lambda saver: asyncio.run(saver.aput(at("new"), EMPTY, {}, {})),
     lambda saver: saver.put_writes(at("new", "", "1"), [("a", 1)], "task"),
     lambda saver: asyncio.run(saver.aput_writes(at("new", "", "1"), [("a", 1)], "task")),
     lambda saver: saver.set_retention([]),
