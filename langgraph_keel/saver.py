@@ -69,6 +69,7 @@ from langgraph_keel.engine.session import (
     PatientDriver,
     Session,
     arun,
+    bare,
     run,
 )
 from langgraph_keel.engine.store import Store
@@ -77,6 +78,7 @@ from langgraph_keel.history.arrivals import ArrivalHook
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
+from langgraph_keel.keys.gate import Gate
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.methods import KeyMethods
 from langgraph_keel.keys.store import SealedStore
@@ -231,6 +233,7 @@ class KeelSaver(
             raise InvalidInput(f"owner must be a function of a run's config, not {owner!r:.100}")
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
+        driver, async_driver = bare(driver), bare(async_driver)  # they may be those of another saver
         chain = Chain(upgrades)
         self._objects = None if blobs is None else open_objects(blobs)
         if self._objects is not None:
@@ -244,15 +247,17 @@ class KeelSaver(
                 moving_from, store, driver, async_driver, can_write=not is_read_only and tenants == "allowed"
             )
         upkeep = upkeep_of(self, driver, keep_last, ttl, upkeep_every)
+        gate = Gate(inner, driver, async_driver) if encryption is None else None
 
-        def open_session(store: Store[Any, Any], tenant: str | None) -> Session:
+        def open_engine(store: Store[Any, Any], tenant: str | None) -> Engine:
+            drivers = (driver, async_driver) if gate is None else gate.drivers(tenant or "")
             # A feature remembers threads by their ids: each tenant has its own.
             hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook()]
             hooks += [ApprovalHook(), build_recorder(graph_version, on_drift, provenance)]
             hooks += [LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook()]
             hooks += [each for each in (archive_rule(archive_removed), upkeep) if each]
             hooks += [UpgradeHook(chain)] if chain.steps else []
-            return Session(
+            session = Session(
                 store,
                 Codec(self.serde, inf if blobs is None else blob_limit),
                 Memo(memo_entries, memo_bytes),
@@ -260,19 +265,20 @@ class KeelSaver(
                 clock=partial(datetime.now, UTC),
                 new_token=partial(token_hex, 16),
                 new_id=lambda step: str(uuid6(clock_seq=step)),
-                driver=driver,
+                driver=drivers[0],
                 on_conflict=on_conflict,
                 owner=owner,
                 tenant=tenant,
                 state_version=chain.version,
             )
+            return Engine(session, drivers[1])
 
-        self._open_session = open_session
+        self._open_engine = open_engine
         self._shared_hooks = (*extra_hooks, upkeep)
         self._views: WeakValueDictionary[str, Self] = WeakValueDictionary()
         self._last_views: deque[Self] = deque(maxlen=_VIEWS)
         sealed = store if encryption is None else SealedStore(store, encryption)
-        self._engine = Engine(open_session(sealed, "" if tenants == "allowed" else None), async_driver)
+        self._engine = open_engine(sealed, "" if tenants == "allowed" else None)
         if self._mover is not None:
             self._mover.open(self._engine.session, inner if encryption is None else SealedStore(inner, encryption))
         if not is_read_only:  # else no graph runs on it
@@ -289,8 +295,7 @@ class KeelSaver(
         view = self._views.get(tenant)
         if view is None:
             view = copy.copy(self)
-            session = self._open_session(self._engine.session.store.of_tenant(tenant), tenant)
-            view._engine = Engine(session, self._engine.async_driver)
+            view._engine = self._open_engine(self._engine.session.store.of_tenant(tenant), tenant)
             self._last_views.append(view)
             self._views[tenant] = view  # of two threads that come at once, each has one: as good as two savers
         return view

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from asyncio import to_thread
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import Any
 
@@ -26,8 +27,18 @@ from langgraph_keel.blobs.objects import (
     Remove,
     Upload,
 )
-from langgraph_keel.errors import AccessDenied, InvalidInput, StoreBusy, StoreError, StoreFull, StoreUnavailable
+from langgraph_keel.errors import (
+    AccessDenied,
+    CorruptStore,
+    InvalidInput,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 
+_DEPTH = 3
+"""Parts of an object's name: the folder of the store, that of the thread, and the file."""
 _TRIES = 10
 """How often a folder is made that others remove, as it is empty, before there is a file in it."""
 
@@ -68,10 +79,10 @@ class DirectoryObjects:
                 case CopyObjects(names):
                     return self._copy(names)
                 case ListObjects(folder):
-                    return list(self._list(self._root / folder))
+                    return list(self._list(folder))
                 case Remove(names):
                     for name in names:
-                        self._remove(self._root / name)
+                        self._remove(name)
         return None
 
     async def send_async(self, request: ObjectRequest) -> Any:
@@ -93,109 +104,171 @@ class DirectoryObjects:
                 kind = StoreFull
             elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                 kind = AccessDenied
+            elif error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ELOOP):
+                raise CorruptStore(
+                    f"{self.place}: a directory or a link is where an object or its folder should be, and Keel makes "
+                    f"none there: look at it, and remove it by hand ({error})"
+                ) from error
             raise kind(f"{self.place}: {error.strerror or error}") from error
 
     def _upload(self, bodies: Mapping[str, bytes]) -> None:
-        made: set[Path] = set()
+        made: set[str] = set()
         for name, body in bodies.items():
 
-            def write(new: Path, body: bytes = body) -> None:
-                file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with open(file, "wb") as written:
+            def write(new: str, folder: int, body: bytes = body) -> None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as written:
                     written.write(body)
                     written.flush()
                     os.fsync(written.fileno())
 
-            self._make_file(self._root / name, write, made)
-        _sync(made)
+            self._make_file(name, write, made)
+        self._sync(made)
 
     def _copy(self, names: Mapping[str, str]) -> list[str]:
-        made: set[Path] = set()
+        made: set[str] = set()
         lost: list[str] = []
         for name, other in names.items():
 
-            def link(new: Path, name: str = name) -> None:
-                os.link(self._root / name, new)  # nothing ever changes what is in a file
-                os.utime(new)
+            def link(new: str, folder: int, name: str = name) -> None:
+                source, _, file = name.rpartition("/")
+                with self._open(source) as inside:
+                    # Nothing ever changes what is in a file.
+                    os.link(file, new, src_dir_fd=inside, dst_dir_fd=folder, follow_symlinks=False)
+                os.utime(new, dir_fd=folder, follow_symlinks=False)
 
             try:
-                self._make_file(self._root / other, link, made)
+                self._make_file(other, link, made)
             except FileNotFoundError:
                 lost.append(name)
-        _sync(made)
+        self._sync(made)
         return lost
 
-    def _make_file(self, path: Path, write: Callable[[Path], None], made: set[Path]) -> None:
+    def _make_file(self, name: str, write: Callable[[str, int], None], made: set[str]) -> None:
         """Make a file under a name of its own, and rename it; add the directories that have to be synced."""
+        within, _, file = name.rpartition("/")
         for _ in range(_TRIES):
-            if not path.parent.is_dir():
-                self._check_folder(path)
-                path.parent.mkdir(0o700, exist_ok=True)
-                made.add(path.parent.parent)
-            new = path.with_name(f"{path.name}~{token_hex(4)}")
+            self._make_inner_folder(within, made)
+            new = f"{file}~{token_hex(4)}"
             try:
-                write(new)
-                os.rename(new, path)
+                with self._open(within) as folder:
+                    try:
+                        write(new, folder)
+                        os.rename(new, file, src_dir_fd=folder, dst_dir_fd=folder)
+                    finally:
+                        with suppress(OSError):
+                            os.unlink(new, dir_fd=folder)  # a rename to another name of the same file does nothing
             except FileNotFoundError:
-                if path.parent.is_dir():
+                if self._is_there(within):
                     raise
                 continue
-            finally:
-                with suppress(OSError):
-                    os.unlink(new)  # a rename to another name of the same file does nothing
-            made.add(path.parent)
+            made.add(within)
             return
-        raise StoreBusy(f"{self.place}: {path.parent} was removed {_TRIES} times before there was a file in it")
+        raise StoreBusy(f"{self.place}: {within} was removed {_TRIES} times before there was a file in it")
+
+    def _make_inner_folder(self, within: str, made: set[str]) -> None:
+        """Make the folder of a thread, if it is not there."""
+        if self._is_there(within):
+            return
+        self._check_folder(within)
+        above, _, last = within.rpartition("/")
+        with self._open(above) as folder, suppress(FileExistsError):
+            os.mkdir(last, 0o700, dir_fd=folder)
+        made.add(above)
 
     def _make_folder(self, folder: Path) -> None:
         """Make the folder of a store, and those that it is in."""
         missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
         for each in reversed(missing):
             each.mkdir(0o700, exist_ok=True)
-        _sync({each.parent for each in missing})
+        for each in {each.parent for each in missing}:
+            _sync(os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
-    def _check_folder(self, path: Path) -> None:
-        """See that the folder is there of the store that a path is of.
+    def _check_folder(self, name: str) -> None:
+        """See that the folder is there of the store that a name is of.
 
         Raises:
             StoreUnavailable: It is not. Were its objects lost then, the store would go on without them.
         """
-        folder = self._root.joinpath(*path.relative_to(self._root).parts[:1])
-        if not folder.is_dir():
+        store = name.partition("/")[0]
+        if not self._is_there(store):
             raise StoreUnavailable(
-                f"{self.place}: {folder} is not there, where this store has its objects: is the directory mounted, and "
-                "the one that it was opened with before? If they are gone for good, make that folder, and they count "
-                "as lost"
+                f"{self.place}: {self._root / store} is not there, where this store has its objects, or is a link: "
+                "is the directory mounted, and the one that it was opened with before? If they are gone for good, make "
+                "that folder, and they count as lost"
             )
 
-    def _read(self, name: str, size: int) -> bytes | None:
+    @contextmanager
+    def _open(self, name: str) -> Iterator[int]:
+        """Open a folder. No link below the directory is followed: it would lead to the files of others."""
+        folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with open(self._root / name, "rb") as file:
-                return file.read() if os.fstat(file.fileno()).st_size == size else b""
-        except FileNotFoundError:
-            self._check_folder(self._root / name)
-            return None
-
-    def _list(self, folder: Path) -> Iterator[Listed]:
-        self._check_folder(folder)
-        for where, _, names in os.walk(folder):
-            for name in names:
-                path = Path(where, name)
-                with suppress(FileNotFoundError):
-                    yield Listed(path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns // 1_000_000)
-
-    def _remove(self, path: Path) -> None:
-        with suppress(FileNotFoundError):
-            path.unlink()
-        with suppress(OSError):  # there is something in it
-            path.parent.rmdir()
-
-
-def _sync(folders: set[Path]) -> None:
-    """See that names of new files and directories are on the disk."""
-    for folder in folders:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
+            for part in name.split("/") if name else ():
+                inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            yield folder
         finally:
-            os.close(descriptor)
+            os.close(folder)
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            with self._open(name):
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _read(self, name: str, size: int) -> bytes | None:
+        """Return what an object holds, nothing if it is not one of this size; `None` if it is gone."""
+        within, _, file = name.rpartition("/")
+        try:
+            with self._open(within) as folder:
+                # Without waiting: a pipe may be in its place.
+                handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            self._check_folder(name)
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):  # a link, or a socket
+                self._check_folder(name)
+                return b""
+            raise
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+                return b""
+            with open(handle, "rb", closefd=False) as opened:
+                return opened.read()
+        finally:
+            os.close(handle)
+
+    def _list(self, name: str) -> Iterator[Listed]:
+        self._check_folder(name)
+        with suppress(FileNotFoundError, NotADirectoryError), self._open(name) as folder:
+            for where, _, files, inside in os.fwalk(".", dir_fd=folder):
+                for path, file in ((PurePosixPath(name, where, file), file) for file in files):
+                    if len(path.parts) == _DEPTH:  # a directory in the place of an object is somebody else's
+                        with suppress(FileNotFoundError):
+                            found = os.stat(file, dir_fd=inside, follow_symlinks=False)
+                            yield Listed(str(path), found.st_mtime_ns // 1_000_000)
+
+    def _remove(self, name: str) -> None:
+        within, _, file = name.rpartition("/")
+        above, _, last = within.rpartition("/")
+        with suppress(FileNotFoundError, NotADirectoryError), self._open(within) as folder:
+            os.unlink(file, dir_fd=folder)
+        with suppress(OSError), self._open(above) as folder:  # there is something in it
+            os.rmdir(last, dir_fd=folder)
+
+    def _sync(self, folders: set[str]) -> None:
+        """See that names of new files and directories are on the disk."""
+        for each in folders:
+            with suppress(FileNotFoundError), self._open(each) as folder:
+                os.fsync(folder)
+
+
+def _sync(folder: int) -> None:
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

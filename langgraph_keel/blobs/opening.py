@@ -71,5 +71,7 @@ def open_objects(blobs: Any) -> Objects:
     try:
         from langgraph_keel.blobs.driver import BucketObjects, open_bucket
     except ImportError:
-        raise InvalidInput("blobs= needs another package: pip install 'langgraph-keel[blobs]'") from None
+        raise InvalidInput(
+            "blobs= needs the package obstore: pip install 'obstore>=0.12' (Keel's extra 'blobs')"
+        ) from None
     return open_bucket(blobs) if isinstance(blobs, str) else BucketObjects(blobs, f"{blobs!r:.200}")

@@ -35,6 +35,8 @@ def new(
 def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """Show which master key a store needs, and which one is the current one. No secret is shown.
 
+    The keys are tried. Exit status 1 if they do not open the store.
+
     Example: `KEEL_KEYS_FILE=keel.keys keel keys show`
     """
     with open_to_read(url) as saver:
@@ -43,6 +45,8 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
         print_json(found.to_dict())
     else:
         console().print(str(found), markup=False)
+    if found.fault:
+        raise typer.Exit(1)
 
 
 @keys.command("rotate")

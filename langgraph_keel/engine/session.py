@@ -458,6 +458,48 @@ class AsyncPatientDriver:
         return await (request.wait_async() if isinstance(request, Pause) else self._store.send(request))
 
 
+class GatedDriver:
+    """A driver that carries out a check before its first request, and is the driver itself afterwards.
+
+    Args:
+        bare: The driver.
+        check: Returns the plan of the check, which may raise.
+    """
+
+    def __init__(self, bare: Driver[Any, Any], check: Callable[[], Plan[None]]) -> None:
+        self.bare = bare
+        self._check = check
+
+    def send(self, request: Any) -> Any:
+        """Carry out the check, and send a request."""
+        run(self._check(), self.bare)
+        vars(self)["send"] = self.bare.send  # from now on there is no call between
+        return self.bare.send(request)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the driver says of itself, such as `read_only`."""
+        return getattr(self.bare, name)
+
+
+class AsyncGatedDriver:
+    """As `GatedDriver`, for a running loop."""
+
+    def __init__(self, bare: AsyncDriver[Any, Any], check: Callable[[], Plan[None]]) -> None:
+        self.bare = bare
+        self._check = check
+
+    async def send(self, request: Any) -> Any:
+        """Carry out the check, and send a request."""
+        await arun(self._check(), self.bare)
+        vars(self)["send"] = self.bare.send
+        return await self.bare.send(request)
+
+
+def bare(driver: Any) -> Any:
+    """Return a driver without the check before its first request."""
+    return driver.bare if isinstance(driver, GatedDriver | AsyncGatedDriver) else driver
+
+
 class Closer(Protocol):
     """What writes some things later than it is asked to: `close` does so before the store is closed."""
 
@@ -524,7 +566,7 @@ class Engine:
 
     def is_same_place(self, other: Engine) -> bool:
         """Return whether another engine has the same connections, for the same threads or for those of a tenant."""
-        return self.driver is other.driver
+        return bare(self.driver) is bare(other.driver)
 
 
 def engine_of(saver: object) -> Engine | None:

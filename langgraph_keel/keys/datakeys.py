@@ -9,13 +9,15 @@ of a thread whose key the new one does not wrap first gives the thread another k
 beside it, wrapped anew, and open what they have sealed. A saver that is open hears of it by looking at the cell of the
 store again when it is about to seal something, and has last looked `Keyring.refresh` seconds ago.
 
-What a thread has been copied from stays sealed as it was: its cell then holds the key of the other thread, too.
+What a thread has been copied from stays sealed as it was: its cell then holds the keys of the other thread, too. The
+other thread gets a new one, so that what is written there later does not open in the copy.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_bytes, token_hex
 from time import monotonic
@@ -25,7 +27,7 @@ from langgraph_keel.engine.cells import Cell, Shelf, check_swapped
 from langgraph_keel.engine.encoding.bodies import open_frame, raw_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import CorruptStore, InvalidInput, SealBroken
+from langgraph_keel.errors import AccessDenied, CorruptStore, InvalidInput, KeyMissing, SealBroken
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.names import Names
 from langgraph_keel.keys.sealing import KEY_BYTES, Sealer, pack, place_of, unpack
@@ -116,13 +118,20 @@ class KeyChest:
     Args:
         store: The store itself, which does not seal.
         keyring: The master keys.
+        tenant: The tenant whose store it is; empty for none.
+        root: The keys of the threads of no tenant, if this is the store of a tenant.
     """
 
-    def __init__(self, store: Store[Any, Any], keyring: Keyring) -> None:
+    def __init__(
+        self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
+    ) -> None:
         self._store = store
         self._keyring = keyring
+        self._tenant = tenant
+        self._root = root
         self._own: _StoreKeys | None = None
         self._looked = 0.0
+        self._token: str | None = None
         self._no_names = Names(token_bytes(KEY_BYTES)) if keyring.hide_names else None
         self._threads: OrderedDict[str, DataKeys] = OrderedDict()
 
@@ -238,6 +247,20 @@ class KeyChest:
                 return before, found
             held = swapped
 
+    def advance(self, thread_id: str) -> Plan[None]:
+        """Give a thread another key for what is new: a copy has those of before. Four trips, more if others do it, too.
+
+        Processes that have the thread open hear of it when they next look at the cell of the store, which changes.
+        """
+        while (found := (yield from self.find(thread_id))) is not None:
+            own = yield from self._open_store()
+            cell = _cell_of([_new_key(own, thread_id), *found.keys.values()], thread_id)
+            self.forget(thread_id)
+            if (yield from self._store.swap_cell(Shelf(thread_id, KIND), KEY, found.cell.token, cell)).done:
+                yield from self._learn(thread_id, cell)
+                yield from self._change(lambda stored, own: stored)
+                return
+
     def restore(self, thread_id: str, before: DataKeys | None) -> Plan[None]:
         """Take the keys of another thread from one again that did not get its records. At most one trip."""
         now = self._threads.get(thread_id)
@@ -272,8 +295,19 @@ class KeyChest:
 
     def read_master(self) -> Plan[str | None]:
         """Return the name of the master key that the store needs; `None` if nothing is sealed yet. One trip."""
-        cell = yield from self._read_cell()
-        return None if cell is None else parse_cell(cell).master_id
+        return (yield from self.try_master())[0]
+
+    def try_master(self) -> Plan[tuple[str | None, str]]:
+        """Return the same as `read_master`, and why the keyring does not open the store; empty if it does. One trip."""
+        if (cell := (yield from self._read_cell())) is None:
+            return None, ""
+        stored = parse_cell(cell)
+        try:
+            stored.unwrap(self._keyring)
+            self._take(stored)
+        except (KeyMissing, SealBroken) as error:
+            return stored.master_id, str(error)
+        return stored.master_id, ""
 
     def accepts_plain(self) -> Plan[bool]:
         """Return whether records in plain text are read: the keyring is for a migration, and that has not ended.
@@ -396,11 +430,18 @@ class KeyChest:
         began = monotonic()
         cell = yield from self._read_cell()
         if cell is None:
+            if self._root is not None:
+                # A saver without keys sees by them that the store is encrypted, also for tenants that are yet to come.
+                with suppress(AccessDenied):  # a role of one tenant may not write what the others share
+                    yield from self._root.shared()
             made = self._new_cell()
             swapped = yield from self._store.swap_cell(STORE, KEY, None, made)
             cell = made if swapped.done else swapped.cell
         assert cell is not None
         own = self._take(parse_cell(cell))
+        if self._token not in (None, cell.token):
+            self._threads.clear()  # one of them may have another key: it was copied
+        self._token = cell.token
         self._looked = began  # not when the reply came: it may have been renewed while that was on its way
         return own
 
@@ -409,6 +450,11 @@ class KeyChest:
 
     def _take(self, stored: StoreCell) -> _StoreKeys:
         """Return the keys of the store, and remember them, unless later ones are known: a reply may come late."""
+        if stored.tenant != self._tenant:
+            raise SealBroken(
+                f"the keys of {_store_of(stored.tenant)} are in the place of those of {_store_of(self._tenant)}: "
+                "records of one tenant were moved to another one in the database. Restore both from a backup"
+            )
         own = self._own
         if own is not None and own.store_id != stored.store_id:  # the store was emptied, and has begun anew
             self.forget_all()
@@ -443,7 +489,7 @@ class KeyChest:
 
     def _new_cell(self) -> Cell:
         key = Sealer(token_bytes(KEY_BYTES))
-        stored = StoreCell(token_hex(16), "", "", b"", ())
+        stored = StoreCell(token_hex(16), self._tenant, "", b"", ())
         own = _StoreKeys(stored.store_id, FIRST, {FIRST: key}, DataKeys({}))
         stored = replace(stored, shared=_parts_of([_new_key(own, None)]))
         if self._no_names is not None:
@@ -524,6 +570,10 @@ def _open_keys(
 
 def _context(store_id: str, thread_id: str | None, origin: str | None, id: bytes, since: bytes) -> bytes:
     return place_of(store_id, "data key", thread_id, origin, id, *([] if since == FIRST else [since]))
+
+
+def _store_of(tenant: str) -> str:
+    return f"tenant {tenant!r}" if tenant else "the threads of no tenant"
 
 
 def _whose(thread_id: str | None) -> str:

@@ -23,15 +23,17 @@ class MasterKeys(NamedTuple):
     Attributes:
         needed: The name of the key that the store needs now; `None` if nothing is sealed yet.
         current: The name of the one that the keyring wraps with.
+        fault: Why the keyring does not open the store; empty if it does.
     """
 
     needed: str | None
     current: str
+    fault: str = ""
 
     @property
     def is_current(self) -> bool:
         """Whether the other keys of the keyring are not needed any more."""
-        return self.needed in (None, self.current)
+        return self.needed in (None, self.current) and not self.fault
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -39,6 +41,8 @@ class MasterKeys(NamedTuple):
 
     def __str__(self) -> str:
         """Say it in words."""
+        if self.fault:
+            return f"this keyring does not open the store: {self.fault}"
         if self.needed is None:
             return f"nothing is sealed yet; {self.current!r} will be the master key"
         if self.is_current:
@@ -108,7 +112,9 @@ class Migrated(NamedTuple):
 
 
 def _sum_up(found: Sequence[MasterKeys]) -> MasterKeys:
-    """Return one for all: of one that is behind, if there is any, else of one that has a key at all."""
+    """Return one for all: one that does not open, or one that is behind, or one that has a key at all."""
+    if faulty := next((each for each in found if each.fault), None):
+        return faulty
     return next((each for each in found if not each.is_current), max(found, key=lambda each: each.needed is not None))
 
 
@@ -118,8 +124,9 @@ class KeyMethods(EngineSaver):
     def master_keys(self) -> MasterKeys:
         """Return which master key the store needs, and which one is the current one.
 
-        Two round trips, and one for each tenant; of a tenant's saver one. If several keys are needed, the answer is one
-        of them that is not the current one.
+        The keys are tried: `fault` says why they do not open the store. Two round trips, and one for each tenant; of a
+        tenant's saver one. If several keys are needed, the answer is one that does not open its part of the store, or
+        else one that is not the current one.
 
         Raises:
             InvalidInput: The saver has no keyring.
@@ -133,7 +140,8 @@ class KeyMethods(EngineSaver):
     def _master_keys(self) -> Plan[MasterKeys]:
         found: list[MasterKeys] = []
         for store in (yield from self._stores()):
-            found.append(MasterKeys((yield from store.chest.read_master()), store.chest.current))
+            needed, fault = yield from store.chest.try_master()
+            found.append(MasterKeys(needed, store.chest.current, fault))
         return _sum_up(found)
 
     def rotate_keys(self) -> MasterKeys:

@@ -48,7 +48,9 @@ class Sealer:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError:
-            raise InvalidInput("encryption needs another package: pip install 'langgraph-keel[crypto]'") from None
+            raise InvalidInput(
+                "encryption= needs the package cryptography: pip install 'cryptography>=43' (Keel's extra 'crypto')"
+            ) from None
         cipher = AESGCM(secret)
         self._encrypt, self._decrypt, self.secret = cipher.encrypt, cipher.decrypt, secret
 

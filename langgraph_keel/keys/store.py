@@ -66,10 +66,9 @@ _MOST = 10_000
 _ENTRIES = 1000
 """Entries whose digests are remembered until their values are read."""
 _PLAIN = (
-    "it stands there in plain text, and the saver has a keyring: somebody without keys has written it. A store of "
-    "before there were keys is read with Keyring(..., migrate=True) until `keel keys migrate` has sealed it"
+    "it is stored in plain text, and this store is encrypted. If the store is older than its encryption, open it with "
+    "Keyring(..., migrate=True) and run `keel keys migrate`; otherwise a process without keys has written it"
 )
-
 _OTHER = "it was put after another checkpoint, or by another run, than is said"
 
 Digests: TypeAlias = dict[str, tuple[int, bytes]]
@@ -85,11 +84,15 @@ class SealedStore(OuterStore):
     Args:
         store: That store.
         keyring: The master keys.
+        tenant: The tenant whose store it is; empty for none.
+        root: The keys of the threads of no tenant, if this is the store of a tenant.
     """
 
-    def __init__(self, store: Store[Any, Any], keyring: Keyring) -> None:
+    def __init__(
+        self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
+    ) -> None:
         self._store, self._keyring = store, keyring
-        self.chest = KeyChest(store, keyring)
+        self.chest = KeyChest(store, keyring, tenant, root)
         super().__init__(store if keyring.hide_names is False else NamelessStore(store, self.chest.names))
         self._sums: OrderedDict[tuple[str, str, str], tuple[Ref, Any]] = OrderedDict()
         self._digests: OrderedDict[tuple[str, Stamp], tuple[Mapping[str, Ref], Digests | None]] = OrderedDict()
@@ -254,7 +257,11 @@ class SealedStore(OuterStore):
         return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`. Records stay sealed as they are: the target gets the keys of the source first."""
+        """See `Store.copy_thread`. Up to eight trips more.
+
+        Records stay sealed as they are: the target gets the keys of the source first, and the source another one
+        afterwards, so that the target does not open what is written there later.
+        """
         occupying: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
         if occupying:  # keys would be given, and taken away again
             return (yield from self.inner.copy_thread(source, target, upto))
@@ -264,6 +271,8 @@ class SealedStore(OuterStore):
         outcome: CopyOutcome = yield from self.inner.copy_thread(source, target, upto)
         if not isinstance(outcome, Copied):
             yield from self.chest.restore(target, before)
+        elif keys is not None:
+            yield from self.chest.advance(source)
         return outcome
 
     def _reseal(self, entry: Entry, keys: DataKeys) -> Plan[Entry]:
@@ -332,7 +341,7 @@ class SealedStore(OuterStore):
 
     def of_tenant(self, tenant: str) -> SealedStore:
         """See `Store.of_tenant`. Each tenant has a key, which wraps those of its threads."""
-        return SealedStore(self._store.of_tenant(tenant), self._keyring)
+        return SealedStore(self._store.of_tenant(tenant), self._keyring, tenant, self.chest)
 
     # -- cells -------------------------------------------------------------------------------------------------
 
@@ -420,10 +429,7 @@ class SealedStore(OuterStore):
         return Seals(self.chest.store_id, keys, accepts_plain=accepts_plain)
 
     def _read(self, read: Callable[[], Plan[T]]) -> Plan[T]:
-        """Read and open; once more if a key is missing: nothing is found then of a thread that was just deleted.
-
-        Once more, too, if a record is in plain text: a migration may have sealed it meanwhile, and have ended.
-        """
+        """Read and open, once more if that fails: the thread was deleted, or sealed by a migration, in between."""
         try:
             return (yield from read())
         except (KeyMissing, SealBroken):

@@ -31,7 +31,7 @@ class StoreCell:
 
     Attributes:
         store_id: Tells this store from all others: what is copied to another one by hand does not open there.
-        tenant: Always empty: each tenant has a cell of its own.
+        tenant: The tenant whose store it is; empty for none. It is authenticated.
         master_id: The name of the master key that wraps the store's.
         wrapped: The key of the store, wrapped.
         shared: The data keys of what threads share, each as its parts, the current one first.

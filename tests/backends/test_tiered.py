@@ -884,3 +884,67 @@ async def test_it_is_closed_by_a_loop(redis_server: RedisServer, postgres_server
         with pytest.raises(StoreClosed):
             await saver.aget_tuple(config_for("t"))
         gc.collect()
+
+
+class TwoColdStores:
+    """Cold stores on SQLite, where stamps begin at 1 in every file, before one hot store; the state is in items."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self, cold: str) -> TieredSaver:
+        savers = [SqliteSaver(self._directory / name) for name in ("hot", cold)]
+        return TieredSaver(hot=savers[0], cold=savers[1], copies_over=0)
+
+    def put(self, cold: str, text: str, number: int) -> None:
+        before = config_for("t", f"{number - 1}" if number > 1 else None)
+        # Nothing of it but the items tells one from the other: not even the time.
+        values: Any = {"v": [f"{text} {nth} ".ljust(500, "x") for nth in range(30)]}
+        with self.open(cold) as saver:
+            saver.put(before, checkpoint_of(f"{number}", values), METADATA, {"v": number})
+
+    def read(self, cold: str) -> set[str]:
+        """What savers read of it: the second one has the copy that the first one has made."""
+        found = set()
+        for _ in range(2):
+            with self.open(cold) as saver:
+                found.add(value_of(saver)[0].split()[0])
+                assert asyncio.run(saver.aget_tuple(config_for("t"))) is not None
+        return found
+
+
+def test_a_copy_is_of_its_own_cold_store(tmp_path: Path) -> None:
+    stores = TwoColdStores(tmp_path)
+    for cold in ("x", "y"):
+        stores.put(cold, cold, 1)
+    for _ in range(2):
+        assert (stores.read("x"), stores.read("y")) == ({"x"}, {"y"})
+    for cold in ("x", "y"):  # links are added to no chain of the other
+        stores.put(cold, f"{cold}{cold}", 2)
+    assert (stores.read("x"), stores.read("y")) == ({"xx"}, {"yy"})
+
+
+def test_a_copy_of_what_a_backup_has_undone_is_not_read(tmp_path: Path) -> None:
+    stores = TwoColdStores(tmp_path)
+    stores.put("cold", "one", 1)
+    shutil.copy(tmp_path / "cold", tmp_path / "backup")
+    stores.put("cold", "undone", 2)
+    assert stores.read("cold") == {"undone"}
+    (hot := tmp_path / "hot.backup").write_bytes((tmp_path / "hot").read_bytes())
+    shutil.copy(tmp_path / "backup", tmp_path / "cold")
+    assert stores.read("cold") == {"one"}
+    stores.put("cold", "again", 2)
+    shutil.copy(hot, tmp_path / "hot")
+    assert stores.read("cold") == {"again"}
+
+
+def test_a_process_that_knows_an_entry_adds_to_no_chain_of_another_store(tmp_path: Path) -> None:
+    stores = TwoColdStores(tmp_path)
+    with stores.open("x") as saver:
+        first = saver.put(config_for("t"), checkpoint_of("1", {"v": ["x " + "x" * 500] * 30}), METADATA, {"v": 1})
+        stores.put("y", "y", 1)
+        assert stores.read("y") == {"y"}
+        saver.get_tuple(config_for("t"))  # it looks whether there is a chain
+        saver.put(first, checkpoint_of("2", {"v": ["x " + "x" * 500] * 31}), METADATA, {"v": 2})
+    assert stores.read("x") == {"x"}
+    assert stores.read("y") == {"y"}

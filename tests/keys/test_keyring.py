@@ -212,7 +212,7 @@ def test_the_commands_make_show_and_rotate_keys(tmp_path: Path, monkeypatch: pyt
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring.from_env()) as saver:
         put(saver, 1)
     shown = keel_json("keys", "show", "--url", url)
-    assert shown == {"needed": "2026", "current": "2026", "is_current": True}
+    assert shown == {"needed": "2026", "current": "2026", "fault": "", "is_current": True}
     assert "item 0" in keel("show", "t", "--url", url).stdout
     monkeypatch.setenv("KEEL_KEYS", f"{new_key('2027')} {made['key']}")
     rotated = keel_json("keys", "rotate", "--url", url)

@@ -204,9 +204,9 @@ def numbered(number: int) -> Any:
 
 @each_backend
 def test_what_it_promises_of_plain_text(store: Any, backend: str) -> None:
-    with store.open() as saver:
-        story(saver)
-        before = values(saver)
+    old = store.open()  # a process without keys that has the store open before it is encrypted
+    story(old)
+    before = values(old)
     with store.open(encryption=STRICT) as saver, pytest.raises(SealBroken, match=r"plain text.*migrate=True"):
         values(saver)
     with store.open(encryption=MIGRATING) as saver:
@@ -222,8 +222,8 @@ def test_what_it_promises_of_plain_text(store: Any, backend: str) -> None:
             == saver.get_tuple(at("fork")).checkpoint["channel_values"]
         )
     assert not plain_in(store)
-    with store.open() as saver:  # somebody without keys
-        Written(saver, "u").put()
+    Written(old, "u").put()
+    old.close()
     for keyring in (STRICT, MIGRATING):
         with store.open(encryption=keyring) as saver, pytest.raises(SealBroken, match="plain text"):
             saver.get_tuple(at("u"))

@@ -478,7 +478,7 @@ def test_keys_of_the_first_version_are_read_and_renewed() -> None:
     shared, found = (saver.engine.run(each) for each in (chest.shared(), chest.find("t")))
     assert (shared.current.sealer.secret.hex(), found.current.sealer.secret.hex()) == SECRETS
     put(saver, "t", 1)
-    assert saver.rotate_keys() == ("k1", "k1")
+    assert saver.rotate_keys()[:2] == ("k1", "k1")
     assert cell_of(saver, Shelf("t", KIND)).header.hex() == CELLS[Shelf("t", KIND)]
     assert saver.renew_keys().threads == 1
     assert length(saver, "t") == 1

@@ -12,6 +12,7 @@ from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, Ti
 from langgraph_keel.backends.tiered.store import TieredStore
 from langgraph_keel.engine.encoding.bodies import open_frame, restore_frame
 from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.session import bare, run
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.saver import KeelSaver
 
@@ -36,8 +37,8 @@ class TieredUnderTest:
         hot, cold, absence = self.hot.open().engine, self.cold.open().engine, Absence()
         return KeelSaver(
             self._store(cold.session.store, hot.session.store, self.light),
-            TieredDriver(cold.driver, hot.driver, absence),
-            AsyncTieredDriver(cold.async_driver, hot.async_driver, absence),
+            TieredDriver(bare(cold.driver), bare(hot.driver), absence),
+            AsyncTieredDriver(bare(cold.async_driver), bare(hot.async_driver), absence),
             **options,
         )
 
@@ -55,7 +56,10 @@ class TieredUnderTest:
         with self.open() as saver:
             store: Any = saver.engine.session.store
             engine = self.hot.open().engine
-            for hot in [store.hot, *(store.of_tenant(name).hot for name in saver.engine.run(read_tenants(store)))]:
+            for hot in [
+                store.hot,
+                *(store.of_tenant(name).hot for name in run(read_tenants(store), bare(saver.engine.driver))),
+            ]:
                 entries = engine.run(hot.scan(Query(limit=10_000)))
                 for found in engine.run(hot.read_values(entries)):
                     for row in found.rows[LOG]:

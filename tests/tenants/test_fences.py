@@ -99,14 +99,35 @@ TRIES = [
     "CREATE POLICY mine ON {schema}.keel_threads USING (true)",
     "SET ROLE postgres",
     "TRUNCATE {schema}.keel_entries",
+    "DELETE FROM {schema}.keel_format",
+    "UPDATE {schema}.keel_format SET format = 99",
+    "INSERT INTO {schema}.keel_format VALUES (99)",
+    "SELECT * FROM {schema}.keel_format FOR UPDATE",
+    "LOCK TABLE {schema}.keel_format",
+    "TRUNCATE {schema}.keel_format",
+    "DROP TABLE {schema}.keel_format",
+    "CREATE TABLE {schema}.keel_other (a int)",
+    "CREATE FUNCTION {schema}.starts_with(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+    "CREATE TRIGGER mine BEFORE INSERT ON {schema}.keel_cells EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "CREATE INDEX ON {schema}.keel_cells (key)",
 ]
 
 
-@pytest.mark.parametrize("statement", TRIES, ids=lambda text: text[:20])
+@pytest.mark.parametrize("statement", TRIES)
 def test_no_statement_gets_over_it(fenced: Fenced, statement: str) -> None:
-    with fenced.connect() as connection, pytest.raises(InsufficientPrivilege):
+    with fenced.connect() as connection, pytest.raises(InsufficientPrivilege), connection.transaction():
         connection.execute(statement.replace("{schema}", fenced.schema))
-    assert fenced.saver.for_tenant("beta").get_tuple(at("t"))
+    with PostgresSaver(fenced.url, schema=fenced.schema) as saver:  # another process starts
+        assert saver.for_tenant("beta").get_tuple(at("t"))
+
+
+def test_a_temporary_table_is_seen_by_its_own_session_only(fenced: Fenced) -> None:
+    with fenced.connect() as connection:
+        connection.execute("CREATE TEMP TABLE keel_format (format int)")
+        connection.execute("CREATE TEMP TABLE keel_threads (LIKE pg_class)")
+        with PostgresSaver(fenced.url, schema=fenced.schema) as saver, fenced.open() as theirs:
+            assert saver.for_tenant("beta").get_tuple(at("t"))
+            assert theirs.for_tenant("acme").get_tuple(at("t"))
 
 
 @pytest.mark.parametrize("table", ["threads", "entries", "items", "floors", "batches", "cells"])
@@ -126,7 +147,7 @@ def test_no_row_of_others_is_read_changed_or_deleted(fenced: Fenced, table: str)
 def test_a_user_of_redis_reaches_what_its_tenant_has(redis_url: str, redis_prefix: str) -> None:
     """As `tenants/README.md` says it."""
     user = f"acme{token_hex(4)}"
-    space = f"acme:{redis_prefix}:*"
+    space = f"acme#{redis_prefix}:*"
     rights = f"resetchannels +@all -@admin -@dangerous +info +config|get ~{space} &{space}"
     with Redis.from_url(redis_url) as admin, RedisSaver(redis_url, prefix=redis_prefix, durability="any") as saver:
         chat(saver.for_tenant("beta")).invoke({"n": 1}, at("t"))
@@ -149,5 +170,5 @@ def test_a_user_of_redis_reaches_what_its_tenant_has(redis_url: str, redis_prefi
             assert saver.for_tenant("beta").get_tuple(at("t"))
         finally:
             admin.execute_command("ACL", "DELUSER", user)
-            for key in admin.scan_iter(match=f"acme:{redis_prefix}:*", count=1000):
+            for key in admin.scan_iter(match=f"acme#{redis_prefix}:*", count=1000):
                 admin.unlink(key)

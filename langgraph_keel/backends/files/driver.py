@@ -33,7 +33,7 @@ from langgraph_keel.backends.files.disk import (
 from langgraph_keel.backends.files.git import SETTINGS
 from langgraph_keel.backends.files.listing import Listing, any_id_of, id_of, last_put, names_in
 from langgraph_keel.backends.files.log import MIGRATIONS, Migrations
-from langgraph_keel.backends.files.mark import Mark
+from langgraph_keel.backends.files.mark import MARK, Mark
 from langgraph_keel.backends.files.store import Work
 from langgraph_keel.backends.files.thread import ThreadFiles
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
@@ -307,6 +307,12 @@ class FileDriver(FileRoot):
         return found
 
     def _refuse_others(self) -> None:
+        outer = self.root.absolute().parent
+        if outer.name == TENANTS and (outer.parent / MARK).exists():
+            raise NotAKeelStore(
+                f"{self.root}: this is where the store {outer.parent} keeps a tenant, not a store of its own: open "
+                f"that one, and use saver.for_tenant({thread_of(self.root.name)!r}); or choose another directory"
+            )
         names = sorted(path.name for path in self.root.iterdir()) if self.root.exists() else []
         others = [name for name in names if not _MAY_BE_THERE.match(name)]
         database = find_sqlite_store(self.root / name for name in others[:_LOOKED_AT])

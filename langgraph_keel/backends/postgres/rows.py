@@ -602,10 +602,16 @@ class Tables:
 
         The latter end with row-level security: a role that has no policy, and is not the owner, then sees no row.
         """
-        name, tables = quote(role), ", ".join(self.fill_names(f"{{{table}}}") for table in TABLES)
+        name, mark = quote(role), self.fill_names("{format}")
+        tables = ", ".join(self.fill_names(f"{{{table}}}") for table in TABLES if table != "format")
         usage = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
         fences = self._fences(name, tenant) if tenant else ()
-        return "\n".join([*usage, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};", *fences])
+        rights = [
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};",
+            f"REVOKE ALL ON {mark} FROM {name};",  # what it says concerns all tenants
+            f"GRANT SELECT ON {mark} TO {name};",
+        ]
+        return "\n".join([*usage, *rights, *fences])
 
     def _fences(self, role: str, tenant: str) -> Iterator[str]:
         prefix = f"chr(31) || '{tenant}' || chr(31)"

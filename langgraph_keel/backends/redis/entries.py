@@ -103,46 +103,55 @@ def refs_text(refs: Mapping[str, Ref], above: int | None = None) -> str:
 class Keys:
     """The keys of one store.
 
+    Those of a tenant begin with its name and `#`, which no prefix contains: a prefix is never taken for a tenant's.
+
     Attributes:
-        prefix: What they all begin with.
+        prefix: What they all begin with, after the tenant.
+        tenant: The tenant; empty for none.
     """
 
     prefix: str
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         if not self.prefix or _NEVER.search(self.prefix.replace(":", "")):
             raise InvalidInput(f"prefix must be text without spaces and without any of % {{ }} #, not {self.prefix!r}")
 
     @property
+    def start(self) -> str:
+        """What all keys begin with."""
+        return f"{self.tenant}#{self.prefix}" if self.tenant else self.prefix
+
+    @property
     def format(self) -> str:
         """The key that says which format of Keel this is."""
-        return f"{self.prefix}:keel"
+        return f"{self.start}:keel"
 
     @property
     def channel(self) -> str:
         """The channel (no key) on which workers hear that a person has decided."""
-        return f"{self.prefix}:approvals"
+        return f"{self.start}:approvals"
 
     def index(self, bucket: str) -> str:
         """Return the key of a bucket's index of threads."""
-        return f"{self.prefix}:{{{bucket}}}:threads"
+        return f"{self.start}:{{{bucket}}}:threads"
 
     def expiring(self, bucket: str) -> str:
         """Return the key of a bucket's index of the threads that expire."""
-        return f"{self.prefix}:{{{bucket}}}:expiring"
+        return f"{self.start}:{{{bucket}}}:expiring"
 
     def marks(self, bucket: str) -> str:
         """Return the key of what a bucket's threads can be found by."""
-        return f"{self.prefix}:{{{bucket}}}:marks"
+        return f"{self.start}:{{{bucket}}}:marks"
 
     def thread(self, thread_id: str) -> str:
         """Return the key of a thread."""
-        return f"{self.prefix}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
+        return f"{self.start}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
 
     def cells(self, thread_id: str) -> tuple[str, str]:
         """Return the keys of a thread's cells and of their names; the empty id is for those that all threads share."""
         bucket, tail = bucket_of(thread_id), name(thread_id)
-        return f"{self.prefix}:{{{bucket}}}:cells:{tail}", f"{self.prefix}:{{{bucket}}}:names:{tail}"
+        return f"{self.start}:{{{bucket}}}:cells:{tail}", f"{self.start}:{{{bucket}}}:names:{tail}"
 
     def of(self, thread_id: str) -> tuple[str, ...]:
         """Return all keys that a change of a thread touches."""
@@ -153,31 +162,31 @@ class Keys:
     @property
     def of_threads(self) -> str:
         """A pattern for the keys of all threads and of their cells. It also matches others: see `thread_in`."""
-        return f"{_GLOB.sub(_escape_glob, self.prefix)}:{{??}}:*"
+        return f"{_GLOB.sub(_escape_glob, self.start)}:{{??}}:*"
 
     def thread_in(self, key: str) -> str | None:
         """Return the thread of a key (its own, or that of its cells); `None` for any other key."""
         kinds = "(?:thread|cells|names)"
-        found = re.fullmatch(rf"{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)", key, re.DOTALL)
+        found = re.fullmatch(rf"{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)", key, re.DOTALL)
         thread_id = unquote(found[2], errors="replace") if found else ""
         return thread_id if found and bucket_of(thread_id) == found[1] else None
 
     def bucket_in(self, key: str) -> str | None:
         """Return the bucket of a key that begins with the prefix and is one of Keel's; `None` for any other key."""
         kinds = "(?:thread|cells|names):.*|threads|expiring|marks"
-        found = re.fullmatch(rf"{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:(?:{kinds})", key, re.DOTALL)
+        found = re.fullmatch(rf"{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:(?:{kinds})", key, re.DOTALL)
         return found[1] if found else None
 
     @property
     def of_tenants(self) -> str:
         """A pattern for the keys of all tenants. It also matches others: see `tenant_in`."""
-        return f"*:{self.of_threads}"
+        return f"*#{self.of_threads}"
 
     def tenant_in(self, key: str) -> str | None:
         """Return the tenant of a key that is one's; `None` for any other key."""
-        tenant, _, rest = key.partition(":")
-        found = re.match(rf"{re.escape(self.prefix)}:\{{[0-9a-f]{{2}}\}}:(?:thread|cells|names):", rest)
-        return tenant if tenant and found else None
+        tenant, _, rest = key.partition("#")
+        found = re.match(rf"{re.escape(self.start)}:\{{[0-9a-f]{{2}}\}}:(?:thread|cells|names):", rest)
+        return tenant if tenant and ":" not in tenant and found else None
 
     def owner_in(self, key: str) -> tuple[Keys, str] | None:
         """Return the keys to which a key belongs, the store's or a tenant's, and its thread; `None` if it is another's.
@@ -185,18 +194,18 @@ class Keys:
         The thread is the empty one for the cells that all share.
         """
         kinds = "(?:thread|cells|names)"
-        form = rf"(?:([^:]+):)?{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)"
+        form = rf"(?:([^#:]+)#)?{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)"
         with suppress(UnicodeDecodeError):
             if found := re.fullmatch(form, key, re.DOTALL):
                 thread_id = parse_name(found[3])
-                owner = Keys(f"{found[1]}:{self.prefix}") if found[1] else self
+                owner = Keys(self.prefix, found[1]) if found[1] else self
                 return (owner, thread_id) if bucket_of(thread_id) == found[2] else None
         return None
 
     def is_ours(self, key: str) -> bool:
         """Return whether Keel could have made this key, here or under a longer prefix."""
         kinds = "(thread|cells|names):.*|threads|expiring|marks"
-        ours = rf"{re.escape(self.prefix)}:(.*:)?(\{{[0-9a-f]{{2}}\}}:({kinds})|keel)"
+        ours = rf"{re.escape(self.start)}:(.*:)?(\{{[0-9a-f]{{2}}\}}:({kinds})|keel)"
         return bool(re.fullmatch(ours, key, re.DOTALL))
 
 

@@ -469,7 +469,7 @@ class RedisStore(Store[Request, Replies]):
         read_only: Never write, not even to remove expired threads from an index.
         epochs: Where names of new threads come from.
         tokens: Where the marks of requests come from.
-        is_tenant: Whether it is the store of a tenant.
+        tenant: The tenant whose store it is; empty for none.
     """
 
     def __init__(
@@ -480,10 +480,9 @@ class RedisStore(Store[Request, Replies]):
         read_only: bool = False,
         epochs: Callable[[], str] = new_epoch,
         tokens: Callable[[], str] = new_token,
-        is_tenant: bool = False,
+        tenant: str = "",
     ) -> None:
-        self._is_tenant = is_tenant
-        self.keys = Keys(prefix)
+        self.keys = Keys(prefix, tenant)
         self._ttl = "" if ttl is None else str(ttl)
         self._refreshes = refresh_on_read and not read_only
         self._read_only = read_only
@@ -493,7 +492,7 @@ class RedisStore(Store[Request, Replies]):
 
     def of_tenant(self, tenant: str) -> RedisStore:
         """See `Store.of_tenant`. The tenant leads every key."""
-        return RedisStore(f"{tenant}:{self.keys.prefix}", *self._settings, is_tenant=True)
+        return RedisStore(self.keys.prefix, *self._settings, tenant=tenant)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
         """See `Store.list_tenants`. Looks at the names of all keys of the server, in one go, for every page."""
@@ -668,7 +667,7 @@ class RedisStore(Store[Request, Replies]):
 
     def delete_all(self, limit: int) -> StorePlan[Request, Replies, int]:
         """See `Store.delete_all`. Looks at the names of all keys of the server, and deletes all keys of the tenant."""
-        if not self._is_tenant:
+        if not self.keys.tenant:
             return (yield from super().delete_all(limit))
         names = yield Request((), pattern=self.keys.of_threads)
         buckets: dict[str, list[str]] = {}

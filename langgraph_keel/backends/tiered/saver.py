@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph_keel.backends.registry import find_opener, refuse_url
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
-from langgraph_keel.backends.tiered.store import LIGHT, TieredStore
+from langgraph_keel.backends.tiered.store import LIGHT, CopyToken, TieredStore
 from langgraph_keel.blobs.store import BlobStore
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.session import bare
 from langgraph_keel.errors import InvalidInput, StoreError
 from langgraph_keel.keys.store import SealedStore
 from langgraph_keel.moving.touch import MovingStore
@@ -66,10 +67,12 @@ class TieredSaver(KeelSaver):
         if hot.engine.is_same_place(cold.engine) or (hot._place() and _describe(hot) == _describe(cold)):
             raise InvalidInput("hot and cold are one store: copies would stand beside what they are copies of")
         self._hot, self._cold, absence = hot, cold, Absence()
+        options["extra_hooks"] = [*options.get("extra_hooks", ()), CopyToken()]
         super().__init__(
             TieredStore(cold.engine.session.store, hot.engine.session.store, copies_over),
-            TieredDriver(cold.engine.driver, hot.engine.driver, absence),
-            AsyncTieredDriver(cold.engine.async_driver, hot.engine.async_driver, absence),
+            # This saver makes the check for keys: those of the tiers do not know the keys.
+            TieredDriver(bare(cold.engine.driver), bare(hot.engine.driver), absence),
+            AsyncTieredDriver(bare(cold.engine.async_driver), bare(hot.engine.async_driver), absence),
             **options,
         )
 

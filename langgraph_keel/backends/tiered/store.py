@@ -2,8 +2,9 @@
 
 *The cold store has all, and decides.* Entries, writes and cells are written there first, and acknowledged by it. It is
 asked first, by the request that reads what tasks have written, and says which entry is the latest: only the copy of
-that is used, by its stamp and its id, which are never used for another one. So a hot store that was flushed, that is
-stale, or that is another one, costs speed and never a turn.
+that is used, by its stamp, its id and its header, in which each put leaves a random token (`CopyToken`). So a hot store
+that was flushed, that is stale, or that has copies of another cold store or of what a backup has undone, costs speed
+and never a turn.
 
 *The hot store has copies of latest entries that are heavy*, each a chain of links (`chains`). A light one comes with
 the answer of the cold store, which is asked in any case; of a heavy one its copy is read. Who reads one that has no
@@ -48,8 +49,11 @@ from langgraph_keel.backends.tiered.chains import (
 )
 from langgraph_keel.backends.tiered.driver import Hot
 from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import shrink
+from langgraph_keel.engine.hooks import Hook, Put
 from langgraph_keel.engine.plan import Plan, map_requests
 from langgraph_keel.engine.records import (
+    Entry,
     Found,
     Graph,
     Heavy,
@@ -61,10 +65,13 @@ from langgraph_keel.engine.records import (
     Stored,
     Unchanged,
 )
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import OuterStore, Store, weight_of
 from langgraph_keel.errors import CorruptStore, StoreError, StoreUnavailable
 
 T = TypeVar("T")
+_TOKEN = "copy"
+"""The name of the token in a header."""
 _log = logging.getLogger(__name__)
 TENANT = "keel.hot"
 """Whose the threads in the hot store are."""
@@ -73,6 +80,14 @@ LIGHT = 1 << 16
 messages as fast as a hot one (0.66 ms each, PostgreSQL and Redis on one machine)."""
 _MOST = 10_000
 """Namespaces of which something is remembered."""
+
+
+class CopyToken(Hook):
+    """Gives each checkpoint a random token, by which its copy is known whatever stamps and ids are used again."""
+
+    def draft_put(self, session: Session, put: Put) -> None:
+        """Add the token."""
+        put.header.about[_TOKEN] = session.new_token()
 
 
 class TieredStore(OuterStore):
@@ -137,30 +152,29 @@ class TieredStore(OuterStore):
         return (yield from self._read_latest(address, known))
 
     def _read_latest(self, address: Address, known: Stamp | None) -> Plan[Found | Unchanged | None]:
-        before, asked = self._before.get(_namespace(address)), known
-        if isinstance(before, Light) and before.room < 0:
-            before = asked = None  # what is light comes with the answer; then it is known again for how long
-        latest = yield from self.cold.read_light(address, asked, self._light)
+        before = self._before.get(_namespace(address))
+        is_known = before is not None and before.end == known and not (isinstance(before, Light) and before.room < 0)
+        # Else the entry itself is asked for: it says how heavy it is, and which copy is one of it.
+        latest = yield from self.cold.read_light(address, known if is_known else None, self._light)
         if isinstance(latest, Heavy):
             if latest.entry.stamp != known:
                 return (yield from self._read_heavy(address, latest))
             self._before.pop(_namespace(address), None)
+            yield from self._find_chain(address, latest.entry)
             latest = Unchanged(latest.entry.parent, latest.batches, latest.entry.address.checkpoint_id)
-        if not isinstance(latest, Unchanged):
+        elif not isinstance(latest, Unchanged):
             # Half of what may be at least, for this weighs more than a store does that has compressed what it keeps.
             stamp, weight = (None, 0) if latest is None else (latest.entry.stamp, weight_of(latest))
             self._remember(address, Light(stamp, max(self._light // 2, self._light - weight)))
-        elif before is None or before.end != known:
-            yield from self._find_chain(address, known, latest.checkpoint_id)
         return latest
 
-    def _find_chain(self, address: Address, known: Stamp | None, checkpoint_id: str | None) -> Plan[None]:
+    def _find_chain(self, address: Address, entry: Entry) -> Plan[None]:
         """See whether somebody has begun the chain of an entry that this process knows: the next put adds to it."""
         kept = yield from self._try(self.hot.read_entry(address.at(ID)))
         copy = _open(address, kept)
         if copy is not None:
             chain, found = copy
-            if chain.end == known and checkpoint_id in (None, found.entry.address.checkpoint_id):
+            if _is_copy(found.entry, entry):
                 self._remember(address, chain)
 
     def _read_heavy(self, address: Address, latest: Heavy) -> Plan[Found | None]:
@@ -168,7 +182,7 @@ class TieredStore(OuterStore):
         copy = _open(address, kept)
         if copy is not None:
             chain, found = copy
-            if (found.entry.stamp, found.entry.address) == (latest.entry.stamp, latest.entry.address):
+            if _is_copy(found.entry, latest.entry):
                 self._remember(address, chain)
                 return Found(replace(found.entry, parent=latest.entry.parent), found.rows, latest.batches)
         whole: Found | None = yield from self.cold.read_entry(address)
@@ -293,6 +307,13 @@ def _explain_failure(so_far: str) -> Iterator[None]:
             f"the hot store fails, so what it has cannot be removed from it ({so_far}): remove again when it answers, "
             f"or without it, by a saver for the cold store alone: {error}"
         ) from error
+
+
+def _is_copy(copied: Entry, entry: Entry) -> bool:
+    """Return whether a copy is one of this very entry: stamps and ids may be used again, and headers are unique."""
+    if (copied.stamp, copied.address, copied.refs) != (entry.stamp, entry.address, entry.refs):
+        return False
+    return shrink(copied.header) == shrink(entry.header)
 
 
 def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | None:
