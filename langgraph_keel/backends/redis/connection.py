@@ -278,16 +278,19 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
     (TimeoutError, StoreUnavailable, "no answer within the timeout; a put may or may not be stored"),
 )
+_DAMAGED = "a thread is damaged"
 # Errors inside scripts come wrapped in text, differently in Redis 6 and 7.
 _CODES: tuple[tuple[str, type[StoreError], str], ...] = (
     (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key that should be a thread's holds something else"),
-    (r"\bKEELDAMAGED\b", CorruptStore, "a thread is damaged"),
+    (r"\bKEELDAMAGED\b", CorruptStore, _DAMAGED),
     (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
     (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and takes no writes"),
     (r"\bNOPERM\b|can't run this command|no permissions", AccessDenied, "this user may not run what Keel needs"),
     (r"\b(NOAUTH|WRONGPASS)\b|invalid password|invalid username", AccessDenied, "the server refuses this user"),
     (r"\bBUSY\b|\bTRYAGAIN\b|No connection available|Too many connections", StoreBusy, "busy for too long"),
+    # What Lua, and a command on a number that is none, say where a script has met stored text in another form.
+    (r"attempt to \w+|bad argument #|arguments must be strings|not an integer|out of range", CorruptStore, _DAMAGED),
     (r"\b(LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b", StoreUnavailable, "the server is not ready"),
 )
 

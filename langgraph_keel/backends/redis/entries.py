@@ -217,7 +217,7 @@ def as_corrupt_store(parse: Callable[P, T]) -> Callable[P, T]:
     def parsing(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return parse(*args, **kwargs)
-        except (ValueError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise CorruptStore(f"what the server returned does not parse: {error!r}") from error
 
     return parsing
