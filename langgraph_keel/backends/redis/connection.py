@@ -49,6 +49,7 @@ from redis.retry import Retry
 
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.redis.entries import Keys
+from langgraph_keel.backends.resent import was_sent_before
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import (
     AccessDenied,
@@ -76,6 +77,17 @@ try:
     _IDENTITY = {"driver_info": import_module("redis.driver_info").DriverInfo()}
 except ImportError:
     _IDENTITY = {}
+
+
+class Backoff(ExponentialBackoff):
+    """The pauses between two attempts of redis-py; notes in `was_sent_before` that there is another one."""
+
+    def compute(self, failures: int) -> float:
+        """As in the base class."""
+        was_sent_before.set(True)
+        return super().compute(failures)
+
+
 RESENDS = 3
 """How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
 load balancer takes. Scripts know a request that they have carried out before."""
@@ -108,7 +120,7 @@ class Settings:
 
     def client(self) -> Client:
         """Return a blocking client."""
-        options = self._options(Retry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
+        options = self._options(Retry(Backoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
             # Its own pools do not wait for a connection.
             pools = partial(redis.BlockingConnectionPool, timeout=self.timeout)
@@ -118,7 +130,7 @@ class Settings:
 
     def async_client(self) -> AsyncClient:
         """Return a client for the running loop."""
-        options = self._options(AsyncRetry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
+        options = self._options(AsyncRetry(Backoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
             return QueueingCluster.from_url_limited(self._plain_url, self.max_connections, self.timeout, **options)
         pool = aio.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)

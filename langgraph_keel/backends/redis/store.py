@@ -41,6 +41,7 @@ from langgraph_keel.backends.redis.entries import (
     stamp_of,
     word,
 )
+from langgraph_keel.backends.resent import Resent
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
@@ -513,9 +514,7 @@ class RedisStore(Store[Request, Replies]):
         """See `Store.write_entry`."""
         address = new.address
         base, token = mark_of(new.base), self._tokens()
-        kind, *reply = yield from self._change(
-            address.thread_id,
-            "write_entry",
+        args = (
             self._epochs(),
             name(address.checkpoint_ns),
             name(str(address.checkpoint_id)),
@@ -534,7 +533,8 @@ class RedisStore(Store[Request, Replies]):
             "",
             *_repacks(new.repacks),
         )
-        return _outcome(kind, reply, token, new.appends)
+        replies = yield Request((Call("write_entry", self.keys.of(address.thread_id), args),), writes=True)
+        return _outcome(replies[0], token, new.appends, isinstance(replies, Resent))
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Replies, None]:
         """See `Store.write_batch`."""
@@ -819,10 +819,12 @@ def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
     ]
 
 
-def _outcome(kind: bytes, reply: Sequence[Any], token: str, appends: Mapping[str, Sequence[Row]]) -> Outcome:
+@as_corrupt_store
+def _outcome(reply: Sequence[Any], token: str, appends: Mapping[str, Sequence[Row]], is_resent: bool) -> Outcome:
+    kind, *words = reply
     if kind == b"gone":
-        return BaseGone()
+        return BaseGone(is_resent)
     if kind == b"moved":
-        return Moved(parse_name(reply[0].decode()) or None)
-    epoch, seq, *first = reply
+        return Moved(parse_name(words[0].decode()) or None, is_resent)
+    epoch, seq, *first = words
     return Stored(stamp_of(epoch, seq, token), dict(zip(appends, first, strict=True)))
