@@ -18,7 +18,8 @@ from langgraph_keel.backends.redis.connection import (
     where_of,
 )
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
-from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
+from langgraph_keel.backends.redis.entries import bucket_of
+from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted, quote
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import run
@@ -216,6 +217,9 @@ class RedisSaver(KeelSaver):
             yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
         for each in run(find_mislisted(self._store.keys), self._redis):
             yield Finding("decide", each.thread_id, "the index of threads", each.said, each.advice)
+
+    def _index_advice(self, thread_id: str) -> str:
+        return f"with redis-cli: DEL {quote(self._store.keys.marks(bucket_of(thread_id)).encode())}"
 
     def _elsewhere(self) -> Sequence[str]:
         return [

@@ -378,11 +378,11 @@ def find_mislisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[Mislisted
             at, _, epoch = parse_member(member)
             if what == b"place":
                 said = f"the index lists it as put to last at {at}, and that is not what it says itself"
-                again = [f"ZADD {_quote(index.encode())} 0 {_quote(right)}"] if right else []
-                advice = "with redis-cli: " + "; ".join([*again, f"ZREM {_quote(index.encode())} {_quote(member)}"])
+                again = [f"ZADD {quote(index.encode())} 0 {quote(right)}"] if right else []
+                advice = "with redis-cli: " + "; ".join([*again, f"ZREM {quote(index.encode())} {quote(member)}"])
             elif what == b"marks":
                 said = "what it can be found by is kept for another place in the index"
-                advice = f"with redis-cli: HDEL {_quote(marks.encode())} {epoch}: then it is always looked at"
+                advice = f"with redis-cli: HDEL {quote(marks.encode())} {epoch}: then it is always looked at"
             else:
                 said = f"the index lists it as put to last at {at}, and its newest checkpoint says {right.decode()}"
                 advice = "put something to it, and both say the same"
@@ -390,7 +390,7 @@ def find_mislisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[Mislisted
     return found
 
 
-def _quote(text: bytes) -> str:
+def quote(text: bytes) -> str:
     """Return what redis-cli takes for these bytes."""
     return (
         '"' + "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in text) + '"'
