@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
+from langgraph_keel.backends.redis.check import find_odd_keys
 from langgraph_keel.backends.redis.connection import (
     MIGRATIONS,
     Durability,
@@ -19,7 +20,13 @@ from langgraph_keel.backends.redis.connection import (
 )
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.entries import bucket_of
-from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted, quote
+from langgraph_keel.backends.redis.store import (
+    RedisStore,
+    find_damaged,
+    find_mislisted,
+    find_unlisted,
+    quote,
+)
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import run
@@ -210,6 +217,8 @@ class RedisSaver(KeelSaver):
     def _check(self) -> Iterator[Finding]:
         from langgraph_keel.retention.check import ADVICE, Finding
 
+        odd = run(find_odd_keys(self._store.keys), self._redis)
+        yield from (Finding("lost", each.thread_id, each.key, each.said, ADVICE) for each in odd)
         for name in run(find_damaged(self._store.keys), self._redis):
             yield Finding("lost", name, self._store.keys.thread(name), "what its key holds is damaged", ADVICE)
         advice = "put something to it, and it is listed again"

@@ -87,6 +87,7 @@ def cell_name(shelf: Shelf, key: str) -> str:
     return f"{shelf.kind}:{key}"
 
 
+@as_corrupt_store
 def key_of(named: bytes) -> str:
     """Return the key of a cell by its name."""
     return named.partition(b":")[2].decode()
@@ -417,8 +418,13 @@ def _read_origins(keys: Keys) -> StorePlan[Request, Replies, list[str]]:
     page = [b""]
     while page:
         [page] = yield Request((Call("find_origins", shared, (page[-1], ASKED)),))
-        origins += [parse_name(origin.decode()) for origin in page]
+        origins += [_name_of(origin) for origin in page]
     return origins
+
+
+@as_corrupt_store
+def _name_of(text: bytes) -> str:
+    return parse_name(text.decode())
 
 
 def _find_strays(keys: Keys, threads: Sequence[str]) -> StorePlan[Request, Replies, list[str]]:
@@ -708,7 +714,7 @@ class RedisStore(Store[Request, Replies]):
     def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Replies, Sequence[str]]:
         """See `Store.list_kinds`."""
         kinds: list[bytes] = yield from self._cells(Shelf(thread_id, "any"), "list_kinds")
-        return [kind.decode() for kind in kinds]
+        return [_name_of(kind) for kind in kinds]
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Replies, None]:
         """See `Store.replace_plain`."""
