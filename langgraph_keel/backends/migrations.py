@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from langgraph_keel.errors import NewerFormat, NotSetUp
+from langgraph_keel.errors import CorruptStore, NewerFormat, NotSetUp
 
 Work = TypeVar("Work")
 T = TypeVar("T")
@@ -52,8 +52,11 @@ def find_due(migrations: Mapping[int, T], found: int, where: str) -> Sequence[tu
 
     Raises:
         NewerFormat: A newer Keel has carried it further than this one knows.
+        CorruptStore: No Keel has written such a format.
     """
     known = newest(migrations)
+    if found < 1:
+        raise CorruptStore(f"{where}: says that it has format {found}, and formats begin with 1: bring a backup back")
     if found > known:
         raise NewerFormat(f"{where}: written in format {found} by a newer Keel; this one knows {known}: upgrade")
     return [(number, migrations[number]) for number in range(found + 1, known + 1)]

@@ -19,7 +19,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
-from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, StoreError, ValueRefused
+from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, NotAKeelStore, StoreError, ValueRefused
 from langgraph_keel.retention.erase import each_stray
 from langgraph_keel.retention.sweep import POLICIES
 
@@ -29,6 +29,7 @@ ADVICE = "a backup has it; `keel rewind` goes back to a moment before it, `keel 
 
 _LIST = "the list of threads"
 _INDEX = "the index of threads"
+_SHARED = "what all threads share"
 _DAMAGE = CorruptStore, KeyMissing
 """What damage of a record looks like. Its first byte may come to say that it is sealed."""
 Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
@@ -86,10 +87,12 @@ class StoreCheck:
 
     def next(self) -> Plan[Sequence[Finding] | None]:
         """Return what is found in the next threads; `None` if all is looked at."""
-        if self._has_more:
-            return (yield from self._check_page())
-        step = next(self._steps, None)
-        return None if step is None else (yield from step)
+        step = self._check_page() if self._has_more else next(self._steps, None)
+        try:
+            return None if step is None else (yield from step)
+        except NotAKeelStore as error:  # of Redis: a key that all threads share holds something else
+            self._has_more = False
+            return [Finding("lost", None, _SHARED, str(error), "a backup has it")]
 
     def _check_page(self) -> Plan[Sequence[Finding]]:
         found: list[Finding] = []
@@ -371,8 +374,8 @@ def _check_records(
 
 
 def _is_damage(error: KeelError) -> bool:
-    """Return whether an error is of what is stored; a script of Redis that meets damage has no name for it."""
-    return isinstance(error, _DAMAGE) or type(error) is StoreError
+    """Return whether an error is of what is stored: a key of Redis may hold something else than it should."""
+    return isinstance(error, (*_DAMAGE, NotAKeelStore)) or type(error) is StoreError
 
 
 def _lost(thread_id: str | None, place: str, error: KeelError) -> Finding:

@@ -35,10 +35,11 @@ def find_odd_keys(keys: Keys) -> StorePlan[Request, Replies, Sequence[OddKey]]:
     kinds = {name: kind for name in found if (kind := keys.kind_in(name))}
     odd = [OddKey(None, name, "no thread has this key") for name in found if name not in kinds]
     odd += yield from _find_wrong_types(keys, kinds)
-    wrong = {each.thread_id for each in odd}
-    threads = [*sorted({thread for name in kinds if (thread := keys.thread_in(name))} - wrong), SHARED]
+    wrong = {each.key for each in odd}
+    threads = [*sorted({thread for name in kinds if (thread := keys.thread_in(name))}), SHARED]
     for start in range(0, len(threads), ASKED):
-        page = [(thread, (keys.thread(thread), *keys.cells(thread))) for thread in threads[start : start + ASKED]]
+        of_each = [(thread, (keys.thread(thread), *keys.cells(thread))) for thread in threads[start : start + ASKED]]
+        page = [(thread, of_thread) for thread, of_thread in of_each if wrong.isdisjoint(of_thread)]
         replies = yield Request(tuple(Call("find_odd", of_thread, (MOST_ODD,)) for _, of_thread in page))
         for (thread, of_thread), reply in zip(page, replies, strict=True):
             odd += [OddKey(thread or None, of_thread[at], said.decode(errors="backslashreplace")) for at, said in reply]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
@@ -30,7 +31,7 @@ from langgraph_keel.backends.redis.store import (
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import run
-from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.errors import InvalidInput, NotAKeelStore, NotFound
 from langgraph_keel.options import OptionsBesidesTtl, check_options, check_values
 from langgraph_keel.saver import KeelSaver
 
@@ -219,13 +220,14 @@ class RedisSaver(KeelSaver):
 
         odd = run(find_odd_keys(self._store.keys), self._redis)
         yield from (Finding("lost", each.thread_id, each.key, each.said, ADVICE) for each in odd)
-        for name in run(find_damaged(self._store.keys), self._redis):
-            yield Finding("lost", name, self._store.keys.thread(name), "what its key holds is damaged", ADVICE)
-        advice = "put something to it, and it is listed again"
-        for name in run(find_unlisted(self._store.keys), self._redis):
-            yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
-        for each in run(find_mislisted(self._store.keys), self._redis):
-            yield Finding("decide", each.thread_id, "the index of threads", each.said, each.advice)
+        with suppress(NotAKeelStore):  # of what is named by now
+            for name in run(find_damaged(self._store.keys), self._redis):
+                yield Finding("lost", name, self._store.keys.thread(name), "what its key holds is damaged", ADVICE)
+            advice = "put something to it, and it is listed again"
+            for name in run(find_unlisted(self._store.keys), self._redis):
+                yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
+            for each in run(find_mislisted(self._store.keys), self._redis):
+                yield Finding("decide", each.thread_id, "the index of threads", each.said, each.advice)
 
     def _index_advice(self, thread_id: str) -> str:
         return f"with redis-cli: DEL {quote(self._store.keys.marks(bucket_of(thread_id)).encode())}"
