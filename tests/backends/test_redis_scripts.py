@@ -20,7 +20,7 @@ from tiers import sized
 
 from langgraph_keel import KeelError, RedisSaver, StoreBusy, StoreUnavailable
 from langgraph_keel.backends.redis.check import find_odd_keys
-from langgraph_keel.backends.redis.driver import _SCRIPTS, Request
+from langgraph_keel.backends.redis.driver import _SCRIPTS, Request  # private: to see that none is left out
 from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import Address
