@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -147,25 +148,31 @@ def damages_of(client: Any) -> Iterator[Callable[[], object]]:
         if key.endswith(b":keel"):
             continue
         kind = client.type(key)
-        yield lambda key=key: client.delete(key)
-        yield lambda key=key: (client.delete(key), client.rpush(key, b"other"))
+        yield partial(client.delete, key)
+        yield partial(hold_a_list, client, key)
         if kind == b"hash":
             for field, value in sorted(client.hgetall(key).items()):
-                yield lambda key=key, field=field: client.hdel(key, field)
-                for new in {*TEXTS, *NUMBERS, *with_numbers(value)}:
-                    yield lambda key=key, field=field, new=new: client.hset(key, field, new)
-                for renamed in renamings(field):
-                    yield lambda key=key, field=field, renamed=renamed, value=value: (
-                        client.hdel(key, field),
-                        client.hset(key, renamed, value),
-                    )
+                yield partial(client.hdel, key, field)
+                yield from (partial(client.hset, key, field, new) for new in {*TEXTS, *NUMBERS, *with_numbers(value)})
+                yield from (partial(rename_field, client, key, field, new, value) for new in renamings(field))
         elif kind == b"zset":
             for member in client.zrange(key, 0, -1):
-                for renamed in renamings(member):
-                    yield lambda key=key, member=member, renamed=renamed: (
-                        client.zrem(key, member),
-                        client.zadd(key, {renamed: 0}),
-                    )
+                yield from (partial(rename_member, client, key, member, new) for new in renamings(member))
+
+
+def hold_a_list(client: Any, key: bytes) -> None:
+    client.delete(key)
+    client.rpush(key, b"other")
+
+
+def rename_field(client: Any, key: bytes, field: bytes, new: bytes, value: bytes) -> None:
+    client.hdel(key, field)
+    client.hset(key, new, value)
+
+
+def rename_member(client: Any, key: bytes, member: bytes, new: bytes) -> None:
+    client.zrem(key, member)
+    client.zadd(key, {new: 0})
 
 
 def with_numbers(value: bytes) -> Iterator[bytes]:
