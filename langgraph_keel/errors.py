@@ -84,7 +84,7 @@ class MomentNotFound(NotFound, IndexError):
 
 
 class CheckpointConflict(KeelError, RuntimeError):
-    """Another run moved the thread on since this run read it; this put was not stored.
+    """Another run moved the thread on since this run read it, so this put was refused.
 
     Attributes:
         thread_id: The thread both runs write to.
@@ -94,6 +94,9 @@ class CheckpointConflict(KeelError, RuntimeError):
         rejected: Id of the checkpoint that was not stored.
         stored: Id of the last checkpoint that the run has stored before: its input is in the thread, with what its
             steps up to there have led to. `None` if it has stored none, or is no run of a graph.
+        may_be_stored: Whether the rejected checkpoint may have been stored after all: the connection broke before the
+            reply to the put came, the put was sent again, and the other run may have continued and then removed
+            the checkpoint in between.
     """
 
     code = "checkpoint_conflict"
@@ -106,6 +109,7 @@ class CheckpointConflict(KeelError, RuntimeError):
         found: str | None,
         rejected: str,
         stored: str | None = None,
+        may_be_stored: bool = False,
     ) -> None:
         self.thread_id = thread_id
         self.checkpoint_ns = checkpoint_ns
@@ -113,11 +117,17 @@ class CheckpointConflict(KeelError, RuntimeError):
         self.found = found
         self.rejected = rejected
         self.stored = stored
+        self.may_be_stored = may_be_stored
         again = f"The input is in the thread ({stored}): do not give it again" if stored else "Read it and run again"
+        if may_be_stored and not stored:
+            again = "Read the thread before you give it the same input again"
+        fate = "It was not stored."
+        if may_be_stored:
+            fate = "The reply to its first attempt was lost: it may have been stored, continued, and removed since."
         where = f"thread {thread_id!r}" + (f", namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         super().__init__(
             f"{where}: checkpoint {rejected} continues {expected or 'an empty thread'}, but the head is now "
-            f"{found or 'gone (the thread was deleted)'}. It was not stored. To have runs wait for each other, "
+            f"{found or 'gone (the thread was deleted)'}. {fate} To have runs wait for each other, "
             f"open the saver with on_busy='wait'. {again} (`error.input_again`). "
             "To fork on purpose, pass an explicit checkpoint_id, or open the saver with on_conflict='fork'."
         )
@@ -131,10 +141,16 @@ class CheckpointConflict(KeelError, RuntimeError):
         Returns:
             `given`, if nothing of this run is in the thread. Else `None`, with which a run does what is left to do,
             and returns the state: the other run has gone on from this input, and its model has read it.
+
+        Raises:
+            CheckpointConflict: This error, if only the thread itself can tell whether the input is in it
+                (`may_be_stored`).
         """
+        if self.may_be_stored and self.stored is None:
+            raise self
         return given if self.stored is None else None
 
-    def __reduce__(self) -> tuple[type[CheckpointConflict], tuple[str | None, ...]]:
+    def __reduce__(self) -> tuple[type[CheckpointConflict], tuple[str | bool | None, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
         return type(self), (
             self.thread_id,
@@ -143,6 +159,7 @@ class CheckpointConflict(KeelError, RuntimeError):
             self.found,
             self.rejected,
             self.stored,
+            self.may_be_stored,
         )
 
 

@@ -51,12 +51,12 @@ def find_due(migrations: Mapping[int, T], found: int, where: str) -> Sequence[tu
         where: How messages name it.
 
     Raises:
-        CorruptStore: There is no such format.
         NewerFormat: A newer Keel has carried it further than this one knows.
+        CorruptStore: No Keel has written such a format.
     """
     known = newest(migrations)
     if found < 1:
-        raise CorruptStore(f"{where}: says that it has format {found}, which no Keel writes")
+        raise CorruptStore(f"{where}: says that it has format {found}, and formats begin with 1: bring a backup back")
     if found > known:
         raise NewerFormat(f"{where}: written in format {found} by a newer Keel; this one knows {known}: upgrade")
     return [(number, migrations[number]) for number in range(found + 1, known + 1)]

@@ -202,25 +202,26 @@ def _check_parent(session: Session, parent: Address) -> Plan[None]:
 
 
 def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -> Plan[KnownEntry]:
-    outcome = yield from session.store.write_entry(draft.entry)
+    outcome, is_resent = (yield from session.store.write_entry(draft.entry)), False
     if isinstance(outcome, BaseGone):
+        is_resent = outcome.is_resent
         # Another process pruned what our differences build on: the second trip, with whole values.
         session.memo.forget(_key(new.address))
         draft = _encode(session, new, None)
         outcome = yield from session.store.write_entry(draft.entry)
     if isinstance(outcome, Moved):
-        raise _refuse(new, outcome)
+        raise _refuse(new, outcome, is_resent or outcome.is_resent)
     assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
     return draft.base(outcome, inheritance.versions, new.base)
 
 
-def _refuse(new: Put, moved: Moved) -> CheckpointConflict:
+def _refuse(new: Put, moved: Moved, may_be_stored: bool) -> CheckpointConflict:
     """Return why a checkpoint is not stored; its run, if it is one of this process, does nothing more."""
     address, parent = new.address, new.parent.checkpoint_id
     run = find_run(new.config)
     stored = parent if run is not None and parent != run.began_at else None
     error = CheckpointConflict(
-        address.thread_id, address.checkpoint_ns, parent, moved.head, str(address.checkpoint_id), stored
+        address.thread_id, address.checkpoint_ns, parent, moved.head, str(address.checkpoint_id), stored, may_be_stored
     )
     if run is not None:
         refuse_run(run, error)

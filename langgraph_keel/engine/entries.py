@@ -30,6 +30,7 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
+import xxhash
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.constants import START
 
@@ -433,9 +434,15 @@ def pack_batch(
     if beside:
         heads.append([BESIDE, _BESIDE_AT])
     try:
-        return Batch(task_id, task_path, codec.encode([heads, *values, *([list(beside)] if beside else [])]))
+        parts = [_task_check(task_id, task_path), heads, *values, *([list(beside)] if beside else [])]
+        return Batch(task_id, task_path, codec.encode(parts))
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
+
+
+def _task_check(task_id: str, task_path: str) -> int:
+    # Stores keep both in the clear beside the body, where no checksum covers them: a write would be another task's.
+    return xxhash.xxh32_intdigest(f"{task_id}\0{task_path}".encode(errors="surrogatepass"))
 
 
 def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[str, int, Any]]:
@@ -446,9 +453,12 @@ def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[s
         RefusedType: It names a type that may not be revived here.
     """
     try:
-        heads, *values = codec.decode(batch.body)
-        if codec.shows and is_lost(heads):
-            return [(LOST, 0, heads)]
+        check, *parts = codec.decode(batch.body)
+        if codec.shows and is_lost(check):
+            return [(LOST, 0, check)]
+        heads, *values = parts if type(check) is int else (check, *parts)  # the first Keels wrote none
+        if type(check) is int and check != _task_check(batch.task_id, batch.task_path):
+            raise CorruptStore("they were written by another task: its id or path in the store has changed")
         if not all(type(channel) is str and type(index) is int for channel, index in heads):
             raise CorruptStore("a write has a channel or a number that is none")
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]

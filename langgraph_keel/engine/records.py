@@ -124,14 +124,27 @@ class Stored:
 
 @record
 class Moved:
-    """Refused: the head is not the parent. Nothing was written."""
+    """Refused: the head is not the parent. Nothing was written.
+
+    Attributes:
+        head: The id of the head; `None` if there is none.
+        is_resent: Whether the request was sent before, and that reply lost: the entry may have been stored then, and
+            removed since.
+    """
 
     head: str | None
+    is_resent: bool = False
 
 
 @record
 class BaseGone:
-    """Refused: the base entry no longer exists (pruned or deleted elsewhere). Nothing was written."""
+    """Refused: the base entry no longer exists (pruned or deleted elsewhere). Nothing was written.
+
+    Attributes:
+        is_resent: As in `Moved`.
+    """
+
+    is_resent: bool = False
 
 
 Outcome: TypeAlias = Stored | Moved | BaseGone

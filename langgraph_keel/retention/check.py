@@ -5,20 +5,21 @@ What a backend can say besides of its own files, indexes and tables comes before
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.engine import audit
+from langgraph_keel.engine.checkpoints import describe_thread
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import ABSENT, SEALED, refuse_absent, row_index
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.entries import unpack_batches, unpack_header
+from langgraph_keel.engine.entries import marks_of, terms_of_entry, terms_of_writes, unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
-from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, StoreError, ValueRefused
+from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, NotAKeelStore, StoreError, ValueRefused
 from langgraph_keel.retention.erase import each_stray
 from langgraph_keel.retention.sweep import POLICIES
 
@@ -27,6 +28,8 @@ THREADS, ENTRIES, CELLS = 50, 50, 50
 ADVICE = "a backup has it; `keel rewind` goes back to a moment before it, `keel delete` removes the thread"
 
 _LIST = "the list of threads"
+_INDEX = "the index of threads"
+_SHARED = "what all threads share"
 _DAMAGE = CorruptStore, KeyMissing
 """What damage of a record looks like. Its first byte may come to say that it is sealed."""
 Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
@@ -66,13 +69,15 @@ class StoreCheck:
 
     Args:
         session: What it runs on.
+        index_advice: Returns how the index of threads is repaired for a thread.
 
     Attributes:
         looked: How many threads were looked at.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, index_advice: Callable[[str], str]) -> None:
         self._session = session
+        self._index_advice = index_advice
         self._tables = [table for hook in session.hooks.all for table in hook.tables]
         self._steps: Iterator[Plan[Sequence[Finding]]] = iter((self._check_shared(), self._check_strays()))
         self._after: tuple[str, str] | None = None
@@ -82,10 +87,12 @@ class StoreCheck:
 
     def next(self) -> Plan[Sequence[Finding] | None]:
         """Return what is found in the next threads; `None` if all is looked at."""
-        if self._has_more:
-            return (yield from self._check_page())
-        step = next(self._steps, None)
-        return None if step is None else (yield from step)
+        step = self._check_page() if self._has_more else next(self._steps, None)
+        try:
+            return None if step is None else (yield from step)
+        except NotAKeelStore as error:  # of Redis: a key that all threads share holds something else
+            self._has_more = False
+            return [Finding("lost", None, _SHARED, str(error), "a backup has it")]
 
     def _check_page(self) -> Plan[Sequence[Finding]]:
         found: list[Finding] = []
@@ -99,12 +106,18 @@ class StoreCheck:
             page = yield from self._read(self._after, THREADS)
         _check_key(self._session, [head for _, head in page if head])
         odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
-        for info, _ in page:
-            damage, disagreements = yield from check_thread(self._session, info, self._tables)
+        terms: dict[str, Sequence[str]] = {}
+        for info, head in page:
+            damage, disagreements, terms[info.thread_id] = yield from check_thread(
+                self._session, info, head, self._tables
+            )
             found += damage
             if disagreements:
                 odd[info.thread_id] = info, disagreements
             self.looked += 1
+        infos = {info.thread_id: info for info, _ in page}
+        for name, missing in (yield from self._find_left_out(terms)).items():
+            odd.setdefault(name, (infos[name], []))[1].append(self._left_out(name, missing))
         if odd:
             # Somebody may have written meanwhile: it counts only if the thread is as it was.
             again = {info.thread_id: info for info, _ in (yield from self._read_again())}
@@ -115,6 +128,22 @@ class StoreCheck:
 
     def _read_again(self) -> Plan[Sequence[Listed]]:
         return (yield from self._read(self._after, THREADS))
+
+    def _find_left_out(self, terms: Mapping[str, Sequence[str]]) -> Plan[Mapping[str, Sequence[str]]]:
+        """Return which threads of the page a list leaves out that asks for what they are. A trip for each term."""
+        missing: dict[str, list[str]] = {}
+        for term in sorted({term for of_thread in terms.values() for term in of_thread}):
+            listed = yield from self._session.store.show_threads(self._after, THREADS, marks_of([term]))
+            names = {info.thread_id for info, _ in listed}
+            for name, of_thread in terms.items():
+                if term in of_thread and name not in names:
+                    missing.setdefault(name, []).append(term)
+        return missing
+
+    def _left_out(self, thread_id: str, terms: Sequence[str]) -> Finding:
+        asked = ", ".join(f"{name}={value!r}" for name, _, value in (term.partition(":") for term in terms))
+        message = f"lists of threads with {asked} leave it out, and its latest checkpoint says so"
+        return Finding("decide", thread_id, _INDEX, message, self._index_advice(thread_id))
 
     def _check_shared(self) -> Plan[Sequence[Finding]]:
         """Check the cells that all threads share, and the audit trail."""
@@ -143,9 +172,9 @@ def _check_key(session: Session, heads: Sequence[Entry]) -> None:
 
 
 def check_thread(
-    session: Session, info: ThreadInfo, tables: Sequence[CellTable[Any]]
-) -> Plan[tuple[list[Finding], list[Finding]]]:
-    """Return what of a thread is damaged, and in what its list and its checkpoints disagree."""
+    session: Session, info: ThreadInfo, listed: Entry | None, tables: Sequence[CellTable[Any]]
+) -> Plan[tuple[list[Finding], list[Finding], Sequence[str]]]:
+    """Return the damage of a thread, where its list and checkpoints disagree, and the terms it must be found by."""
     thread_id = info.thread_id
     found = yield from check_cells(session, thread_id, tables)
     try:
@@ -155,7 +184,7 @@ def check_thread(
     except (CorruptStore, StoreError) as error:
         if not _is_damage(error):
             raise
-        return [*found, _lost(thread_id, "its checkpoints", error)], []
+        return [*found, _lost(thread_id, "its checkpoints", error)], [], ()
     shown = {node.address for node in graph.nodes if not node.is_ghost}
     found += [finding for node in graph.nodes if (finding := _check_header(session, node.address, node.header))]
     found += read.findings
@@ -170,7 +199,10 @@ def check_thread(
     odd = [
         Finding("decide", thread_id, "its checkpoints", message, ADVICE) for message, is_so in counts.items() if is_so
     ]
-    return found, odd
+    if listed is not None and not found and not odd:
+        told, _ = describe_thread(session, info, listed)
+        read.terms += [f"owner:{told.owner}"] * bool(told.owner) + [f"model:{model}" for model in told.models]
+    return found, odd, read.terms
 
 
 def _find_lost_heads(session: Session, graph: Graph) -> Plan[dict[str, bool]]:
@@ -201,6 +233,7 @@ class _Values:
     Attributes:
         seen: The checkpoints that were read.
         findings: What is damaged.
+        terms: What the writes and the state of the latest root checkpoint say that its thread can be found by.
     """
 
     def __init__(self, session: Session, heads: frozenset[Address]) -> None:
@@ -209,6 +242,7 @@ class _Values:
         self._rows: set[tuple[str, str, int, int]] = set()
         self.seen: set[Address] = set()
         self.findings: list[Finding] = []
+        self.terms: list[str] = []
 
     def check(self, found: Found) -> None:
         """Look at the rows and writes of a checkpoint, and whether all that it shows is there."""
@@ -218,7 +252,7 @@ class _Values:
                 self._check_channel(address, channel, ref, found.rows.get(channel, ()))
         self._attempt(address, "its tasks' writes", lambda: self._read_writes(found))
         if address in self._heads and len(self.findings) == known:
-            self._attempt(address, "its state", lambda: Unpacker(self._codec).values(entry.refs, found.rows, address))
+            self._attempt(address, "its state", lambda: self._read_state(found))
 
     def _check_channel(self, address: Address, channel: str, ref: Ref, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -233,6 +267,16 @@ class _Values:
         for batch in found.batches:
             _check_there(batch.body)
         unpack_batches(found.batches, self._codec, found.entry.address)
+
+    def _read_state(self, found: Found) -> None:
+        entry = found.entry
+        values = Unpacker(self._codec).values(entry.refs, found.rows, entry.address)
+        if not entry.address.checkpoint_ns:
+            header = unpack_header(entry.header, self._codec, entry.address)
+            writes = unpack_batches(found.batches, self._codec, entry.address)[0]
+            state = {**header.checkpoint, "channel_values": {**header.inline, **values}}
+            self.terms += terms_of_entry(state, header.metadata.get("source"))
+            self.terms += terms_of_writes(((channel, value) for _, channel, value in writes), self._codec)
 
     def _read(self, row: Row, run: Run) -> None:
         _check_there(row.body)
@@ -330,8 +374,8 @@ def _check_records(
 
 
 def _is_damage(error: KeelError) -> bool:
-    """Return whether an error is of what is stored; a script of Redis that meets damage has no name for it."""
-    return isinstance(error, _DAMAGE) or type(error) is StoreError
+    """Return whether an error is of what is stored: a key of Redis may hold something else than it should."""
+    return isinstance(error, (*_DAMAGE, NotAKeelStore)) or type(error) is StoreError
 
 
 def _lost(thread_id: str | None, place: str, error: KeelError) -> Finding:

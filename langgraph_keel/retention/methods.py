@@ -274,7 +274,11 @@ class CheckMethods(PruneMethods):
     def _store_check(self) -> StoreCheck:
         from langgraph_keel.retention.check import StoreCheck
 
-        return StoreCheck(self.engine.session)
+        return StoreCheck(self.engine.session, self._index_advice)
+
+    def _index_advice(self, thread_id: str) -> str:
+        """Return how the index of threads is repaired for a thread; backends override it."""
+        return "put a checkpoint to it, and it is listed right again"
 
     def _check(self) -> Iterable[Finding]:
         """Return what is wrong that only this backend can see; backends override it."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import psycopg
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Interrupt
 from places import Place
+from redis import Redis
 from tiers import sized
 
 from langgraph_keel import (
@@ -31,6 +34,7 @@ from langgraph_keel import (
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT
 from langgraph_keel.backends.files import index
 from langgraph_keel.engine.entries import Status
+from langgraph_keel.retention.check import Finding
 
 OPERATIONS = sized(30, 30, 1500)
 THREADS = ["a", "b", "c", "a/b", "d%", "é"]
@@ -203,8 +207,84 @@ def compare(saver: KeelSaver, operations: int = OPERATIONS) -> None:
             assert [info.thread_id for info in saver.threads(order="oldest", **wanted)] == found[::-1], wanted
         if number % 5 == 0:
             check_infos(saver, known)
+        if number % 15 == 14:
+            assert [finding for finding in saver.check() if "list" in finding.message] == []
     assert {info.status for info in saver.threads()} - {""}
     assert [finding for finding in saver.check() if "list" in finding.message] == []
+
+
+FILLED = {"adas": ("ada", ()), "bobs": ("bob", ((INTERRUPT, (Interrupt("why"),)),))}
+
+
+def fill(place: Place) -> None:
+    with place.open() as saver:
+        for thread, (owner, writes) in FILLED.items():
+            config: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+            metadata: Any = {"source": "loop", "step": 0, "user_id": owner}
+            config = saver.put(config, empty_checkpoint(), metadata, {})
+            saver.put_writes(config, writes, "task")
+
+
+def exchange_marks(place: Place, client: Any = None) -> None:
+    """Let the index have the marks of each thread at the other one."""
+    if place.kind == "sqlite":
+        with sqlite3.connect(place.url.removeprefix("sqlite:///")) as connection:
+            held = connection.execute("SELECT marks, late, late_of, name FROM thread_index ORDER BY name").fetchall()
+            for (*_, name), (*marks, _) in zip(held, held[::-1], strict=True):
+                change = "UPDATE thread_index SET marks = ?, late = ?, late_of = ? WHERE name = ?"
+                connection.execute(change, (*marks, name))
+    elif place.kind == "postgres":
+        with psycopg.connect(place.url) as pg:
+            pg.execute(
+                "UPDATE keel_threads t SET (marks, late, late_of) = "
+                "(SELECT marks, late, late_of FROM keel_threads o WHERE o.thread_id <> t.thread_id)"
+            )
+    else:
+        pattern = f"{place.options['prefix']}:*:marks"
+        held = [(key, *client.hgetall(key).popitem()) for key in client.scan_iter(match=pattern)]
+        (_, _, first), (_, _, second) = held
+        for (key, epoch, value), other in zip(held, (second, first), strict=True):
+            client.hset(key, epoch, other.rpartition(b"|")[0] + b"|" + value.rpartition(b"|")[2])
+
+
+def follow(place: Place, advice: str, client: Any) -> None:
+    """Do what an advice says."""
+    if place.kind == "sqlite":
+        with sqlite3.connect(place.url.removeprefix("sqlite:///")) as connection:
+            assert connection.execute(advice).rowcount == 1
+    elif place.kind == "postgres":
+        with psycopg.connect(place.url) as pg:
+            assert pg.execute(advice.encode()).rowcount == 1
+    else:
+        command, key = advice.removeprefix("with redis-cli: ").split(" ")
+        assert client.execute_command(command, key.strip('"')) == 1
+
+
+# Of files, marks stand in lines with checksums, and the index is believed only if its own checksum fits.
+@pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_thread_that_a_narrowed_list_leaves_out_is_found_and_mended(place: Place, face: str) -> None:
+    async def findings() -> list[Finding]:
+        with place.open(read_only=True) as saver:
+            return list(saver.check()) if face == "sync" else [finding async for finding in saver.acheck()]
+
+    fill(place)
+    assert await findings() == []
+    with Redis.from_url(place.url) if place.kind == "redis" else nullcontext() as client:
+        exchange_marks(place, client)
+        with place.open(read_only=True) as saver:
+            assert [info.thread_id for info in saver.threads(owner="ada")] == []
+        found = {finding.thread_id: finding for finding in await findings()}
+        assert found.keys() == FILLED.keys()
+        assert "owner='ada'" in found["adas"].message
+        assert "owner='bob', status='waiting'" in found["bobs"].message
+        assert {finding.path for finding in found.values()} == {"the index of threads"}
+        for finding in found.values():
+            follow(place, finding.advice, client)
+    assert await findings() == []
+    with place.open(read_only=True) as saver:
+        assert [info.thread_id for info in saver.threads(owner="ada")] == ["adas"]
+        assert [info.thread_id for info in saver.threads(status="waiting")] == ["bobs"]
 
 
 def check_infos(saver: KeelSaver, infos: list[ThreadInfo]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from places import ON_SERVERS, Place
 from servers import Proxy
 
-from langgraph_keel import KeelSaver, MemorySaver, StoreUnavailable, ThreadExists
+from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver, StoreUnavailable, ThreadExists
 from langgraph_keel.testing.rig import FACES, Face
 
 pytestmark = pytest.mark.slow
@@ -167,3 +168,53 @@ def finish(verb: str, face: Face) -> None:
         VERBS[verb](face)
     except ThreadExists:
         assert verb == "copy_thread"
+
+
+def put_after_head(face: Face, checkpoint_id: str, item: str) -> None:
+    """A put that must follow the head, as a run's does."""
+    found = face.get_tuple(config_for("t"))
+    assert found
+    values = {"list": [*found.checkpoint["channel_values"]["list"], item]}
+    face.put(found.config, checkpoint_of(checkpoint_id, values), METADATA)
+
+
+@ON_SERVERS
+@pytest.mark.parametrize("face", FACES)
+def test_what_was_stored_and_pruned_before_the_retry_is_never_denied(place: Place, face: str) -> None:
+    """The reply is lost, another process continues from the checkpoint and prunes it, and the put is sent again."""
+    with begun(place, face) as (cutting, proxy), place.open() as direct:
+        put_after_head(cutting, "0000004", "before")
+
+        def continue_and_prune() -> None:
+            proxy.meanwhile = None
+            put_after_head(FACES["sync"](lambda: direct), "0000006", "later")
+            direct.prune(["t"])
+
+        proxy.meanwhile = continue_and_prune
+        proxy.cut_before_reply(2)
+        with pytest.raises(CheckpointConflict) as caught:
+            put_after_head(cutting, "0000005", "mine")
+        assert proxy.meanwhile is None
+        held = direct.get_tuple(config_for("t"))
+        assert held
+        assert held.checkpoint["channel_values"]["list"][-2:] == ["mine", "later"]
+    conflict = pickle.loads(pickle.dumps(caught.value))
+    assert conflict.may_be_stored
+    assert "was not stored" not in str(conflict)
+    assert "may have been stored" in str(conflict)
+    with pytest.raises(CheckpointConflict):
+        conflict.input_again("given")
+
+
+@ON_SERVERS
+@pytest.mark.parametrize("face", FACES)
+def test_a_conflict_whose_reply_came_at_once_was_not_stored(place: Place, face: str) -> None:
+    with begun(place, face) as (losing, _), place.open() as direct:
+        config = losing.get_tuple(config_for("t")).config  # type: ignore[union-attr]
+        put_after_head(FACES["sync"](lambda: direct), "0000005", "quicker")
+        direct.prune(["t"])
+        with pytest.raises(CheckpointConflict) as caught:
+            losing.put(config, checkpoint_of("0000004", {"list": ITEMS}), METADATA)
+    assert not caught.value.may_be_stored
+    assert "was not stored" in str(caught.value)
+    assert caught.value.input_again("given") == "given"

@@ -67,7 +67,10 @@ class Proxy:
         round_trips: Requests so far that were replied to.
         bytes_sent: Bytes so far from clients to the server.
         bytes_received: Bytes so far from the server to clients.
+        meanwhile: Called when a reply is lost, before the client hears of it: it cannot send again until this returns.
     """
+
+    meanwhile: Callable[[], object] | None = None
 
     def __init__(self, host: str, port: int) -> None:
         self.requests = self.round_trips = self.bytes_sent = self.bytes_received = 0
@@ -225,6 +228,8 @@ class Proxy:
 
     def _answers(self, link: Link, data: bytes) -> bool:
         if link.fate == "before reply":
+            if self.meanwhile:
+                self.meanwhile()
             link.cut()
             return False
         self.round_trips += link.is_asking

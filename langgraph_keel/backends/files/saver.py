@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from langgraph_keel.backends.files.disk import named_errors
 from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
+from langgraph_keel.backends.files.index import INDEX
 from langgraph_keel.backends.files.log import MIGRATIONS
 from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.backends.paths import checked_path, is_in_loop
@@ -173,6 +174,9 @@ class FileSaver(KeelSaver):
     def _check(self) -> Iterator[Finding]:
         """Read every file; return damage, leftovers, and conflicts of git."""
         return self._files.open_check(writes=False, tenant=self.tenant or "").findings()
+
+    def _index_advice(self, thread_id: str) -> str:
+        return f"remove {self._files.root / 'threads' / INDEX}: the next list reads the logs"
 
     def repair(self) -> Iterator[Finding]:
         """Replace each damaged log by a new one with all that can be read, and empty damaged cells. Old files are kept.

@@ -427,13 +427,17 @@ class GroupFailed(Exception):
 
 
 class RetryBudget:
-    """Decides which errors of one request are retried: a broken connection once, a lost race until time is up."""
+    """Decides which errors of one request are retried: a broken connection once, a lost race until time is up.
+
+    Attributes:
+        was_broken: Whether the connection broke before there was a reply.
+    """
 
     def __init__(self, where: str, timeout: float) -> None:
         self._where = where
         self._timeout = timeout
         self._end = time.monotonic() + timeout
-        self._resent = False
+        self._resent = self.was_broken = False
 
     def check(self, error: Exception, watched: WatchedRequest) -> None:
         """Decide what becomes of a request that failed; if it is to fail with this error, return.
@@ -449,7 +453,7 @@ class RetryBudget:
             return
         state = getattr(error, "sqlstate", None)
         if (watched.is_broken or state in SHUFFLED) and not self._resent:
-            self._resent = True
+            self._resent, self.was_broken = True, watched.is_broken
             raise Retry(0) from error
         if state in RACES and time.monotonic() < self._end:
             raise Retry(random.uniform(0, 0.02)) from error

@@ -57,6 +57,7 @@ from langgraph_keel.backends.postgres.connection import (
 )
 from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection, exchange
 from langgraph_keel.backends.postgres.rows import PARTED, UNDEFINED_COLUMN, Request, Statement, Tables
+from langgraph_keel.backends.resent import noted, was_sent_before
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.session import arun, run
 from langgraph_keel.errors import (
@@ -219,7 +220,7 @@ def _query_table(
     return rows
 
 
-def _sqlstate(error: StoreError) -> str | None:
+def _sqlstate(error: Exception) -> str | None:
     return getattr(error.__cause__, "sqlstate", None)
 
 
@@ -346,7 +347,9 @@ class PostgresDriver:
         if not self._ready:
             self.open(self.auto_setup)
         try:
-            return self.retry(lambda connection: _run(connection, request))
+            budget = self._budget()
+            replies = self.retry(lambda connection: _run(connection, request), budget)
+            return noted(replies, budget.was_broken)
         except StoreError as error:
             if _sqlstate(error) in RENAMED:
                 run(refuse_newer(self.tables, self.where), _ScriptDriver(self))
@@ -369,12 +372,18 @@ class PostgresDriver:
             raise
 
     async def _asend_alone(self, request: Request) -> list[Rows]:
-        return await self.aretry(lambda connection: _arun(connection, request))
+        budget = self._budget()
+        replies = await self.aretry(lambda connection: _arun(connection, request), budget)
+        return noted(replies, budget.was_broken)
 
     async def _asend_group(self, requests: Sequence[Request]) -> Sequence[list[Rows] | None]:
         try:
-            return await self.aretry(lambda connection: _arun_group(connection, requests))
-        except GroupFailed:
+            budget = self._budget()
+            replies = await self.aretry(lambda connection: _arun_group(connection, requests), budget)
+            return [noted(each, budget.was_broken) for each in replies]
+        except GroupFailed as error:
+            # Without an answer of the server, it may have been stored; each request is sent again from this context.
+            was_sent_before.set(_sqlstate(error) is None)
             return [None] * len(requests)
 
     def _check(self, request: Request) -> None:
@@ -383,9 +392,12 @@ class PostgresDriver:
         if request.writes and self.read_only:
             raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
 
-    def retry(self, act: Callable[[Connection], T]) -> T:
+    def _budget(self) -> RetryBudget:
+        return RetryBudget(self.where, self.timeout)
+
+    def retry(self, act: Callable[[Connection], T], budget: RetryBudget | None = None) -> T:
         """Act on a connection; again on another if it broke, or after losing a race against others."""
-        budget = RetryBudget(self.where, self.timeout)
+        budget = budget or self._budget()
         while True:
             try:
                 return self._try_once(act, budget)
@@ -407,9 +419,9 @@ class PostgresDriver:
             finally:
                 self._watchdog.release(watched)
 
-    async def aretry(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """As `insist`, without blocking the running loop."""
-        budget = RetryBudget(self.where, self.timeout)
+    async def aretry(self, act: Callable[[AsyncConnection], Awaitable[T]], budget: RetryBudget | None = None) -> T:
+        """As `retry`, without blocking the running loop."""
+        budget = budget or self._budget()
         while True:
             try:
                 return await self._atry_once(act, budget)

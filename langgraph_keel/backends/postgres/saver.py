@@ -354,6 +354,11 @@ class PostgresSaver(KeelSaver):
     def _check(self) -> Iterator[Finding]:
         return check(self._postgres) if self.tenant is None else iter(())
 
+    def _index_advice(self, thread_id: str) -> str:
+        quoted = key(thread_id).replace("'", "''")
+        update = self._postgres.tables.fill_names("UPDATE {threads} SET marks = NULL, late = NULL, late_of = NULL")
+        return f"{update} WHERE thread_id = '{quoted}'"
+
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         return reclaim(self._postgres, full=full)
 

@@ -47,6 +47,7 @@ from langgraph_keel.backends.postgres.rows import (
     unescape,
 )
 from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
+from langgraph_keel.backends.resent import Resent
 from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.config import Address
@@ -250,13 +251,15 @@ class PostgresStore(Store[Request, Reply]):
         parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True, joins=True)
+        is_resent = False
         for _ in range(RACES):
             reply = yield request
+            is_resent = is_resent or isinstance(reply, Resent)
             ((answer, head, epoch, seq, los),) = reply[0]
             if answer == "gone":
-                return BaseGone()
+                return BaseGone(is_resent)
             if answer == "moved":
-                return Moved(head and name_of(head, names_by_key(long_names([new.parent]))))
+                return Moved(head and name_of(head, names_by_key(long_names([new.parent]))), is_resent)
             if seq is not None:
                 return Stored(Mark(epoch, seq, parameters["token"]).stamp, first_numbers(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")

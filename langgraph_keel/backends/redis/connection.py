@@ -49,6 +49,7 @@ from redis.retry import Retry
 
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.redis.entries import Keys
+from langgraph_keel.backends.resent import was_sent_before
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import (
     AccessDenied,
@@ -76,6 +77,17 @@ try:
     _IDENTITY = {"driver_info": import_module("redis.driver_info").DriverInfo()}
 except ImportError:
     _IDENTITY = {}
+
+
+class Backoff(ExponentialBackoff):
+    """The pauses between two attempts of redis-py; notes in `was_sent_before` that there is another one."""
+
+    def compute(self, failures: int) -> float:
+        """As in the base class."""
+        was_sent_before.set(True)
+        return super().compute(failures)
+
+
 RESENDS = 3
 """How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
 load balancer takes. Scripts know a request that they have carried out before."""
@@ -108,7 +120,7 @@ class Settings:
 
     def client(self) -> Client:
         """Return a blocking client."""
-        options = self._options(Retry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
+        options = self._options(Retry(Backoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
             # Its own pools do not wait for a connection.
             pools = partial(redis.BlockingConnectionPool, timeout=self.timeout)
@@ -118,7 +130,7 @@ class Settings:
 
     def async_client(self) -> AsyncClient:
         """Return a client for the running loop."""
-        options = self._options(AsyncRetry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
+        options = self._options(AsyncRetry(Backoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
             return QueueingCluster.from_url_limited(self._plain_url, self.max_connections, self.timeout, **options)
         pool = aio.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)
@@ -278,16 +290,19 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
     (TimeoutError, StoreUnavailable, "no answer within the timeout; a put may or may not be stored"),
 )
+_DAMAGED = "a thread is damaged"
 # Errors inside scripts come wrapped in text, differently in Redis 6 and 7.
 _CODES: tuple[tuple[str, type[StoreError], str], ...] = (
     (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key that should be a thread's holds something else"),
-    (r"\bKEELDAMAGED\b", CorruptStore, "a thread is damaged"),
+    (r"\bKEELDAMAGED\b", CorruptStore, _DAMAGED),
     (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
     (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and takes no writes"),
     (r"\bNOPERM\b|can't run this command|no permissions", AccessDenied, "this user may not run what Keel needs"),
     (r"\b(NOAUTH|WRONGPASS)\b|invalid password|invalid username", AccessDenied, "the server refuses this user"),
     (r"\bBUSY\b|\bTRYAGAIN\b|No connection available|Too many connections", StoreBusy, "busy for too long"),
+    # What Lua, and a command on a number that is none, say where a script has met stored text in another form.
+    (r"attempt to \w+|bad argument #|arguments must be strings|not an integer|out of range", CorruptStore, _DAMAGED),
     (r"\b(LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b", StoreUnavailable, "the server is not ready"),
 )
 

@@ -35,6 +35,7 @@ from langgraph_keel.backends.redis.connection import (
     ask_node,
     named_errors,
 )
+from langgraph_keel.backends.resent import noted, was_sent_before
 from langgraph_keel.engine.session import arun, run
 from langgraph_keel.errors import CorruptStore, InvalidInput, NotAKeelStore, ReadOnlyStore, refuse_closed
 
@@ -176,7 +177,8 @@ class RedisDriver:
                     if request.pattern:
                         return [*client.scan_iter(match=request.pattern, count=SCANNED)]
                     if len(request.calls) == 1:
-                        return [_send_call(client, request.calls[0])]
+                        was_sent_before.set(False)
+                        return noted([_send_call(client, request.calls[0])])
                     return _send_many(client, request.calls)
         except (CorruptStore, NotAKeelStore):
             run(self.check.refuse_newer(), _AskDriver(self.ready(writes=False), self.where))
@@ -392,11 +394,15 @@ class AsyncRedisDriver:
         return await arun(self._driver.check.migrations(), _AsyncAskDriver(await self._client(), self._driver.where))
 
     async def _send_alone(self, request: Request) -> list[Any]:
-        return [await _asend_call(await self._client(), request.calls[0])]
+        client = await self._client()
+        was_sent_before.set(False)
+        return noted([await _asend_call(client, request.calls[0])])
 
     async def _send_group(self, requests: Sequence[Request]) -> Sequence[list[Any] | None]:
-        replies = await _asend_pipeline(await self._client(), [request.calls[0] for request in requests])
-        return [None if isinstance(reply, RedisError) else [reply] for reply in replies]
+        client = await self._client()
+        was_sent_before.set(False)
+        replies = await _asend_pipeline(client, [request.calls[0] for request in requests])
+        return [None if isinstance(reply, RedisError) else noted([reply]) for reply in replies]
 
     async def ready(self, writes: bool) -> AsyncClient:
         """As `RedisDriver.ready`."""

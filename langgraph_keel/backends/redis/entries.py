@@ -177,6 +177,14 @@ class Keys:
         found = re.fullmatch(rf"{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:(?:{kinds})", key, re.DOTALL)
         return found[1] if found else None
 
+    def kind_in(self, key: str) -> str | None:
+        """Return what a key should hold as Redis names it; `None` if it is none of this store's."""
+        name = key.removeprefix(self.prefix)[6:]
+        if name in ("threads", "expiring", "marks"):
+            return "hash" if name == "marks" else "zset"
+        is_ours = self.bucket_in(key) and (self.thread_in(key) or key in self.cells(""))
+        return ("zset" if name.startswith("names:") else "hash") if is_ours else None
+
     @property
     def of_tenants(self) -> str:
         """A pattern for the keys of all tenants. It also matches others: see `tenant_in`."""
@@ -226,7 +234,7 @@ def as_corrupt_store(parse: Callable[P, T]) -> Callable[P, T]:
     def parsing(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return parse(*args, **kwargs)
-        except (ValueError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise CorruptStore(f"what the server returned does not parse: {error!r}") from error
 
     return parsing

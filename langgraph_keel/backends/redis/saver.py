@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
+from langgraph_keel.backends.redis.check import find_odd_keys
 from langgraph_keel.backends.redis.connection import (
     MIGRATIONS,
     Durability,
@@ -18,11 +20,18 @@ from langgraph_keel.backends.redis.connection import (
     where_of,
 )
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
-from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
+from langgraph_keel.backends.redis.entries import bucket_of
+from langgraph_keel.backends.redis.store import (
+    RedisStore,
+    find_damaged,
+    find_mislisted,
+    find_unlisted,
+    quote,
+)
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import run
-from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.errors import InvalidInput, NotAKeelStore, NotFound
 from langgraph_keel.options import OptionsBesidesTtl, check_options, check_values
 from langgraph_keel.saver import KeelSaver
 
@@ -209,13 +218,19 @@ class RedisSaver(KeelSaver):
     def _check(self) -> Iterator[Finding]:
         from langgraph_keel.retention.check import ADVICE, Finding
 
-        for name in run(find_damaged(self._store.keys), self._redis):
-            yield Finding("lost", name, self._store.keys.thread(name), "what its key holds is damaged", ADVICE)
-        advice = "put something to it, and it is listed again"
-        for name in run(find_unlisted(self._store.keys), self._redis):
-            yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
-        for each in run(find_mislisted(self._store.keys), self._redis):
-            yield Finding("decide", each.thread_id, "the index of threads", each.said, each.advice)
+        odd = run(find_odd_keys(self._store.keys), self._redis)
+        yield from (Finding("lost", each.thread_id, each.key, each.said, ADVICE) for each in odd)
+        with suppress(NotAKeelStore):  # of what is named by now
+            for name in run(find_damaged(self._store.keys), self._redis):
+                yield Finding("lost", name, self._store.keys.thread(name), "what its key holds is damaged", ADVICE)
+            advice = "put something to it, and it is listed again"
+            for name in run(find_unlisted(self._store.keys), self._redis):
+                yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
+            for each in run(find_mislisted(self._store.keys), self._redis):
+                yield Finding("decide", each.thread_id, "the index of threads", each.said, each.advice)
+
+    def _index_advice(self, thread_id: str) -> str:
+        return f"with redis-cli: DEL {quote(self._store.keys.marks(bucket_of(thread_id)).encode())}"
 
     def _elsewhere(self) -> Sequence[str]:
         return [

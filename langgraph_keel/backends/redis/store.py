@@ -41,6 +41,7 @@ from langgraph_keel.backends.redis.entries import (
     stamp_of,
     word,
 )
+from langgraph_keel.backends.resent import Resent
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
@@ -86,6 +87,7 @@ def cell_name(shelf: Shelf, key: str) -> str:
     return f"{shelf.kind}:{key}"
 
 
+@as_corrupt_store
 def key_of(named: bytes) -> str:
     """Return the key of a cell by its name."""
     return named.partition(b":")[2].decode()
@@ -377,11 +379,11 @@ def find_mislisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[Mislisted
             at, _, epoch = parse_member(member)
             if what == b"place":
                 said = f"the index lists it as put to last at {at}, and that is not what it says itself"
-                again = [f"ZADD {_quote(index.encode())} 0 {_quote(right)}"] if right else []
-                advice = "with redis-cli: " + "; ".join([*again, f"ZREM {_quote(index.encode())} {_quote(member)}"])
+                again = [f"ZADD {quote(index.encode())} 0 {quote(right)}"] if right else []
+                advice = "with redis-cli: " + "; ".join([*again, f"ZREM {quote(index.encode())} {quote(member)}"])
             elif what == b"marks":
                 said = "what it can be found by is kept for another place in the index"
-                advice = f"with redis-cli: HDEL {_quote(marks.encode())} {epoch}: then it is always looked at"
+                advice = f"with redis-cli: HDEL {quote(marks.encode())} {epoch}: then it is always looked at"
             else:
                 said = f"the index lists it as put to last at {at}, and its newest checkpoint says {right.decode()}"
                 advice = "put something to it, and both say the same"
@@ -389,7 +391,7 @@ def find_mislisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[Mislisted
     return found
 
 
-def _quote(text: bytes) -> str:
+def quote(text: bytes) -> str:
     """Return what redis-cli takes for these bytes."""
     return (
         '"' + "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in text) + '"'
@@ -416,8 +418,13 @@ def _read_origins(keys: Keys) -> StorePlan[Request, Replies, list[str]]:
     page = [b""]
     while page:
         [page] = yield Request((Call("find_origins", shared, (page[-1], ASKED)),))
-        origins += [parse_name(origin.decode()) for origin in page]
+        origins += [_name_of(origin) for origin in page]
     return origins
+
+
+@as_corrupt_store
+def _name_of(text: bytes) -> str:
+    return parse_name(text.decode())
 
 
 def _find_strays(keys: Keys, threads: Sequence[str]) -> StorePlan[Request, Replies, list[str]]:
@@ -512,9 +519,7 @@ class RedisStore(Store[Request, Replies]):
         """See `Store.write_entry`."""
         address = new.address
         base, token = mark_of(new.base), self._tokens()
-        kind, *reply = yield from self._change(
-            address.thread_id,
-            "write_entry",
+        args = (
             self._epochs(),
             name(address.checkpoint_ns),
             name(str(address.checkpoint_id)),
@@ -533,7 +538,8 @@ class RedisStore(Store[Request, Replies]):
             "",
             *_repacks(new.repacks),
         )
-        return _outcome(kind, reply, token, new.appends)
+        replies = yield Request((Call("write_entry", self.keys.of(address.thread_id), args),), writes=True)
+        return _outcome(replies[0], token, new.appends, isinstance(replies, Resent))
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Replies, None]:
         """See `Store.write_batch`."""
@@ -709,7 +715,7 @@ class RedisStore(Store[Request, Replies]):
     def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Replies, Sequence[str]]:
         """See `Store.list_kinds`."""
         kinds: list[bytes] = yield from self._cells(Shelf(thread_id, "any"), "list_kinds")
-        return [kind.decode() for kind in kinds]
+        return [_name_of(kind) for kind in kinds]
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Replies, None]:
         """See `Store.replace_plain`."""
@@ -820,10 +826,12 @@ def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
     ]
 
 
-def _outcome(kind: bytes, reply: Sequence[Any], token: str, appends: Mapping[str, Sequence[Row]]) -> Outcome:
+@as_corrupt_store
+def _outcome(reply: Sequence[Any], token: str, appends: Mapping[str, Sequence[Row]], is_resent: bool) -> Outcome:
+    kind, *words = reply
     if kind == b"gone":
-        return BaseGone()
+        return BaseGone(is_resent)
     if kind == b"moved":
-        return Moved(parse_name(reply[0].decode()) or None)
-    epoch, seq, *first = reply
+        return Moved(parse_name(words[0].decode()) or None, is_resent)
+    epoch, seq, *first = words
     return Stored(stamp_of(epoch, seq, token), dict(zip(appends, first, strict=True)))

@@ -243,6 +243,10 @@ class SqliteSaver(KeelSaver):
     def _check(self) -> Iterator[Finding]:
         return check(self._sqlite) if self.tenant is None else iter(())
 
+    def _index_advice(self, thread_id: str) -> str:
+        quoted = thread_id.replace("'", "''")
+        return f"UPDATE thread_index SET marks = NULL, late = NULL, late_of = NULL WHERE name = '{quoted}'"
+
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         return reclaim(self._sqlite, full=full, scrub=scrub)
 

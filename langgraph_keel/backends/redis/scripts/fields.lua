@@ -18,13 +18,21 @@ local function get(name)
   return redis.call('HGET', KEYS[1], name)
 end
 
+-- Ends the script with an error that names what is damaged. Nothing may have been written before.
+local function damaged(what, key)
+  error('KEELDAMAGED ' .. what .. ' of ' .. (key or KEYS[1]))
+end
+
+-- Numbers of more digits do not change when a loop adds 1 to them.
+local MOST_DIGITS = 15
+
 -- The life of the thread as { epoch, seq, visible, member }, or nil if there is none.
 -- A hash without this field is somebody else's: nothing has been written when the script ends with that error.
 local function life(key, line)
   if line then
     local epoch, seq, visible, member = line:match('^(%w+) (%d+) (%d+) ?(.*)$')
-    if not epoch then
-      error('KEELDAMAGED the field "thread" of ' .. key)
+    if not epoch or #seq > MOST_DIGITS or member ~= '' and not member:find('%z') then
+      damaged('the field "thread"', key)
     end
     return { epoch = epoch, seq = tonumber(seq), visible = tonumber(visible), member = member }
   end
@@ -40,8 +48,43 @@ end
 
 local function parse(entry)
   local state, ns, id, parent, run, at, token, refs =
-    entry:match('^(%l+) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*) ?([^\n]*)\n')
+    (entry or ''):match('^(%l+) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*) ?([^\n]*)\n')
+  if not state then
+    damaged('the line of a checkpoint')
+  end
   return { state = state, ns = ns, id = id, parent = parent, run = run, at = at, token = token, refs = refs }
+end
+
+-- The sequence number and the entry that a field "head:<ns>" or "id:<ns>:<id>" names.
+local function entry_at(name, value, ns, id)
+  local seq = value:match('^%d+')
+  local entry = seq and get('entry:' .. seq)
+  local e = entry and parse(entry)
+  if not e or e.ns ~= ns or e.id ~= id then
+    damaged('the field "' .. name .. '"')
+  end
+  return seq, entry, e
+end
+
+-- The state and the id that a field "head:<ns>" names.
+local function head_of(name, value)
+  local state, id = value:match('^%d+ (%l+) (.*)$')
+  if not state then
+    damaged('the field "' .. name .. '"')
+  end
+  return state, id
+end
+
+-- Iterates over the runs (lo-hi) in a text.
+local function runs_in(text)
+  local next_run = text:gmatch('(%d+)-(%d+)')
+  return function()
+    local lo, hi = next_run()
+    if lo and math.max(#lo, #hi) > MOST_DIGITS then
+      damaged('the line of a checkpoint')
+    end
+    return tonumber(lo), tonumber(hi)
+  end
 end
 
 -- What tells an entry from any other that has its number.
@@ -56,6 +99,14 @@ local function named(place)
   local e = entry and parse(entry)
   if e and token_of(e) == token then
     return seq, entry, e
+  end
+end
+
+-- Counts the entries of a run. A count that is damaged stays, so that the thread is still found by its run.
+local function count_run(run, by)
+  local held = get('run:' .. run) or '0'
+  if not held:find('%D') and #held <= MOST_DIGITS and redis.call('HINCRBY', KEYS[1], 'run:' .. run, by) < 1 then
+    redis.call('HDEL', KEYS[1], 'run:' .. run)
   end
 end
 

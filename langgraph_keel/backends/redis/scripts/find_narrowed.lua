@@ -26,7 +26,7 @@ local function look(most)
   repeat
     local page = redis.call(read, KEYS[1], from, last, 'LIMIT', 0, share)
     for _, member in ipairs(page) do
-      local held = redis.call('HGET', KEYS[2], member:match('%z(%w+)$'))
+      local held = redis.call('HGET', KEYS[2], member:match('[^%z]*$'))
       if not held or fits(held) then
         table.insert(found, member)
         if #found == limit then
@@ -36,7 +36,7 @@ local function look(most)
       from = '(' .. member
     end
     looked = looked + #page
-  until #page < share or looked >= most
+  until #page == 0 or #page < share or looked >= most
   return looked >= most
 end
 

@@ -54,11 +54,19 @@ local function sweep(now)
   end
 end
 
--- Let the thread expire so many milliseconds from now: its own time, or else the saver's (neither: as it is).
+-- The milliseconds that the thread lives after a write: its own, or else the saver's. Read before anything is written.
+local function ttl_of(default)
+  local ttl = redis.call('HGET', KEYS[1], 'ttl') or default
+  if ttl:find('%D') or #ttl > MOST_DIGITS then
+    damaged('the field "ttl"')
+  end
+  return ttl
+end
+
+-- Let the thread expire so many milliseconds from now (`ttl_of`; if empty: as it is).
 -- In the same script as the write, and of one hash: a thread expires as a whole, and its cells with it. The score is
 -- later than that, so that who is swept has expired.
-local function arm(life, default)
-  local ttl = redis.call('HGET', KEYS[1], 'ttl') or default
+local function arm(life, ttl)
   if ttl == '0' then
     persist({ KEYS[1], KEYS[4], KEYS[5] })
     redis.call('ZREM', KEYS[3], place(life))

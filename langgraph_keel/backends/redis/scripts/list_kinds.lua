@@ -1,5 +1,5 @@
 -- Store.list_kinds. KEYS as in cells.lua.
--- Grows with: the kinds.
+-- Grows with: the kinds, and the names that are damaged.
 local kinds, from = {}, '-'
 while true do
   local name = redis.call('ZRANGEBYLEX', KEYS[2], from, '+', 'LIMIT', 0, 1)[1]
@@ -10,6 +10,6 @@ while true do
   if kind then
     table.insert(kinds, kind)
   end
-  -- What sorts after all names that begin so: ';' follows ':', and 'A' follows '@'.
-  from = '[' .. (kind and kind .. ';' or 'A')
+  -- What sorts after all names that begin so: ';' follows ':', and 'A' follows '@'. A damaged name is passed over.
+  from = kind and '[' .. kind .. ';' or name:sub(1, 1) == '@' and '[A' or '(' .. name
 end

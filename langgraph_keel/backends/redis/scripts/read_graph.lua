@@ -13,7 +13,9 @@ for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
     local ns, channel = rest:match('^([^:]*):(.*)$')
     table.insert(ends, { ns, channel, tonumber(get(name)) })
   elseif kind == 'head' then
-    table.insert(heads, tonumber(get(name):match('^%d+')))
+    local value = get(name)
+    local _, id = head_of(name, value)
+    table.insert(heads, tonumber((entry_at(name, value, rest, id))))
   end
 end
 return { thread.epoch, entries, ends, heads }

@@ -21,7 +21,7 @@ local function parent_of(seq)
   return found and found:match('^%d+')
 end
 
-local start = at:match('^%d+')
+local start = at:match('^%d+') or damaged('the field of a head or id')
 local ancestors, seen = {}, { [start] = true }
 local seq = parent_of(start)
 while seq and count > 0 and not seen[seq] do

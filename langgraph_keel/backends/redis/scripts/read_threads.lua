@@ -6,12 +6,18 @@ local function told(number, key)
   if not thread then
     return {}
   end
-  local seq, id = (redis.call('HGET', key, 'head:') or ''):match('^(%d+) %l+ (.*)$')
-  if not seq then
+  local head = redis.call('HGET', key, 'head:')
+  if not head then
     return { thread.visible, '' }
   end
+  local _, id = head_of('head:', head)
+  local seq = head:match('^%d+')
   local entry = redis.call('HGET', key, 'entry:' .. seq)
-  return { thread.visible, id, thread.epoch, tonumber(seq), entry, shown(key, '', parse(entry).parent) }
+  local e = parse(entry)
+  if e.ns ~= '' or e.id ~= id then
+    damaged('the field "head:"', key)
+  end
+  return { thread.visible, id, thread.epoch, tonumber(seq), entry, shown(key, '', e.parent) }
 end
 local reply = {}
 for number = 1, THREADS do

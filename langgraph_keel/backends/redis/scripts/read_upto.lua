@@ -31,8 +31,8 @@ local function note(e)
     local log = field(e.ns, channel)
     local range = logs[log] or { math.huge, 0 }
     logs[log] = range
-    for lo, hi in shown:gmatch('(%d+)-(%d+)') do
-      range[1], range[2] = math.min(range[1], tonumber(lo)), math.max(range[2], tonumber(hi))
+    for lo, hi in runs_in(shown) do
+      range[1], range[2] = math.min(range[1], lo), math.max(range[2], hi)
     end
   end
 end
@@ -65,16 +65,33 @@ each_entry(KEYS[1], tonumber(seq) + 1, function(number, entry)
 end)
 
 local MOST_ITEMS = 1024 -- core.rows.MOST_ITEMS: no row holds more
+
+-- Where many numbers in a row are gone (pruned, or damage has made them large), the names of what is left are read once.
+local names
+local function put_left(log, first, last)
+  names = names or redis.call('HKEYS', KEYS[1])
+  for _, name in ipairs(names) do
+    local of, number = name:match('^item:(.*):(%d+)$')
+    if of == log and tonumber(number) >= first and tonumber(number) < last then
+      put(name, get(name))
+    end
+  end
+end
+
 for log, range in pairs(logs) do
-  put('end:' .. log, get('end:' .. log))
-  local number = math.max(0, range[1] - MOST_ITEMS + 1)
-  while number < range[2] do
+  put('end:' .. log, get('end:' .. log) or damaged('the field "end:' .. log .. '"'))
+  local number, missing = math.max(0, range[1] - MOST_ITEMS + 1), 0
+  while number < range[2] and missing < 2 * MOST_ITEMS do
     local name = string.format('item:%s:%d', log, number)
     local value = get(name)
     if value then
       put(name, value)
     end
-    number = number + (value and tonumber(value:match('^%d+')) or 1)
+    missing = value and 0 or missing + 1
+    number = number + math.max(1, value and tonumber(value:match('^%d+')) or 1)
+  end
+  if number < range[2] then
+    put_left(log, number, range[2])
   end
 end
 for ns, head in pairs(heads) do

@@ -7,7 +7,7 @@ local thread = life(KEYS[1], get('thread'))
 if not thread or thread.epoch ~= ARGV[1] then
   return 0
 end
-local count = tonumber(ARGV[2])
+local count, ttl = tonumber(ARGV[2]), ttl_of('')
 local gone, set, runs, touched = {}, {}, {}, {}
 
 local function forget(seq, e)
@@ -53,9 +53,7 @@ for n = 3, #ARGV, 1 do
 end
 in_parts('HDEL', KEYS[1], gone)
 for run, entries in pairs(runs) do
-  if redis.call('HINCRBY', KEYS[1], 'run:' .. run, -entries) < 1 then
-    redis.call('HDEL', KEYS[1], 'run:' .. run)
-  end
+  count_run(run, -entries)
 end
 in_parts('HSET', KEYS[1], set)
 
@@ -95,5 +93,5 @@ if newest then
 end
 index(thread, member, held)
 redis.call('HSET', KEYS[1], 'thread', life_line(thread))
-arm(thread, '')
+arm(thread, ttl)
 return 1

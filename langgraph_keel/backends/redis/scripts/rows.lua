@@ -12,10 +12,11 @@ local function row_at(log, lo)
   local value = get(log .. ':' .. string.format('%d', lo))
   if value then
     local count = tonumber(value:match('^%d+'))
-    taken[log][lo] = count
     table.insert(rows[log], lo)
     table.insert(rows[log], value)
-    return count
+    -- One that holds nothing is damage that the reader will name, and would be looked at for ever.
+    taken[log][lo] = count ~= 0 and count or nil
+    return taken[log][lo]
   end
 end
 
@@ -33,17 +34,15 @@ local function start_of(log, number)
   end
 end
 
--- Take the rows that hold the items of a run; stop at a gap, which is damage that the reader will name.
+-- Take the rows that hold the items of a run. Returns false at a gap, which is damage that the reader will name.
 local function take_run(log, lo, hi)
   local at = start_of(log, lo)
   while at and at < hi do
     local count = row_at(log, at)
-    if not count then
-      return
-    end
-    covered[log] = { at, at + count }
-    at = at + count
+    covered[log] = count and { at, at + count }
+    at = count and at + count
   end
+  return at
 end
 
 local function take(ns, refs, wanted)
@@ -53,8 +52,10 @@ local function take(ns, refs, wanted)
       walked[log .. runs] = true
       taken[log] = taken[log] or {}
       rows[log] = rows[log] or { ns, channel }
-      for lo, hi in runs:gmatch('(%d+)-(%d+)') do
-        take_run(log, tonumber(lo), tonumber(hi))
+      for lo, hi in runs_in(runs) do
+        if not take_run(log, lo, hi) then
+          break
+        end
       end
     end
   end

@@ -5,5 +5,5 @@ if not thread then
   return 0
 end
 redis.call('HSET', KEYS[1], 'ttl', ARGV[1])
-arm(thread, '')
+arm(thread, ARGV[1])
 return 1

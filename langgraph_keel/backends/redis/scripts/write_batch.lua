@@ -4,6 +4,7 @@
 local epoch, ns, id, ttl, value, late = unpack(ARGV)
 local line = get('thread')
 local thread = life(KEYS[1], line) or { epoch = epoch, seq = 0, visible = 0, member = '' }
+ttl = ttl_of(ttl)
 local function there(n)
   return redis.call('HEXISTS', KEYS[1], string.format('write:%s:%s:%d', ns, id, n)) == 1
 end
@@ -12,7 +13,7 @@ end
 local free = 0
 if there(0) then
   local low, high = 0, 1
-  while there(high) do
+  while there(high) and high < 2 ^ 31 do
     low, high = high, 2 * high
   end
   while high - low > 1 do

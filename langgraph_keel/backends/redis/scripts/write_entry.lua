@@ -1,4 +1,4 @@
--- Store.write_entry. With: fields, expiry, life
+-- Store.write_entry. With: fields, expiry, life, order
 -- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
 -- put since.
 -- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch, sequence
@@ -30,8 +30,12 @@ if base ~= '' and (not of or of.state == 'ghost' or token_of(of) ~= base_token) 
 end
 local head_state, head_id
 if found[2] then
-  head_state, head_id = found[2]:match('^%d+ (%l+) (.*)$')
+  head_state, head_id = head_of(field('head', ns), found[2])
+  if tonumber(found[2]:match('^%d+')) > thread.seq then
+    damaged('the field "thread"') -- else a number would be used again, and what has it be lost
+  end
 end
+ttl = ttl_of(ttl)
 local follows = check == '' or check ~= 'beside' and ((head_id or '') == parent or head_id == id)
 if not follows and check == 'raise' then
   return { 'moved', head_id or '' }
@@ -64,13 +68,14 @@ local function repack(channel, lo, count, body)
   local log, inside, number = field('item', ns, channel), {}, lo
   while number < lo + count do
     local value = get(string.format('%s:%d', log, number))
-    if not value then
+    local held = value and tonumber(value:match('^%d+')) or 0
+    if held == 0 then
       return
     end
     if number > lo then
       table.insert(inside, string.format('%s:%d', log, number))
     end
-    number = number + tonumber(value:match('^%d+'))
+    number = number + held
   end
   if number == lo + count then
     put(string.format('%s:%d', log, lo), count .. ' ' .. body)
@@ -131,12 +136,14 @@ if not old or old.state == 'ghost' then
 end
 
 -- Children of an entry that is put again follow it.
-for number = same and same + 1 or thread.seq, thread.seq - 1 do
-  local name = string.format('entry:%d', number)
-  local child = get(name)
-  if child then
-    put(name, (child:gsub('^(%l+ [^ ]* [^ ]* )#' .. same .. ' ', '%1#' .. seq .. ' ', 1)))
-  end
+if same then
+  each_entry(KEYS[1], thread.seq, function(number, child)
+    if number > same then
+      local moved = child:gsub('^(%l+ [^ ]* [^ ]* )#' .. same .. ' ', '%1#' .. seq .. ' ', 1)
+      put(string.format('entry:%d', number), moved)
+    end
+    return number <= same
+  end)
 end
 
 local held = marks_of(thread)
@@ -154,11 +161,11 @@ if same then
   table.insert(gone, 'entry:' .. same)
 end
 in_parts('HDEL', KEYS[1], gone)
-if old and old.run ~= '' and redis.call('HINCRBY', KEYS[1], 'run:' .. old.run, -1) < 1 then
-  redis.call('HDEL', KEYS[1], 'run:' .. old.run)
+if old and old.run ~= '' then
+  count_run(old.run, -1)
 end
 if run ~= '' then
-  redis.call('HINCRBY', KEYS[1], 'run:' .. run, 1)
+  count_run(run, 1)
 end
 arm(thread, ttl)
 return reply

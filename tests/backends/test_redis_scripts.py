@@ -1,0 +1,310 @@
+"""Every script of Redis, run against keys that are damaged one by one: a right value or a named error, and soon.
+
+A script holds up all clients of its server. So none may take a second, whatever is stored: the server is asked for the
+slowest of what it has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import servers
+from checkpoints import METADATA, checkpoint_of, config_for
+from redis import Redis
+from saver_parts import driver_of, store_of
+from tiers import sized
+
+from langgraph_keel import KeelError, RedisSaver, StoreBusy, StoreUnavailable
+from langgraph_keel.backends.redis.check import find_odd_keys
+from langgraph_keel.backends.redis.driver import _SCRIPTS, Request  # private: to see that none is left out
+from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import body_of, frame
+from langgraph_keel.engine.records import NEW, Batch, Kind, NewEntry, Query, Ref, Replacement, Row
+from langgraph_keel.engine.session import run
+
+SLOW = 1_000_000
+"""Microseconds that no script may take."""
+WRITES = {
+    "write_entry", "write_entry, again", "write_batch", "swap_cell", "remove_cells", "set_ttl", "replace_plain",
+    "remove_entries", "remove_rows", "copy_thread", "copy_thread, upto", "delete_thread", "delete_thread, last",
+    "delete_all",
+}  # fmt: skip
+SHARED_PARTS = {"fields", "life", "lives", "order", "parents", "rows", "select", "cells", "expiry"}
+NUMBERS = [b"0", b"1", b"999", b"999999999999999", b"99999999999999999999999"]
+TEXTS = [b"", b"garbage", b"\xff\x00", b"0 0 0 0 0 0 0 0\n"]
+STEP = sized(70, 35, 3)
+"""One damage of so many is done."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with servers.or_skip(servers.redis(own=True)) as server:
+        yield server.url
+
+
+def fill(saver: RedisSaver) -> None:
+    """Two threads with lists, writes, runs, a ghost's worth of history, labels, and cells that all share."""
+    for thread in ("t", "u"):
+        config: Any = config_for(thread)
+        for number in range(1, 5):
+            values = {"list": [f"{each} " * 9 for each in range(number)], "other": {"a": [number] * 40}}
+            metadata: Any = {**METADATA, "run_id": f"run {number % 2}", "user_id": "ada"}
+            config = saver.put(config, checkpoint_of(f"{number:08}", values), metadata, {})
+            saver.put_writes(config, [("a", number)], "task", "path")
+            saver.put_writes(config, [("b", number)], "other")
+        saver.label(config, "good")
+        saver.set_ttl(thread, 1000)
+    shelf, cell = Shelf(None, "caches"), Cell("token", frame(b"header"), b"", "t")
+    run(store_of(saver).swap_cell(shelf, "key", None, cell), driver_of(saver))
+
+
+class Recorded:
+    """The driver of a saver; remembers which scripts were sent."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self.scripts: set[str] = set()
+
+    def send(self, request: Request) -> list[Any]:
+        self.scripts.update(call.script for call in request.calls)
+        return self._driver.send(request)  # type: ignore[no-any-return]
+
+
+Verbs = dict[str, Callable[[], Any]]
+
+
+def verbs_of(store: RedisStore, driver: Any) -> Verbs:
+    """Plans of every verb, and of the checks, as they are made of a sound store."""
+
+    def ask(plan: Any) -> Any:
+        return run(plan, driver)
+
+    keys, head, shelf = store.keys, Address("t", ""), Shelf("t", "labels")
+    named, refreshing = Address("t", "", "00000003"), RedisStore(store.keys.prefix, 1000, refresh_on_read=True)
+    entries = ask(store.scan(Query("t")))
+    latest, older = entries[0], entries[-1]
+    graph, live = ask(store.read_graph("t")), {("", "list"): [(0, 1)]}
+    writes = ask(store.list_writes("t", None, 9))
+    ((label, cell), *_) = ask(store.list_cells(shelf, "", None, 9))
+    row = (Row(NEW, 1, body_of([b"\x01"])),)
+    new = NewEntry(
+        Address("t", "", "00000009"), "00000004", latest.header, {"list": Ref(Kind.LIST, ((NEW, NEW + 1),))},
+        {"list": row}, {"list": (Row(0, 4, body_of([b"\x01"] * 4)),)}, latest.stamp, True, run_id="run 1",
+        updated_at="2026", terms=("01234567",),
+    )  # fmt: skip
+    again = replace(new, address=named, parent="00000002", checked=False)
+    plain = Replacement(graph.epoch, {latest.stamp: latest.header}, {}, writes)
+    return {
+        "read_entry": lambda: store.read_entry(head),
+        "read_entry, named": lambda: store.read_entry(named),
+        "read_entry, refreshing": lambda: refreshing.read_entry(head),
+        "scan": lambda: store.scan(Query("t")),
+        "scan all": lambda: store.scan(Query()),
+        "read_values": lambda: store.read_values(entries),
+        "read_history": lambda: store.read_history(head, ["list", "none"]),
+        "read_graph": lambda: store.read_graph("t"),
+        "list_writes": lambda: store.list_writes("t", None, 9),
+        "list_kinds": lambda: store.list_kinds("t"),
+        "list_kinds, shared": lambda: store.list_kinds(None),
+        "list_cells": lambda: store.list_cells(shelf, "", None, 1),
+        "read_cells": lambda: store.read_cells(shelf, [label]),
+        "list_strays": lambda: store.list_strays(None, 9),
+        "find_runs": lambda: store.find_runs(["run 1"]),
+        "read_threads": lambda: store.read_threads(None, 9),
+        "show_threads": lambda: store.show_threads(None, 1, ("01234567",)),
+        "show_threads, oldest": lambda: store.show_threads(None, 1, ("01234567",), oldest_first=True),
+        "has_thread": lambda: store.copy_thread("none", "t"),
+        "find_damaged": lambda: find_damaged(keys),
+        "find_mislisted": lambda: find_mislisted(keys),
+        "find_unlisted": lambda: find_unlisted(keys),
+        "find_odd_keys": lambda: find_odd_keys(keys),
+        "write_entry": lambda: store.write_entry(new),
+        "write_entry, again": lambda: store.write_entry(again),
+        "write_batch": lambda: store.write_batch(named, Batch("task", "", frame(b"x"), ("01234567",))),
+        "swap_cell": lambda: store.swap_cell(shelf, label, cell.token, replace(cell, token="new")),
+        "remove_cells": lambda: store.remove_cells(shelf, {label: cell.token}),
+        "set_ttl": lambda: store.set_ttl("t", 5),
+        "replace_plain": lambda: store.replace_plain("t", plain),
+        "remove_entries": lambda: store.remove_entries("t", {older.stamp}, {entries[1].stamp: ["list"]}),
+        "remove_rows": lambda: store.remove_rows("t", live, graph),
+        "copy_thread": lambda: store.copy_thread("t", "copy"),
+        "copy_thread, upto": lambda: store.copy_thread("t", "copy", latest),
+        "delete_thread": lambda: store.delete_thread("t"),
+        "delete_thread, last": lambda: store.delete_thread("t", latest.stamp),
+        "delete_all": lambda: RedisStore(store.keys.prefix, is_tenant=True).delete_all(9),
+    }
+
+
+def damages_of(client: Any) -> Iterator[Callable[[], object]]:
+    """Damage one key, field or member at a time."""
+    for key in sorted(client.scan_iter()):
+        if key.endswith(b":keel"):
+            continue
+        kind = client.type(key)
+        yield partial(client.delete, key)
+        yield partial(hold_a_list, client, key)
+        if kind == b"hash":
+            for field, value in sorted(client.hgetall(key).items()):
+                yield partial(client.hdel, key, field)
+                yield from (partial(client.hset, key, field, new) for new in {*TEXTS, *NUMBERS, *with_numbers(value)})
+                yield from (partial(rename_field, client, key, field, new, value) for new in renamings(field))
+        elif kind == b"zset":
+            for member in client.zrange(key, 0, -1):
+                yield from (partial(rename_member, client, key, member, new) for new in renamings(member))
+
+
+def hold_a_list(client: Any, key: bytes) -> None:
+    client.delete(key)
+    client.rpush(key, b"other")
+
+
+def rename_field(client: Any, key: bytes, field: bytes, new: bytes, value: bytes) -> None:
+    client.hdel(key, field)
+    client.hset(key, new, value)
+
+
+def rename_member(client: Any, key: bytes, member: bytes, new: bytes) -> None:
+    client.zrem(key, member)
+    client.zadd(key, {new: 0})
+
+
+def with_numbers(value: bytes) -> Iterator[bytes]:
+    """Put another number in the place of each of the first words, and of the last run."""
+    line, end, rest = value.partition(b"\n")
+    words = line.split(b" ", 9)
+    for at in range(len(words)):
+        for number in (b"0", b"9" * 12, b"9" * 22):
+            parts = words[at].rpartition(b"-") if b"-" in words[at] else (b"", b"", b"")
+            yield b" ".join([*words[:at], parts[0] + parts[1] + number, *words[at + 1 :]]) + end + rest
+
+
+def renamings(name: bytes) -> set[bytes]:
+    """Names that are damaged in one byte, or are none."""
+    return {
+        name.replace(b":", b";", 1),
+        name.replace(b"\0", b" ", 1),
+        name.replace(b"@", b"A", 1),
+        name[:-1],
+        name[:-1] + b"\xff",
+        b"@" + name.replace(b":", b"", 1),
+        b"\xff",
+    } - {name, b""}
+
+
+@contextmanager
+def filled(url: str) -> Iterator[tuple[RedisSaver, Any]]:
+    with Redis.from_url(url) as client, RedisSaver(url, durability="any", timeout=5) as saver:
+        client.flushall()
+        fill(saver)
+        client.config_set("slowlog-log-slower-than", SLOW)
+        client.slowlog_reset()
+        yield saver, client
+
+
+def test_every_script_is_run(url: str) -> None:
+    with filled(url) as (saver, client):
+        driver = Recorded(driver_of(saver))
+        held = {key: client.dump(key) for key in client.scan_iter()}
+        for verb in verbs_of(store_of(saver), driver).values():
+            run(verb(), driver)
+            restore(client, held)
+        assert run(find_odd_keys(store_of(saver).keys), driver) == []
+        client.delete(store_of(saver).keys.thread("t"))
+        run(store_of(saver).read_threads(None, 9), driver)
+    assert {*_SCRIPTS} - SHARED_PARTS == driver.scripts
+
+
+def test_no_script_hangs_on_damage_or_fails_without_a_name(url: str) -> None:
+    """`Exception`s that are no `KeelError` come through, and with a time-out the server was busy."""
+    with filled(url) as (saver, client):
+        store, driver = store_of(saver), Recorded(driver_of(saver))
+        verbs = verbs_of(store, driver)
+        held = {key: client.dump(key) for key in client.scan_iter()}
+        for damage in [*damages_of(client)][::STEP]:
+            is_damaged = False
+            for name, verb in verbs.items():
+                if not is_damaged or name in WRITES:
+                    restore(client, held)
+                    damage()
+                    is_damaged = True
+                try:
+                    run(verb(), driver)
+                except (StoreUnavailable, StoreBusy):
+                    with suppress(Exception):
+                        client.execute_command("SCRIPT", "KILL")
+                    raise AssertionError(name) from None
+                except KeelError:
+                    pass
+        assert client.slowlog_get() == []
+
+
+def restore(client: Any, held: dict[bytes, bytes]) -> None:
+    pipeline = client.pipeline()
+    pipeline.flushdb()
+    for key, value in held.items():
+        pipeline.restore(key, 0, value)
+    pipeline.execute()
+
+
+def test_a_damaged_member_of_the_names_of_cells_is_passed_over_and_named(url: str) -> None:
+    """One byte of it let a script ask for the same member for ever, and the server was busy for all clients."""
+    with filled(url) as (saver, client):
+        (key,) = client.scan_iter(match="*:names:t")
+        (member,) = (each for each in client.zrange(key, 0, -1) if each.startswith(b"labels:"))
+        client.zrem(key, member)
+        client.zadd(key, {member.replace(b":", b";"): 0})
+        assert "labels" not in run(store_of(saver).list_kinds("t"), driver_of(saver))
+        found = [(each.thread_id, each.path, each.message) for each in saver.check()]
+        damaged = ("t", key.decode(), f'the member "{member.decode().replace(":", ";")}" is damaged')
+        assert damaged in found
+        assert ("t", key.decode(), f'the member of "{member.decode()}" is missing') in found
+        assert client.ping()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "thread", "said"),
+    [
+        ("*:thread:t", "t", "it holds a list, not a hash"),
+        ("*:cells:t", "t", "it holds a list, not a hash"),
+        ("*:names:", None, "it holds a list, not a zset"),
+        ("*:threads", None, "it holds a list, not a zset"),
+        ("*:marks", None, "it holds a list, not a hash"),
+    ],
+)
+def test_a_key_that_holds_something_else_is_named(url: str, pattern: str, thread: str | None, said: str) -> None:
+    with filled(url) as (saver, client):
+        key = next(client.scan_iter(match=pattern))
+        client.delete(key)
+        client.rpush(key, b"something else")
+        assert (thread, key.decode(), said) in [(each.thread_id, each.path, each.message) for each in saver.check()]
+
+
+@pytest.mark.parametrize("field", ["head:", "id::00000003", "entry:3", "end::list", "item::list:0", "run:run%201"])
+def test_a_damaged_field_of_a_thread_is_named(url: str, field: str) -> None:
+    with filled(url) as (saver, client):
+        assert [each for each in saver.check() if each.kind != "harmless"] == []
+        (key,) = client.scan_iter(match="*:thread:t")
+        assert client.hget(key, field)
+        client.hset(key, field, b"garbage")
+        assert f'the field "{field}" is damaged' in [each.message for each in saver.check() if each.thread_id == "t"]
+
+
+def test_a_write_of_another_task_is_damage(url: str) -> None:
+    """The id and the path of a task stand before the body, in the clear."""
+    with filled(url) as (saver, client):
+        (key,) = client.scan_iter(match="*:thread:t")
+        field = "write::00000004:0"
+        held = client.hget(key, field)
+        assert held.startswith(b"task path ")
+        for new in (held.replace(b"task ", b"tasl ", 1), held.replace(b"path ", b"pati ", 1)):
+            client.hset(key, field, new)
+            with pytest.raises(KeelError, match="another task"):
+                saver.get_tuple(config_for("t"))
+            assert any("another task" in each.message for each in saver.check())
