@@ -1,0 +1,169 @@
+"""The service of the page "In a web service", with two workers that are killed, forks and restarts."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import pytest
+from places import Place
+from test_docs import ROOT, blocks_of
+from tiers import sized
+
+from langgraph_keel import KeelSaver
+
+PAGE = ROOT / "langgraph_keel" / "web_service.md"
+RANDOM = random.Random(37)
+
+
+class Service:
+    """The service of the page, in a directory of its own.
+
+    Attributes:
+        url: Where it listens.
+        refunds: The file in which its payment provider notes each refund.
+    """
+
+    def __init__(self, place: Place, directory: Path) -> None:
+        (code,) = [block.text for block in blocks_of(PAGE) if block.text.startswith('"""service.py')]
+        opening = "open_saver(url,"
+        assert opening in code
+        (directory / "service.py").write_text(code.replace(opening, f"open_saver(url, **{dict(place.options)!r},"))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self._place, self._directory = place, directory
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.refunds = directory / "refunds.log"
+        self.refunds.touch()
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start two workers, and wait until one answers."""
+        words = [sys.executable, "-m", "uvicorn", "service:app", "--workers", "2", "--port", str(self._port)]
+        env = {**os.environ, "KEEL_URL": self._place.url}
+        log = (self._directory / "log").open("ab")
+        self._server = subprocess.Popen(
+            words, cwd=self._directory, env=env, stdout=log, stderr=log, start_new_session=True
+        )
+        log.close()
+        until(lambda: self.ask("GET", "/approvals") is not None, "the service to answer", seconds=60)
+
+    def stop(self, how: signal.Signals) -> None:
+        """End all of its processes with a signal."""
+        assert self._server is not None
+        os.killpg(self._server.pid, how)
+        self._server.wait(60)
+        self._server = None
+
+    def kill_worker(self) -> None:
+        """Kill one of the workers, which uvicorn starts again."""
+        assert self._server is not None
+        children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
+        workers = [int(pid) for pid in children if b"spawn_main" in _command(pid)]
+        if workers:
+            os.kill(RANDOM.choice(workers), signal.SIGKILL)
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response | None:
+        """Ask the service; `None` if its worker is gone, or dies meanwhile."""
+        try:
+            return httpx.request(method, self.url + path, timeout=60, **more)
+        except httpx.TransportError:
+            return None
+
+    def say(self, thread: str, text: str) -> httpx.Response | None:
+        """Say something in a thread."""
+        return self.ask("POST", f"/threads/{thread}/messages", json={"text": text})
+
+    def approve(self, request_id: str) -> httpx.Response | None:
+        """Approve a request."""
+        return self.ask(
+            "POST", f"/approvals/{request_id}", json={"kind": "approve"}, headers={"X-Reviewer": "maria"}
+        )
+
+
+def until(is_so: Callable[[], object], what: str, *, seconds: float) -> None:
+    """Wait for other processes, which send no event."""
+    end = monotonic() + seconds
+    while not is_so():
+        assert monotonic() < end, f"waited {seconds} s for {what}"
+        sleep(0.1)
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@contextmanager
+def served(place: Place, directory: Path) -> Iterator[Service]:
+    service = Service(place, directory)
+    service.start()
+    try:
+        yield service
+    finally:
+        if service._server is not None:
+            service.stop(signal.SIGKILL)
+
+
+def waiting_in(saver: KeelSaver, thread: str) -> str | None:
+    """The request that waits in a thread."""
+    return next((each.id for each in saver.approvals.pending(thread)), None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
+def test_a_refund_is_paid_once_in_kills_forks_and_restarts(place: Place, tmp_path: Path) -> None:
+    orders = [f"o{number}" for number in range(sized(2, 4, 20))]
+    with served(place, tmp_path) as service, place.open() as saver:
+        for number, order in enumerate(orders):
+            until(lambda order=order: _has_asked(service, saver, order), f"thread {order} to ask", seconds=90)
+            request = waiting_in(saver, order)
+            assert request is not None
+            service.approve(request)
+            if number % 2:
+                service.kill_worker()
+            else:
+                service.stop(RANDOM.choice([signal.SIGKILL, signal.SIGTERM]))
+            saver.timeline(order).fork(RANDOM.randrange(len(saver.timeline(order))), thread_id=f"{order}-what-if")
+            if not number % 2:
+                service.start()
+            service.approve(request)  # the second click
+        until(lambda: not _left(service, saver, orders), "the threads to end", seconds=90)
+        paid = Counter(line.split()[0] for line in service.refunds.read_text().splitlines())
+        in_doubt = {order for order in orders if saver.where(order).doubts}
+    assert max(paid.values()) == 1
+    assert set(paid) | in_doubt == set(orders)
+    assert in_doubt != set(orders)
+
+
+def _has_asked(service: Service, saver: KeelSaver, order: str) -> bool:
+    if saver.where(order).state == "new":
+        service.say(order, f"refund {order}")
+    return waiting_in(saver, order) is not None
+
+
+def _left(service: Service, saver: KeelSaver, orders: list[str]) -> list[str]:
+    """The threads that are neither at their end nor in doubt; an operator resumes those that may not go on alone."""
+    left = []
+    for order in orders:
+        standing = saver.where(order)
+        if standing.state == "idle" or standing.doubts:
+            continue
+        left.append(order)
+        if standing.state not in ("waits", "runs", "decided"):
+            service.ask("POST", f"/operator/threads/{order}/resume")
+    return left
