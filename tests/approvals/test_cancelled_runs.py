@@ -16,7 +16,7 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
 from places import Place
 
-from langgraph_keel import KeelSaver
+from langgraph_keel import InvalidConfig, KeelSaver
 from langgraph_keel.approvals.run_claims import RunClaims, held_threads
 from langgraph_keel.engine.hooks import Hook, Put
 from langgraph_keel.engine.session import Hooks, Session
@@ -244,7 +244,7 @@ async def test_the_state_may_be_updated(world: World, stop: Way) -> None:
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
 def test_a_sync_stream_that_is_closed(world: World) -> None:
-    stream = world.graph.stream({"a": ["u0"]}, CONFIG, durability=world.durability, stream_mode="custom")
+    stream: Any = world.graph.stream({"a": ["u0"]}, CONFIG, durability=world.durability, stream_mode="custom")
     assert next(stream) == "in the second step"
     closing = Thread(target=stream.close)
     world.may_end.set()
@@ -269,3 +269,14 @@ async def test_its_turn_is_over_when_all_is_stored(place: Place, durability: str
         graph = world.agraph.copy({"checkpointer": other})
         assert await graph.ainvoke({"a": ["u1"]}, CONFIG) == {"a": ["u0", "1", "u1", "1", "2"]}
     assert held_threads == {}
+
+
+@pytest.mark.parametrize("durability", ["async"])
+@pytest.mark.parametrize("thread_id", [["a", "b"], ("a",), {"a": 1}, 1.5, True], ids=repr)
+async def test_a_thread_is_named_by_text(world: World, thread_id: Any) -> None:
+    """LangGraph makes text of whatever it is given."""
+    config: Any = {"configurable": {"thread_id": thread_id}}
+    with pytest.raises(InvalidConfig, match="thread_id must be a str"):
+        await world.agraph.ainvoke({"a": ["u"]}, config)
+    with pytest.raises(InvalidConfig, match="thread_id must be a str"):
+        world.graph.invoke({"a": ["u"]}, config)
