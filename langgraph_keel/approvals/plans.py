@@ -346,8 +346,8 @@ def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[Ap
             return request
         if held.shelf != CURRENT or request.status in (SUPERSEDED, EXPIRED):
             check_open(request, "revise")
-        claim = yield from find_claim(session, request.thread_id)
-        if claim is not None:
+        claim, is_over = yield from find_claim(session, request.thread_id)
+        if claim is not None and not is_over:
             raise ThreadTaken(request.thread_id, claim.holder, claim.since)
         yield from _forget_answer(session, request)
         changed = yield from Approvals(session).reopen(held, session.now, by, reason)

@@ -27,6 +27,7 @@ from langgraph_keel.cli.threads import LabelIs, Match, Owner, Since, StatusIs, U
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.moving.stats import KIND_NAMES
+from langgraph_keel.tools.ledger import SECRETS
 
 _SHOWN = 20
 """Most names that are listed of each kind."""
@@ -166,8 +167,13 @@ def _show(report: Any) -> None:
         _print_first([f"{plain(name) or 'what threads share'}: {what}" for name in names], "yellow")
     if report.left:
         names = plain(", ".join(report.left))
-        line = f"not copied, as threads share it: {names}. If you trust the source: --with-shared"
-        _print_first([line], "yellow")
+        lines = [f"not copied, as threads share it: {names}. If you trust the source: --with-shared"]
+        if SECRETS.kind in report.left:
+            lines.append(
+                "without the secret, the ledger of the target does not recognize the tool calls of the copied threads: "
+                "a run that repeats one makes it again"
+            )
+        _print_first(lines, "yellow")
 
 
 def _print_first(lines: Sequence[str], style: str) -> None:

@@ -138,7 +138,7 @@ def verbs_of(store: RedisStore, driver: Any) -> Verbs:
         "copy_thread, upto": lambda: store.copy_thread("t", "copy", latest),
         "delete_thread": lambda: store.delete_thread("t"),
         "delete_thread, last": lambda: store.delete_thread("t", latest.stamp),
-        "delete_all": lambda: RedisStore(store.keys.prefix, is_tenant=True).delete_all(9),
+        "delete_all": lambda: RedisStore(store.keys.prefix, tenant="a").delete_all(9),
     }
 
 

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -130,7 +131,7 @@ def test_a_refund_is_paid_once_in_kills_forks_and_restarts(place: Place, tmp_pat
     orders = [f"o{number}" for number in range(sized(2, 4, 20))]
     with served(place, tmp_path) as service, place.open() as saver:
         for number, order in enumerate(orders):
-            until(lambda order=order: _has_asked(service, saver, order), f"thread {order} to ask", seconds=90)
+            until(partial(_has_asked, service, saver, order), f"thread {order} to ask", seconds=90)
             request = waiting_in(saver, order)
             assert request is not None
             service.approve(request)
