@@ -389,7 +389,8 @@ def _calls_after(saver: Any, thread: str, new: str) -> list[KeptCall]:
     """Return the calls that a thread has made and its fork has not: those after the fork point."""
     made = {call.key for call in saver.tools(new)}
     is_made = ("done", "claimed", "unknown")
-    return [call for call in saver.tools(thread) if call.key not in made and call.state in is_made]
+    after = [call for call in saver.tools(thread) if call.key not in made and call.state in is_made]
+    return sorted(after, key=lambda call: call.started_at)
 
 
 def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[ApprovalRequest]:
