@@ -184,11 +184,11 @@ class World:
         elif act == "revise":
             self._revise(number)
         elif act == "rewind" and not self.is_over:
-            self.saver.rewind(self.saver.get_tuple(self.config).config)
+            self.saver.rewind(self._head())
             self.tasks = {name: Task(task.size) for name, task in self.tasks.items()}
             self.decided, self.late, self.is_rewound = {}, None, True
         elif act == "fork":
-            self.saver.fork(self.saver.get_tuple(self.config).config, f"f{next(self.forks)}")
+            self.saver.fork(self._head(), f"f{next(self.forks)}")
 
     def _may_retry(self) -> bool:
         return not self.is_over and not self.decided and (self.is_rewound or self.has_failed)
@@ -209,7 +209,13 @@ class World:
         del self.decided[question]
 
     def _interrupts(self) -> Sequence[Any]:
-        return self.graph.get_state(self.config).interrupts
+        found: Sequence[Any] = self.graph.get_state(self.config).interrupts
+        return found
+
+    def _head(self) -> Any:
+        head = self.saver.get_tuple(self.config)
+        assert head
+        return head.config
 
     def text(self, request: Any) -> str:
         return str(request.action if self.is_keel else request.value)
