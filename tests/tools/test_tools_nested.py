@@ -82,9 +82,9 @@ async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face:
     """The sibling has claimed its call, and lets the first one begin first; the first one is not going to begin."""
     first, second = Deadly("first"), Deadly("second", ValueError)
     script = [calls(("first", {"q": "x"}, "call-1"), ("second", {"q": "y"}, "call-2"))]
-    saver = MemorySaver()
-    driver = Late(saver.engine.async_driver)
-    saver = saver.with_engine(saver.engine.with_drivers(async_driver=driver))
+    plain = MemorySaver()
+    driver = Late(plain.engine.async_driver)
+    saver = plain.with_engine(plain.engine.with_drivers(async_driver=driver))
     with ToolCache(saver, {"first": ToolPolicy(scope=late)}, secret=bytes(32)) as cache:
         node = ToolNode(
             [first.tool, second.tool],
@@ -92,7 +92,7 @@ async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face:
             awrap_tool_call=cache.awrap_tool_call,
             handle_tool_errors=False,
         )
-        graph = loop_of(node, script, MemorySaver())
+        graph = loop_of(node, script, plain)
         with pytest.raises(Killed):
             await run(graph, face, hello(), thread("t"))
         cache.close()
@@ -251,7 +251,7 @@ async def test_another_attempt_at_a_node_finds_the_calls_of_the_first(face: str)
         sender = Sender(cache, "x")
         policy = RetryPolicy(max_attempts=3, initial_interval=0.01, retry_on=ConnectionError)
         with pytest.raises(ToolOutcomeUnknown, match="send"):
-            await at_once(sender.graph(face, MemorySaver(), policy), face, {"count": 0})
+            await at_once(sender.graph(face, cache.saver, policy), face, {"count": 0})
     assert sender.sent == ["x"]
 
 
@@ -260,7 +260,7 @@ async def test_the_order_of_other_calls_does_not_tell_equal_ones_apart(face: str
     """Threads, `gather` and sets come in another order each time: calls are counted each among its equals."""
     with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
         sender = Sender(cache, "a", "b")
-        graph = sender.graph(face, MemorySaver())
+        graph = sender.graph(face, cache.saver)
         with pytest.raises(ConnectionError):
             await at_once(graph, face, {"count": 0})
         sender.fails, sender.names = False, ("b", "a")
