@@ -89,9 +89,7 @@ class Service:
 
     def approve(self, request_id: str) -> httpx.Response | None:
         """Approve a request."""
-        return self.ask(
-            "POST", f"/approvals/{request_id}", json={"kind": "approve"}, headers={"X-Reviewer": "maria"}
-        )
+        return self.ask("POST", f"/approvals/{request_id}", json={"kind": "approve"}, headers={"X-Reviewer": "maria"})
 
 
 def until(is_so: Callable[[], object], what: str, *, seconds: float) -> None:
