@@ -127,7 +127,7 @@ def test_a_cause_that_cannot_be_stored_is_refused_by_its_place() -> None:
         KEEL.pack(caused(error, error))
 
 
-@pytest.mark.parametrize("made", [set, frozenset, dict.fromkeys, Counter, Bag, Table], ids=str)
+@pytest.mark.parametrize("made", [set, frozenset, dict.fromkeys, Counter, Bag, Table], ids=lambda made: made.__name__)
 def test_keys_with_one_hash_are_refused_beyond_a_number(made: Any) -> None:
     """30,000 of them, in 78 kB, took 13 s to read."""
     alike = [number * sys.hash_info.modulus for number in range(1, 300)]
