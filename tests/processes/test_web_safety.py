@@ -1,43 +1,47 @@
-"""The recipe of a web service, as the page has it: what it resumes by itself, and that it always starts."""
+"""The service of the page "In a web service": what it resumes by itself, and that it always starts."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
-from situations import PAGE
+from test_docs import ROOT, blocks_of
 
-from langgraph_keel import SqliteSaver, Standing
+from langgraph_keel import SqliteSaver
 
-FOUND = re.search(r"\n## A web service\n.*?```python\n(.*?)\nasync def serve", PAGE.read_text(encoding="utf-8"), re.S)
-assert FOUND
-RECIPE = FOUND[1]
+PAGE = ROOT / "langgraph_keel" / "web_service.md"
+
+(RECIPE,) = [block.text for block in blocks_of(PAGE) if block.text.startswith('"""service.py')]
 SERVICE = """
-import os, sys
+import sys
+
+import httpx
 from langgraph.graph import START, MessagesState, StateGraph
 
 
 def chat(state):
     if state["messages"][-1].text == "poison":
         os._exit(3)  # as the kernel does where memory is short
-    return {"messages": [("ai", "fine")]}
+    return {"messages": [AIMessage("fine")]}
 
 
-builder = StateGraph(MessagesState).add_node("chat", chat).add_edge(START, "chat")
+def build(saver):
+    return StateGraph(MessagesState).add_node("chat", chat).add_edge(START, "chat").compile(checkpointer=saver)
 
 
 async def main():
-    app = SimpleNamespace(state=SimpleNamespace())
-    async with lifespan(app):
+    transport = httpx.ASGITransport(app)
+    async with lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         print("up", flush=True)
         for asked in sys.argv[1:]:
-            print(*await answer(app, *asked.split("=")), flush=True)
+            thread, text = asked.split("=")
+            reply = await client.post(f"/threads/{thread}/messages", json={"text": text}, timeout=60)
+            print(reply.status_code, "fine" in reply.text, flush=True)
 
 
 asyncio.run(main())
@@ -56,9 +60,7 @@ def test_a_thread_that_kills_its_process_keeps_no_service_down(tmp_path: Path) -
     assert serve(tmp_path, "p=poison") == (3, ["up"])
     assert serve(tmp_path, "p=Hello!") == (3, ["up"])
     for _ in range(2):
-        status, (up, *said) = serve(tmp_path, "other=Hello!", "p=Hello!")
-        assert (status, up, said[0]) == (0, "up", "200 fine")
-        assert said[1].startswith("409 thread 'p' was cut off before chat, as its process died: so did that of the run")
+        assert serve(tmp_path, "other=Hello!", "p=Hello!") == (0, ["up", "200 True", "409 False"])
 
 
 async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,31 +75,35 @@ async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pyte
         return {"messages": [("ai", "paid")]}
 
     builder = StateGraph(MessagesState).add_node("chat", chat).add_edge(START, "chat")
-    names: dict[str, Any] = {"builder": builder, "__name__": "web"}
-    exec(compile(RECIPE, "README.md", "exec"), names)
+    names: dict[str, Any] = {"__name__": "web"}
+    exec(compile(RECIPE, PAGE.name, "exec"), names)
+    names["build"] = lambda saver: builder.compile(checkpointer=saver)
+
+    def config_of(thread: str) -> Any:
+        return {"configurable": {"thread_id": thread}}
 
     def given(text: str) -> Any:
         return {"messages": [("user", text)]}
 
-    with SqliteSaver("web.db") as saver:
+    with SqliteSaver("service.db") as saver:
         graph = builder.compile(checkpointer=saver)
-        graph.invoke(given("pay"), names["config_of"]("ada"))
+        graph.invoke(given("pay"), config_of("ada"))
         before = next(each for each in saver.timeline("ada") if each.next == ("chat",))
         saver.fork(before, "what-if")
         stopped = builder.compile(checkpointer=saver, interrupt_before=["chat"])
         for name in ("stopped", "source"):
-            stopped.invoke(given("pay"), names["config_of"](name))
+            stopped.invoke(given("pay"), config_of(name))
         saver.copy_thread("source", "copy")
         with pytest.raises(ConnectionError):
-            graph.invoke(given("fail"), names["config_of"]("failed"))
+            graph.invoke(given("fail"), config_of("failed"))
         saver.rewind(before)
     paid.clear()
-    app = SimpleNamespace(state=SimpleNamespace())
-    async with names["lifespan"](app):
+    app = names["app"]
+    transport = httpx.ASGITransport(app)
+    async with names["lifespan"](app), httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         await names["resume_all"](app)
-        found: list[Standing] = [each async for each in app.state.saver.aunfinished()]
-        states = {each.thread_id: each.state for each in found}
-        said = [await names["answer"](app, name, "Hello!") for name in states]
+        states = {each.thread_id: each.state async for each in app.state.saver.aunfinished()}
+        replies = [await client.post(f"/threads/{name}/messages", json={"text": "Hello!"}) for name in states]
     assert states == {
         "ada": "rewound",
         "what-if": "forked",
@@ -106,5 +112,5 @@ async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pyte
         "copy": "arrived",
         "failed": "failed",
     }
-    assert [status for status, _ in said] == [409] * 6
+    assert [reply.status_code for reply in replies] == [409] * 6
     assert paid == []
