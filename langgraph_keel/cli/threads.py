@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from langgraph_keel.approvals.plans import answers_of, find_open_requests, find_waiting_threads
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, moment_since, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Thread, Url, moment_since, open_to_read
 from langgraph_keel.cli.output import (
     Fitting,
     bar,
@@ -172,6 +172,23 @@ def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
         print_json({**counts.all.to_dict(), "statuses": counts.statuses, "owners": owners, "days": counts.days})
     else:
         console().print(Text(str(counts)), soft_wrap=True)
+
+
+def where(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Say what a thread has left to do, and what is safe to do next.
+
+    Example: `keel where my-thread`
+    """
+    from langgraph_keel.cli.history import check_thread
+
+    with open_to_read(url) as saver:
+        standing = saver.where(thread)
+        if standing.state == "new":
+            check_thread(saver, thread)
+    if json:
+        print_json(_standing_json(standing))
+    else:
+        console().print(Text(plain(str(standing))), soft_wrap=True)
 
 
 class UsageBy(StrEnum):

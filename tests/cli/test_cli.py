@@ -35,9 +35,31 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 
 def test_the_commands_are_those_promised() -> None:
-    looking = {"threads", "usage", "history", "show", "provenance", "export", "archive", "tools", "cache stats"}
+    looking = {
+        "threads",
+        "usage",
+        "where",
+        "history",
+        "show",
+        "provenance",
+        "export",
+        "archive",
+        "tools",
+        "cache stats",
+    }
     travelling = {"timeline", "diff", "rewind", "fork", "label", "unlabel"}
-    deciding = {"approvals", "approval", "approve", "reject", "edit", "answer", "sweep", "audit show", "audit verify"}
+    deciding = {
+        "approvals",
+        "approval",
+        "approve",
+        "reject",
+        "edit",
+        "answer",
+        "revise",
+        "sweep",
+        "audit show",
+        "audit verify",
+    }
     others = {"demo", "settle", "cache clear", "schema", "tenants", "info", "check", "repair"}
     keeping = {"prune", "erase", "delete", "reclaim", "retention show", "retention set", "retention clear"}
     keys = {"keys new", "keys show", "keys rotate", "keys renew", "keys migrate"}

@@ -110,6 +110,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "stats": ("stats", *store),
         "copy": ("copy", place.url, f"sqlite:///{directory / 'copied.db'}"),
         "usage": ("usage", "--by", "status", *store),
+        "where": ("where", "waits", *store),
         "info": ("info", *store),
         "history": ("history", "travel", *store),
         "history of a model": ("history", "chat", *store),
