@@ -29,7 +29,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, Session, arun, bare, engine_of, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.tools import answers
+from langgraph_keel.tools import answers, lone
 from langgraph_keel.tools.adapters import KeptTool, with_argument
 from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
@@ -171,6 +171,7 @@ class ToolCache:
         self._under_way = CallsUnderWay()
         self._watch = Watch(lease)
         _CACHES.add(self)
+        lone.watch()
         saver.engine.closers.add(self)
 
     def __repr__(self) -> str:
