@@ -65,6 +65,7 @@ __all__ = [
     "task_id_of",
     "twin_of",
     "var_child_runnable_config",
+    "wrappers_of",
 ]
 
 # -- hooks of LangChain ----------------------------------------------------------------------------------------------
@@ -87,6 +88,15 @@ def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None
     from langchain_core.tracers.context import register_configure_hook as register
 
     register(cast(ContextVar[Any], source), inheritable)
+
+
+def wrappers_of(node: object) -> tuple[Any, Any] | None:
+    """langgraph.prebuilt.ToolNode: return what it wraps tools with, in sync and async graphs; `None` if it is none.
+
+    In async graphs it falls back on the first, in sync ones on nothing.
+    """
+    held = getattr(node, "__dict__", {})
+    return (held.get("_wrap_tool_call"), held["_awrap_tool_call"]) if "_awrap_tool_call" in held else None
 
 
 # -- how runs end ------------------------------------------------------------------------------------------------------

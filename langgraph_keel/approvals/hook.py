@@ -19,7 +19,7 @@ from langgraph.constants import START
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.plans import refresh_thread, sweep_requests
-from langgraph_keel.approvals.questions import close_request, is_keel_question, record_interrupt
+from langgraph_keel.approvals.questions import close_all_unstored, close_request, is_keel_question, record_interrupt
 from langgraph_keel.approvals.requests import (
     CLOSED,
     CONSUMED,
@@ -154,6 +154,9 @@ class ApprovalHook(Hook):
             return ()
         given = self._given.get(new.thread_id) if is_answered else None
         self._forget(new.thread_id, over)
+        if put.parent.checkpoint_id is None:  # it begins anew, as it has expired
+            yield from self._tolerate(new.thread_id, close_all_unstored(session, new.thread_id))
+            return ()
         plan = _close_requests(session, new.thread_id, over, is_answered=is_answered, given=given)
         closed = (yield from self._tolerate(new.thread_id, plan)) or ()
         return [each for each in closed if each.status not in CLOSED]

@@ -117,7 +117,7 @@ def _look_after(
     if ended is None:
         return (yield from approvals.expire(held, now))
     if ended == _UNSTORED:
-        yield from close_unstored(approvals, held, now)
+        yield from close_unstored(session, held)
     else:
         given = (yield from _read_given(session, held.request)) if ended == "loop" else None
         yield from close_request(approvals, held, now, is_answered=ended == "loop", given=given)
@@ -205,7 +205,7 @@ def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequ
     if request.status in CLOSED or (yield from is_stored(session, request)):
         return request
     is_moot = yield from _is_moot(session, request, is_taken(session, request.thread_id))
-    return supersede_unstored(request, session.now) if is_moot else request
+    return (yield from supersede_unstored(session, request)) if is_moot else request
 
 
 def _source_of(session: Session, entry: Entry) -> str:
@@ -284,7 +284,10 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
     if len(several) == 1:
         return several[0]
     if not several:
-        raise NotFound(f"no request for approval has an id like {name!r}")
+        raise NotFound(
+            f"no request for approval has an id like {name!r}: it was deleted or expired (ttl) with its thread, if it "
+            "was there"
+        )
     told = "more than one request for approval waits" if waits else "none waits, and more than one is there"
     listed = "; ".join(_name(request_at(held.request, session.now)) for held in several[:_LISTED])
     more = "; …" if len(several) > _LISTED else ""

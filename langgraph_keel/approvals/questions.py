@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 UNSTORED = "the run that asked has ended before its checkpoint was stored"
+GONE = "it expired with its thread (ttl), or the run that asked ended before anything of that thread was stored"
 ANSWERED_OTHERWISE = "the program resumed the graph with another answer"
 RESTRICTIONS = ("facts", "before", "approvers", "expires_at", "on_expiry")
 
@@ -131,18 +132,21 @@ def is_stored(session: Session, request: ApprovalRequest) -> Plan[bool]:
     return bool((yield from session.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))))
 
 
-def supersede_unstored(request: ApprovalRequest, now: str) -> ApprovalRequest:
-    """Return a request that is moot as it is from then on: its checkpoint never came."""
-    return add_event(replace(request, status=SUPERSEDED), SUPERSEDED, now, reason=UNSTORED)
+def supersede_unstored(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
+    """Return a request whose checkpoint is not there as it is from then on, and why. One trip; nothing is written."""
+    older = yield from session.store.scan(Query(request.thread_id, "", before=request.checkpoint_id, limit=1))
+    why = UNSTORED if older else GONE
+    return add_event(replace(request, status=SUPERSEDED), SUPERSEDED, session.now, reason=why)
 
 
-def close_unstored(approvals: Approvals, held: KeptRequest, now: str) -> Plan[None]:
-    """Put a request with those that are over, as its checkpoint never came: an interrupt may be stored before it."""
+def close_unstored(session: Session, held: KeptRequest) -> Plan[None]:
+    """Put a request with those that are over, as its checkpoint is not there: an interrupt may be stored before it."""
     request = held.request
+    why = (yield from supersede_unstored(session, request)).history[-1]["reason"]
     if request.status in DECIDED:
         by = request.decision.by if request.decision else ""
-        _log.warning("approval %s, %s by %r, is superseded: %s", request.id, request.status, by, UNSTORED)
-    yield from approvals.end(held, SUPERSEDED, now, UNSTORED)
+        _log.warning("approval %s, %s by %r, is superseded: %s", request.id, request.status, by, why)
+    yield from Approvals(session).end(held, SUPERSEDED, session.now, why)
 
 
 def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
@@ -150,10 +154,9 @@ def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
 
     One trip, one for each request, and some for each that is closed.
     """
-    approvals = Approvals(session)
-    for held in (yield from approvals.of_thread(thread_id)):
+    for held in (yield from Approvals(session).of_thread(thread_id)):
         if not (yield from is_stored(session, held.request)):
-            yield from close_unstored(approvals, held, session.now)
+            yield from close_unstored(session, held)
 
 
 def is_keel_question(request: ApprovalRequest) -> bool:

@@ -584,17 +584,6 @@ class EngineSaver(BaseCheckpointSaver[Any]):
         """Return where the store is, as far as the saver knows, for people; backends override it."""
         return ""
 
-    def _home(self) -> str:
-        """Return what two savers of one store have in common, once both are open; empty if no other can have it."""
-        return self._place()
-
-    def is_same_store(self, other: EngineSaver) -> bool:
-        """Return whether another saver has the same threads, by these connections or by others."""
-        if self.engine.is_same_store(other.engine):
-            return True
-        is_same_home = bool(self._home()) and self._home() == other._home()
-        return is_same_home and self.engine.session.tenant == other.engine.session.tenant
-
     @property
     def engine(self) -> Engine:
         """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`).

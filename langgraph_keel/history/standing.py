@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
+from langgraph_keel.approvals.asked import find_questions, waiting_in
 from langgraph_keel.approvals.plans import answers_of, find_open_requests
 from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
 from langgraph_keel.approvals.run_claims import CLAIMED, ClaimRecord, find_claim
@@ -24,11 +25,11 @@ from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
-from langgraph_keel.engine.records import Entry
+from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import CorruptStore, ToolOutcomeUnknown, short_key
+from langgraph_keel.errors import CorruptStore, ToolOutcomeUnknown, ValueRefused, short_key
 from langgraph_keel.history.arrivals import has_arrived
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moments_of
@@ -175,16 +176,17 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     open_ = yield from find_open_requests(session, thread_id)
     requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
     answers = answers_of(requests)
+    questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
     calls = yield from _read_calls(session, thread_id)
     doubts = tuple(call for call in calls if is_doubt(call))
     errors = tuple(_open_errors(moment.errors, calls)) if moment else ()
     # One that only asks has claimed the thread before its question; any other one is at the step, or was.
     run = claim if claim is not None and claim.until and _goes_on(claim, requests) else None
-    if (run and is_over is False) or _is_run_here(session, thread_id, moment, is_decided=bool(answers)):
+    if (run and is_over is False) or _is_run_here(session, thread_id, moment, is_asked=bool(questions and not answers)):
         state: State = "runs"
     elif moment is None or found is None:
         state = "new"
-    elif moment.interrupts and not answers:
+    elif questions and not answers:
         state = "waits"
     elif not (answers or moment.next or moment.pending or moment.errors):
         state = "idle"
@@ -209,7 +211,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         updated_at=moment.time.isoformat() if moment and moment.time else "",
         next=moment.next if moment else (),
         requests=requests,
-        questions=len(moment.interrupts) if moment else 0,
+        questions=questions,
         errors=errors,
         is_settled=bool(moment and moment.errors and not errors),
         doubts=doubts,
@@ -217,10 +219,20 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     )
 
 
-def _is_run_here(session: Session, thread_id: str, moment: Moment | None, *, is_decided: bool) -> bool:
+def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]:
+    """Return how many questions wait. Two trips if a subgraph may have taken the answer to one, else none."""
+    if not moment.interrupts:
+        return 0
+    try:
+        asked = yield from find_questions(session, head)
+    except ValueRefused:
+        return len(moment.interrupts)  # of classes of the program, which this process does not know
+    return sum(1 for _ in waiting_in(asked))
+
+
+def _is_run_here(session: Session, thread_id: str, moment: Moment | None, *, is_asked: bool) -> bool:
     """Return whether a run of this process is in a thread. One that has asked, and runs another task, waits as well."""
     head = moment.address.checkpoint_id if moment else None
-    is_asked = bool(moment and moment.interrupts and not is_decided)
     return any(not is_asked or run.began_at == head for run in find_acting(session.store, thread_id))
 
 

@@ -15,7 +15,7 @@ from dataclasses import astuple
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
@@ -26,14 +26,14 @@ from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import EngineSaver, Session, arun, engine_of, run
+from langgraph_keel.engine.session import Engine, Session, arun, bare, engine_of, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.tools import answers
+from langgraph_keel.tools import answers, lone
 from langgraph_keel.tools.adapters import KeptTool, with_argument
 from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
-from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
+from langgraph_keel.tools.flow import AsyncToolDriver, Flow, RunTool, Steps, ToolDriver
 from langgraph_keel.tools.guard import find_guard
 from langgraph_keel.tools.hook import forget
 from langgraph_keel.tools.invocations import INVOCATIONS
@@ -43,6 +43,7 @@ from langgraph_keel.tools.ledger import (
     DONE,
     FAILED,
     LEASE,
+    SECRETS,
     CallRecord,
     Claim,
     Ledger,
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _LANGGRAPHS = ("langgraph.checkpoint.memory", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres")
 """Where LangGraph's own savers are."""
+_MARK = "seen."
+"""How the keys of those records begin by which another saver is seen to be one of the same store."""
 
 
 def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
@@ -159,6 +162,7 @@ class ToolCache:
         )
         self._of_tenants: dict[str, ToolCache] = {}
         self._unknown: set[type] = set()
+        self._seen: WeakKeyDictionary[Any, set[str | None]] = WeakKeyDictionary()
         self._secret = HashSecret(secret)
         self._builder = CallBuilder(dict(policies), default or ToolPolicy(), context, store_arguments)
         self._lease = int(lease * 1000)
@@ -167,6 +171,7 @@ class ToolCache:
         self._under_way = CallsUnderWay()
         self._watch = Watch(lease)
         _CACHES.add(self)
+        lone.watch()
         saver.engine.closers.add(self)
 
     def __repr__(self) -> str:
@@ -291,7 +296,7 @@ class ToolCache:
                 playback = Playback(guard, self._builder, session, secret)
                 return (yield from playback.answer(tool, args, call_id, config, slot, make))
             secret = yield from self._secret.read_or_make(self.saver.engine.session)
-            self._check_store(config)  # the store is open by now, and knows where it is
+            yield from self._check_store(config, by_time)
             call = self._builder.build(tool, args, call_id, config, slot, secret, make)
             flow = Flow(session, self._keeper, self._account, self._under_way, self._watch, _now, self._lease, by_time)
             return (yield from flow.answer(call))
@@ -307,7 +312,7 @@ class ToolCache:
         tenant = engine.session.tenant or ""
         return self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
 
-    def _check_store(self, config: RunnableConfig) -> None:
+    def _check_store(self, config: RunnableConfig, is_async: bool) -> Steps:
         """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer.
 
         Raises:
@@ -315,10 +320,10 @@ class ToolCache:
                 in doubt in it.
         """
         runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
-        if runs_on is None or engine_of(runs_on) is self.saver.engine:
+        if runs_on is None:
             return
-        if isinstance(runs_on, EngineSaver):
-            is_other = not runs_on.is_same_store(self.saver)
+        if engine := engine_of(runs_on):
+            is_other = not (yield from self._is_seen_by(engine, is_async))
         else:  # a wrapper, such as that of LangGraph's API server, may be around a saver of Keel's
             is_other = any(each.__module__.startswith(_LANGGRAPHS) for each in type(runs_on).__mro__)
             if not is_other and type(runs_on) not in self._unknown:
@@ -333,6 +338,27 @@ class ToolCache:
                 f"the graph stores its threads in {runs_on!r}, and the ledger of this ToolCache is in {self.saver!r}: "
                 "no tool was run. Make the ToolCache with the saver that the graph is compiled with"
             )
+
+    def _is_seen_by(self, engine: Engine, is_async: bool) -> Steps:
+        """Return whether another engine reads what is written here. Three trips, once for each that has other drivers.
+
+        Names do not tell: one server has several, and several servers have a database of one name.
+        """
+        ours = self.saver.engine
+        if engine.is_same_store(ours):
+            return True
+        seen = self._seen.setdefault(bare(engine.driver), set())
+        if engine.session.tenant not in seen:
+            marks, key = Cells(ours.session, SECRETS, None), f"{_MARK}{os.urandom(16).hex()}"
+            token = ours.session.new_token()
+            yield from marks.swap(key, None, key.encode(), token=token)
+            look = Cells(engine.session, SECRETS, None).read_raw([key])
+            found = yield RunTool(lambda: engine.arun(look) if is_async else engine.run(look))
+            yield from marks.remove({key: token})
+            if not found:
+                return False
+            seen.add(engine.session.tenant)
+        return True
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.

@@ -67,6 +67,9 @@ async def test_an_answer_that_is_stored_is_not_open(saver: KeelSaver, face: str,
     assert await to_thread(seen, saver) == [[], []]
     with pytest.raises(NotFound):
         await saver.approvals.aresume("t")
+    found = saver.where("t")
+    assert (found.state, found.questions, found.errors) == ("failed", 0, ("ConnectionError()",))
+    assert [each.state for each in saver.unfinished()] == ["failed"]
     await run(graph, face, None, T)
     assert node.got == ["yes", "yes"]
 

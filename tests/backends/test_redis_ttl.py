@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from asyncio import to_thread
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 from redis_steps import Open, behind, keys, opened, put
+from savers import each_face
+from tool_graphs import run
 
 from langgraph_keel import (
+    AlreadyDecided,
     InvalidInput,
     NotFound,
 )
@@ -140,3 +146,31 @@ def test_what_is_no_time_is_refused(opened: Open, ttl: Any) -> None:
         opened(ttl=ttl)
     with pytest.raises(InvalidInput, match="ttl"):
         opened().set_ttl("t", ttl)
+
+
+@each_face
+@pytest.mark.parametrize("is_begun_anew", [False, True])
+async def test_a_request_says_that_it_expired_with_its_thread(
+    opened: Open, behind: Any, redis_prefix: str, is_begun_anew: bool, face: str
+) -> None:
+    saver = opened(ttl=100)
+    builder: Any = StateGraph(dict).add_node("ask", lambda state: {"said": interrupt("pay?")})
+    graph = builder.add_edge(START, "ask").compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "t"}}
+    await run(graph, face, {}, config)
+    (request,) = await saver.approvals.apending()
+    [key] = keys(behind, redis_prefix, ":thread:")
+    behind.pexpire(key, 1)
+    await to_thread(until_gone, behind, redis_prefix)
+    assert await saver.approvals.apending() == []
+    if is_begun_anew:
+        await run(graph, face, {}, config)
+    approvals, said = saver.approvals, {"value": "yes", "by": "ann"}
+    with pytest.raises(AlreadyDecided, match=r"it is superseded: it expired with its thread \(ttl\)"):
+        await (
+            approvals.aanswer(request.id, **said)
+            if face == "async"
+            else to_thread(approvals.answer, request.id, **said)
+        )
+    found = await approvals.aget(request.id)
+    assert "expired with its thread" in str(found.history[-1])

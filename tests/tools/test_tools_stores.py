@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
@@ -10,10 +11,12 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from places import Place
+from places import ON_SERVERS, Place
 from savers import each_face
 
-from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, TieredSaver, ToolCache
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, TieredSaver, ToolCache
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.tools.ledger import SECRETS
 
 
 class State(TypedDict, total=False):
@@ -63,6 +66,28 @@ async def test_another_saver_of_the_same_store_will_do(place: Place, face: str) 
             assert await shop.buy() == {"said": "paid"}
             assert shop.paid == [5]
             one.delete_thread("t")
+
+
+@each_face
+@ON_SERVERS
+async def test_another_name_of_one_server_will_do(place: Place, face: str) -> None:
+    with place.proxy() as proxy, place.open() as one, place.through(proxy).open() as other:
+        assert await Shop(one, other, face).buy() == {"said": "paid"}
+
+
+@each_face
+async def test_another_path_of_one_file_will_do(tmp_path: Path, face: str) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with SqliteSaver(tmp_path / "real/a.db") as one, SqliteSaver(tmp_path / "link/a.db") as other:
+        assert await Shop(one, other, face).buy() == {"said": "paid"}
+
+
+async def test_the_look_of_the_other_saver_leaves_nothing_behind(place: Place) -> None:
+    with place.open() as one, place.open() as other:
+        await Shop(one, other, "sync").buy()
+        kept = one.engine.run(Cells(one.engine.session, SECRETS, None).every())
+        assert [key.startswith("seen.") for key, _ in kept] == [False]
 
 
 @each_face

@@ -340,9 +340,6 @@ class PostgresSaver(KeelSaver):
     def _place(self) -> str:
         return self._postgres.where
 
-    def _home(self) -> str:
-        return f"{self._postgres.where}, schema {self._postgres.tables.schema}"
-
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

@@ -228,9 +228,6 @@ class SqliteSaver(KeelSaver):
     def _place(self) -> str:
         return str(self._sqlite.path)
 
-    def _home(self) -> str:
-        return "" if self._sqlite.private else self._place()
-
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

@@ -120,9 +120,6 @@ class TieredSaver(KeelSaver):
     def _place(self) -> str:
         return f"{_describe(self._hot)} before {_describe(self._cold)}"
 
-    def _home(self) -> str:
-        return self._cold._home()
-
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 
