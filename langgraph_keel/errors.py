@@ -241,7 +241,7 @@ class ToolNotReplayed(KeelError, RuntimeError):
 
 
 class AlreadyDecided(KeelError, RuntimeError):
-    """A request for approval cannot be decided any more; the new decision was not recorded.
+    """A request for approval cannot be decided any more; the message says if the new decision was recorded.
 
     Attributes:
         request_id: The request.

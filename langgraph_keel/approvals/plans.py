@@ -29,15 +29,18 @@ from langgraph_keel.approvals.requests import (
     EXPIRED,
     OPEN,
     OVER,
+    REOPENED,
     SUPERSEDED,
     ApprovalRequest,
     Approvals,
     Decision,
     KeptRequest,
+    check_not_changed,
     check_open,
     check_reviewer,
     is_decided_so,
     request_at,
+    times_of,
 )
 from langgraph_keel.approvals.run_claims import find_claim, is_taken, may_be_taken
 from langgraph_keel.display.text import one_line
@@ -224,16 +227,20 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
         AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
         NotAllowed: Not by this reviewer, or not so.
     """
+    tried: Decision | None = None
     while True:
         held = yield from read_request(session, name)
         name = held.request.id  # the beginning of it may name another one, once this one is decided by somebody else
         if is_decided_so(held.request, decision):
             return held.request
+        if tried is not None:
+            check_not_changed(held.request, tried)
         is_decided = held.request.status in CLOSED or held.request.status in DECIDED
         may_revise = is_decided and held.shelf == CURRENT and held.request.status not in (SUPERSEDED, EXPIRED)
-        check_open(held.request, decision.kind, may_revise=may_revise)
+        check_open(held.request, decision.kind, decision.by, may_revise=may_revise)
         _check_format(held.request, decision)
-        changed = yield from Approvals(session).decide(held, replace(decision, at=session.now))
+        tried = replace(decision, at=session.now)
+        changed = yield from Approvals(session).decide(held, tried)
         if changed is not None:
             return changed.request
 
@@ -340,20 +347,22 @@ def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[Ap
         ThreadTaken: A run has the thread.
         InvalidInput: `by` does not name a person.
     """
+    tried = ""
     while True:
         held = yield from read_request(session, name)
         request = held.request
         name = request.id
         check_reviewer(request, by)
-        if request.status in OPEN:
-            return request
+        if request.status in OPEN or (tried in times_of(request, REOPENED, by)):
+            return request  # in the second case, another reviewer has decided it since
         if held.shelf != CURRENT or request.status in (SUPERSEDED, EXPIRED):
-            check_open(request, "revise")
+            check_open(request, "revise", by)
         claim, is_over = yield from find_claim(session, request.thread_id)
         if claim is not None and not is_over:
             raise ThreadTaken(request.thread_id, claim.holder, claim.since)
         yield from _forget_answer(session, request)
-        changed = yield from Approvals(session).reopen(held, session.now, by, reason)
+        tried = session.now
+        changed = yield from Approvals(session).reopen(held, tried, by, reason)
         if changed is not None:
             return changed.request
 

@@ -185,7 +185,7 @@ def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequ
         NotAllowed: This reviewer may not decide, another one is about to, or this is no decision it allows.
         InvalidInput: Nobody is named, or the edited arguments do not fit those of the request.
     """
-    check_open(request, decision.kind)
+    check_open(request, decision.kind, decision.by)
     check_reviewer(request, decision.by)
     if decision.kind not in request.allowed:
         allowed = ", ".join(request.allowed)
@@ -232,35 +232,78 @@ def _tool_schema(request: ApprovalRequest) -> Any:
 
 
 _DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
-_ACT: Mapping[str, str] = {"approve": "approval", "reject": "rejection", "edit": "edit", "answer": "answer"}
+REOPENED = "reopened"
+_ACTS: Mapping[str, tuple[str, str]] = {
+    "approve": ("approval", APPROVED),
+    "reject": ("rejection", REJECTED),
+    "edit": ("edit", EDITED),
+    "answer": ("answer", ANSWERED),
+    "claim": ("claim", CLAIMED),
+    "revise": ("revision", REOPENED),
+}
+"""What messages call an act, and the event that records it."""
 
 
-def check_open(request: ApprovalRequest, kind: str = "", *, may_revise: bool = False) -> None:
+def check_open(request: ApprovalRequest, kind: str, by: str, *, may_revise: bool = False) -> None:
     """See that a request can be decided.
 
     Args:
         request: The request.
-        kind: The decision that a reviewer is about to make; empty for a claim.
+        kind: What a reviewer is about to do: decide (`approve` and the like), `claim` or `revise`.
+        by: The reviewer.
         may_revise: Whether the decision that stands can be taken back.
 
     Raises:
         AlreadyDecided: It cannot.
     """
     if request.status not in OPEN:
-        lost = f"Your {_ACT.get(kind, 'claim')} was not recorded."
+        act, event = _ACTS[kind]
+        earlier = times_of(request, event, by)
+        # The reviewer may act again because the reply to the earlier act was lost.
+        fate = f"Your {act}{_when(earlier[-1])} was recorded before, and this one was not" if earlier else ""
         revise = (
             f" If the agent cannot act on that decision, take it back with saver.approvals.revise({request.id!r}, "
             f"by=...) or `keel revise {request.id} --by NAME`."
         )
-        message = f"approval {request.id}: {describe_end(request)}. {lost}{revise if may_revise else ''}"
-        by = request.decision.by if request.decision else ""
-        raise AlreadyDecided(request.id, request.status, by, message)
+        said = f"{describe_end(request)}. {fate or f'Your {act} was not recorded'}.{revise if may_revise else ''}"
+        raise _refusal(request, said)
+
+
+def check_not_changed(request: ApprovalRequest, decision: Decision) -> None:
+    """See that a decision was not recorded, where the reply may have been lost: what others did since must stand.
+
+    Raises:
+        AlreadyDecided: It was recorded, and changed since.
+    """
+    act, event = _ACTS[decision.kind]
+    if decision.at in times_of(request, event, decision.by):
+        last = request.history[-1]
+        by = f" by {last['by']}" if last.get("by") else ""
+        raise _refusal(
+            request,
+            f"your {act} was recorded, and changed before its reply came: the request was "
+            f"{last['kind']}{by}{_when(last['at'])}, and is {request.status} now. Look at it before you decide again",
+        )
+
+
+def times_of(request: ApprovalRequest, event: str, by: str) -> Sequence[str]:
+    """Return when a person did something to a request, as its history tells: ISO times."""
+    return [each["at"] for each in request.history if (each["kind"], each["by"]) == (event, by)]
+
+
+def _refusal(request: ApprovalRequest, said: str) -> AlreadyDecided:
+    by = request.decision.by if request.decision else ""
+    return AlreadyDecided(request.id, request.status, by, f"approval {request.id}: {said}")
+
+
+def _when(at: str) -> str:
+    return f" on {at[:10]} at {at[11:19]} UTC" if at else ""
 
 
 def describe_end(request: ApprovalRequest) -> str:
     """Return who has decided a request and when, and what became of that: a sentence without its full stop."""
     decision, ended = request.decision, dict(request.history[-1]) if request.history else {}
-    when = f" on {decision.at[:10]} at {decision.at[11:19]} UTC" if decision and decision.at else ""
+    when = _when(decision.at) if decision else ""
     if decision is None:
         said = ""
     elif decision.by == BY_EXPIRY:
@@ -440,7 +483,7 @@ class Approvals:
             NotAllowed: Somebody else holds it, or has to decide.
         """
         request = request_at(held.request, at)
-        check_open(request)
+        check_open(request, "claim", by)
         check_reviewer(request, by)
         if until <= at and request.status == WAITING:
             return held
@@ -464,7 +507,7 @@ class Approvals:
     def reopen(self, held: KeptRequest, at: str, by: str = "", reason: str = "") -> Plan[KeptRequest | None]:
         """Write that a request waits for a decision again."""
         new = replace(held.request, status=WAITING, decision=None)
-        return (yield from self.change(held, add_event(new, "reopened", at, by, reason=reason or None)))
+        return (yield from self.change(held, add_event(new, REOPENED, at, by, reason=reason or None)))
 
     def end(self, held: KeptRequest, status: str, at: str, why: str = "") -> Plan[None]:
         """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""

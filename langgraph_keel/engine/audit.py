@@ -239,6 +239,17 @@ def append_act(session: Session, thread_id: str, kind: str, by: str | None, **ab
     yield from append(session, thread_id, session.now, kind, told)
 
 
+def was_appended(session: Session, thread_id: str, content: Mapping[str, Any], secret: str) -> Plan[bool]:
+    """Return whether an event was appended, or has begun to be: for the arguments see `append`. One trip."""
+    _, digest = _text_and_digest(thread_id, content, secret)
+    return bool((yield from session.store.read_cells(CONTENTS, [digest])))
+
+
+def _text_and_digest(thread_id: str, content: Mapping[str, Any], salt: str) -> tuple[str, str]:
+    text = text_of({**content, "thread_id": thread_id})
+    return text, sha(salt + text)
+
+
 def append_deletion(session: Session, thread_id: str, by: str) -> Plan[None]:
     """Append that a person has deleted a thread. The event belongs to no thread, so it has a hash of the id only."""
     yield from append_act(session, "", "deleted", by, thread=sha(thread_id))
@@ -272,8 +283,8 @@ def append(
         InvalidInput: JSON cannot hold the content.
         CorruptStore: The last link cannot be read, so nothing can be linked to it; `verify` says more.
     """
-    text, salt = text_of({**content, "thread_id": thread_id}), secret or session.new_token()
-    digest = sha(salt + text)
+    salt = secret or session.new_token()
+    text, digest = _text_and_digest(thread_id, content, salt)
     head = yield from _ensure_head(session)
     end = read_end(session.codec, head, START)
     new = Cell(_content_token(session, end[0]), header_of(session.codec, salt, text), origin=thread_id)

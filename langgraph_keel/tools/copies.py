@@ -22,11 +22,15 @@ from langgraph_keel.engine.tables import Cells
 from langgraph_keel.tools.ledger import CALLS, CLAIMED, UNKNOWN, WAITING, CallRecord
 from langgraph_keel.tools.orphans import read_past, steps_of
 
+_LOT = 100
+"""Calls whose results are read in one trip, and are in memory at once."""
+
 
 def copy_calls(session: Session, copy: Copy) -> Plan[None]:
     """Copy the calls that a copy or a fork shares with its source. One trip if the ledger is empty.
 
-    Otherwise one for each 500 calls, one for the checkpoints of the source of a fork, and two for each call copied.
+    Otherwise one for each 500 calls, one for the checkpoints of the source of a fork, one for each 100 calls copied to
+    read their results, and one for each to write it: no verb writes several cells.
     """
     calls, target = Cells(session, CALLS, copy.source), Cells(session, CALLS, copy.target)
     found = yield from calls.every()
@@ -34,9 +38,8 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
         source = yield from session.store.read_graph(copy.source)
         fork = _Fork(session, source, copy.graph)
         found = [(key, kept) for key, kept in found if fork.has_made(kept.record)]
-    for key, _ in found:
-        cell = (yield from calls.read_raw([key])).get(key)
-        if cell is not None:
+    for start in range(0, len(found), _LOT):
+        for key, cell in (yield from calls.read_raw([key for key, _ in found[start : start + _LOT]])).items():
             record = _copy_record(calls.keep(key, cell).record, copy)
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
@@ -67,6 +70,6 @@ class _Fork:
 
 def _copy_record(call: CallRecord, copy: Copy) -> CallRecord:
     # Nobody will settle a claim in the copy, so its outcome is unknown there.
-    call = replace(call, thread_id=copy.target, state=UNKNOWN if call.state == CLAIMED else call.state)
+    call = replace(call, thread_id=copy.target, state=UNKNOWN if call.state == CLAIMED else call.state, untold={})
     # A fork has none of the answers that were given to the pending step: their places are of no use.
     return call if copy.graph is None else replace(call, answers=(), decisions=(), taken=(), asks=0)

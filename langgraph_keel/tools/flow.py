@@ -397,7 +397,9 @@ class Flow:
         expires_at = None if ttl is None else self._clock() + int(ttl * 1000)
         settlement = self._ledger.settlement(self._end(claim, DONE, **more), body or b"", expires_at)
         if not (yield from self._write(claim, settlement)):
-            _log.warning("tool %r was slow, and its claim was taken over: its result is not stored", claim.record.tool)
+            _log.warning(
+                "tool %r was slow, and its claim was taken over: its result may not be stored", claim.record.tool
+            )
             return result
         return result if body is None else self._shorten(call, result, body)
 

@@ -12,7 +12,7 @@ from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put
 from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.tables import PAGE, Cells, Kept
+from langgraph_keel.engine.tables import PAGE, Cells
 from langgraph_keel.tools.copies import copy_calls
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.ledger import (
@@ -23,7 +23,9 @@ from langgraph_keel.tools.ledger import (
     SECRETS,
     TOOLS,
     CallRecord,
+    rewrite,
     speaks_for_one,
+    tell_settlement,
 )
 from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
 
@@ -125,6 +127,8 @@ def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], 
     page = yield from calls.page()
     while page:
         new = {key: change(kept.record, kept.cell) for key, kept in page}
+        for key, kept in page:
+            yield from tell_settlement(session, shelf, key, kept)
         gone = {key: kept.token for key, kept in page if new[key] is None}
         if gone:
             removed += yield from calls.remove(gone)
@@ -133,14 +137,6 @@ def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], 
                 yield from hits.remove({key: cell.token for key, cell in counts.items()})
         for key, kept in page:
             if (record := new[key]) is not None and record is not kept.record:
-                yield from _rewrite(calls, key, kept, record)
+                yield from rewrite(calls, key, kept, replace(record, untold={}))
         page = (yield from calls.page(after=page[-1][0])) if len(page) == PAGE else []
     return removed
-
-
-def _rewrite(calls: Cells[CallRecord], key: str, kept: Kept[CallRecord], record: CallRecord) -> Plan[None]:
-    """Replace a record, unless somebody else has; its result stays."""
-    cell = (yield from calls.read_raw([key])).get(key)
-    if cell is not None and cell.token == kept.token:
-        new = calls.cell(record, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
-        yield from calls.swap_raw(key, kept.token, new)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
+from langgraph_keel.engine.audit import append
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Watch, is_dead, looks_alive
@@ -80,6 +81,7 @@ class CallRecord:
         invocation: Which invocation of the root graph made such a call (`invocations.py`).
         past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
         lease: Milliseconds within which its holder renews the claim; 0 in claims of versions that did not say.
+        untold: What the audit trail does not say yet of a person's decision: `secret`, `at`, `by`, `result`.
         retries: Whether the policy it was made with makes it again after a crash; versions before did not say.
     """
 
@@ -115,6 +117,7 @@ class CallRecord:
     past_of: Sequence[str] = ()
     lease: int = 0
     retries: bool = False
+    untold: Mapping[str, Any] = field(default_factory=dict)
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -132,6 +135,8 @@ def _unpack_call(parts: Sequence[Any]) -> CallRecord:
     record = CallRecord(**(_DEFAULTS | {name: values[name] for name in values if name in _FIELDS}))
     if type(record.lease) is not int:
         raise TypeError("its lease is no number")
+    if not isinstance(record.untold, Mapping) or (record.untold and not {"at", "secret"} <= record.untold.keys()):
+        raise TypeError("its untold decision has no time, or no secret")
     return record
 
 
@@ -252,6 +257,7 @@ class Ledger:
                 return draft
             draft.expected, draft.record = None, mine
             if found is not None:
+                yield from tell_settlement(self._session, draft.shelf, draft.key, found)
                 verdict = self._verdict(found, mine, asked)
                 if isinstance(verdict, Doubtful) and found.record.state == CLAIMED and found.token != suspect:
                     suspect = found.token  # it may have settled the call and ended since this was read: look again
@@ -341,6 +347,7 @@ class Ledger:
         One trip; two for a result, which stays where it is, for those who go on from its own step.
         """
         calls, cell, left = self._calls(shelf), kept.cell, None
+        yield from tell_settlement(self._session, shelf, key, kept)
         if kept.record.state == DONE:
             found = (yield from calls.read_raw([key])).get(key)
             if found is None or found.token != kept.token:
@@ -360,6 +367,35 @@ class Ledger:
     ) -> Cell:
         cells = Cells(self._session, CALLS, record.thread_id)  # which shelf makes no difference here
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
+
+
+def tell_settlement(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[None]:
+    """Append a person's decision to the audit trail, unless that was done. No trip if it was, else six and more.
+
+    The process that wrote the decision does this, and so does each one that is about to change the record: the first
+    may have died in between.
+    """
+    record = kept.record
+    if record.untold:
+        at, secret, content = event_of(key, record)
+        yield from append(session, record.thread_id, at, "settled", content, secret)
+        yield from rewrite(Cells(session, CALLS, shelf.thread_id), key, kept, replace(record, untold={}), kept.token)
+
+
+def event_of(key: str, record: CallRecord) -> tuple[str, str, dict[str, Any]]:
+    """Return the event of a decision that the audit trail may not have yet: its time, secret and content."""
+    content = {"tool": record.tool, "call": key, "decision": record.decided, **record.untold}
+    return content.pop("at"), content.pop("secret"), content
+
+
+def rewrite(
+    calls: Cells[CallRecord], key: str, kept: Kept[CallRecord], record: CallRecord, token: str | None = None
+) -> Plan[None]:
+    """Replace a record, unless somebody else has; its result stays. Two trips."""
+    cell = (yield from calls.read_raw([key])).get(key)
+    if cell is not None and cell.token == kept.token:
+        new = calls.cell(record, token=token, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
+        yield from calls.swap_raw(key, kept.token, new)
 
 
 def is_same_call(record: CallRecord, mine: CallRecord) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from langgraph_keel.engine.audit import append_act, check_by
+from langgraph_keel.engine.audit import check_by, text_of, was_appended
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.leases import Pause, Watch
 from langgraph_keel.engine.plan import Plan
@@ -17,12 +17,13 @@ from langgraph_keel.tools.ledger import (
     FAILED,
     OWN,
     CallRecord,
-    Ledger,
     begins_with,
+    event_of,
     is_lost,
     log_watch,
     looks_lost,
     shelf_of,
+    tell_settlement,
 )
 from langgraph_keel.tools.results import decision_of, message_of
 
@@ -52,19 +53,30 @@ def settle_call(
         raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
     key, kept, lost = yield from _watch_one(session, shelf, key, now, watch)
     record = kept.record
+    yield from tell_settlement(session, shelf, key, kept)
     if not lost and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
-    body, record = b"", replace(record, ended_at=now, decided=decision)
+    told = {"secret": session.new_token(), "at": session.now, "by": by, "result": result}
+    untold = {name: value for name, value in told.items() if value is not None}
+    body, record = b"", replace(record, ended_at=now, decided=decision, untold=untold)
     if decision == "retry":
         ended = replace(record, state=FAILED, error="a person said that it may be made again")
     else:
         body = session.codec.encode([message_of(record, decision, result)])
         ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
-    done = yield from Ledger(session, watch).settle_doubt(shelf, key, kept.token, ended, body)
-    if not done:
-        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} was settled by somebody else meanwhile")
-    about = {"tool": record.tool, "call": key, "decision": decision, "result": result}
-    yield from append_act(session, record.thread_id, "settled", by, **about)
+    _, secret, content = event_of(key, ended)
+    text_of(content)  # before it is stored: what JSON cannot hold could never be appended
+    calls = Cells(session, CALLS, shelf.thread_id)
+    done, found = yield from calls.swap(key, kept.token, ended, body=body, origin=record.thread_id)
+    if done and found is not None:
+        yield from tell_settlement(session, shelf, key, found)
+        return
+    # If only the reply was lost, and the call was changed since, whoever has changed it has appended our event before.
+    if not (yield from was_appended(session, record.thread_id, content, secret)):
+        raise NotFound(
+            f"call {short_key(key)} of tool {record.tool!r} was changed or removed since it was read, and this "
+            "decision was not recorded: look at it again (`keel tools`)"
+        )
 
 
 def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[CallRecord]]]:

@@ -16,6 +16,7 @@ from situations import (
     PAGE,
     Broken,
     Stage,
+    ask,
     asks,
     decided,
     graph_of,
@@ -99,11 +100,15 @@ async def test_a_copy_that_has_run_is_a_thread_like_others(stage: Stage) -> None
     assert [stage.saver.where(name).state for name in "uf"] == ["arrived", "rewound"]
 
 
-async def test_a_fork_that_asks_waits_for_an_answer_of_its_own(stage: Stage) -> None:
+async def test_a_fork_of_a_thread_that_asks_waits_once_it_has_run(stage: Stage) -> None:
+    """A fork has none of the writes of its last checkpoint: its step has to run again, and asks then."""
     await asks(stage, "t")
     stage.saver.fork({"configurable": {"thread_id": "t"}}, "f")
-    assert stage.saver.where("f").state in ("waits", "forked")
-    assert not stage.saver.where("f").can_go_on
+    found = stage.saver.where("f")
+    assert (found.state, found.questions, found.can_go_on) == ("forked", 0, False)
+    graph_of(stage.saver, ask).invoke(None, {"configurable": {"thread_id": "f"}})
+    found = stage.saver.where("f")
+    assert (found.state, found.questions, found.can_go_on) == ("waits", 1, False)
 
 
 # -- what has something left, by the index -------------------------------------------------------------------------

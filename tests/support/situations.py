@@ -263,6 +263,16 @@ async def forked(stage: Stage, name: str) -> None:
     await to_thread(stage.saver.fork, at, name)
 
 
+async def forked_decided(stage: Stage, name: str) -> None:
+    await decided(stage, f"{name}, before")
+    await to_thread(stage.saver.fork, {"configurable": {"thread_id": f"{name}, before"}}, name)
+
+
+async def copied_decided(stage: Stage, name: str) -> None:
+    await decided(stage, f"{name}, before")
+    await to_thread(stage.saver.copy_thread, f"{name}, before", name)
+
+
 async def branched(stage: Stage, name: str) -> None:
     await ended(stage, name)
     moments = await to_thread(lambda: list(stage.saver.timeline(name)))
@@ -316,9 +326,11 @@ SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
     "resumed, and killed again": killed_again,
     "its decision taken, and killed": killed_deciding,
     "forked to a thread of its own": forked,
+    "forked when its question was decided": forked_decided,
     "has a branch beside it": branched,
     "rewound": rewound,
     "copied in its store": copied,
+    "copied when its question was decided": copied_decided,
     "copied from another store": copied_from_elsewhere,
     "imported": imported,
     "erased": erased,

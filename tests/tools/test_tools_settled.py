@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from savers import SAVERS, each_face, needing
 from tool_graphs import BACKENDS, Killed, calls, hello, run, tool_graph
 
 from langgraph_keel import InvalidInput, KeelSaver, NotFound, ToolCache
-from langgraph_keel.testing.faults import Counter, with_tap
+from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
 
 
 @pytest.fixture(params=BACKENDS)
@@ -33,19 +35,25 @@ def told(saver: KeelSaver) -> list[tuple[str, Any]]:
     return [(event.kind, (event.content or {}).get("by")) for event in saver.approvals.audit()]
 
 
-async def doubtful(saver: KeelSaver, face: str) -> str:
-    """Leave a call in doubt; return its key."""
+async def paying(saver: KeelSaver, face: str, given: Any, thread_id: str = "t", *, dies: bool = False) -> None:
+    """Run an agent that pays, or is killed when it does."""
 
     def pay(to: str) -> str:
         """Pay."""
-        raise Killed
+        if dies:
+            raise Killed
+        return "paid"
 
     with ToolCache(saver) as cache:
         graph = tool_graph(cache, [pay], [calls(("pay", {"to": "x"}, "call-1"))])
-        config = {"configurable": {"thread_id": "t", "user_id": "ada"}}
-        with pytest.raises(Killed):
-            await run(graph, face, hello(), config)
-    (call,) = saver.tools("t")
+        await run(graph, face, given, {"configurable": {"thread_id": thread_id, "user_id": "ada"}})
+
+
+async def doubtful(saver: KeelSaver, face: str, thread_id: str = "t") -> str:
+    """Leave a call in doubt; return its key."""
+    with pytest.raises(Killed):
+        await paying(saver, face, hello(), thread_id, dies=True)
+    (call,) = saver.tools(thread_id)
     return call.key
 
 
@@ -64,6 +72,47 @@ async def test_a_settlement_is_always_in_the_trail(saver: KeelSaver, face: str) 
     assert told(saver) == [("settled", "maria")]
     saver.delete_thread("t")
     assert told(saver) == [("settled", None)]
+    assert saver.approvals.verify_audit().ok
+
+
+async def look_again(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
+    with pytest.raises(NotFound, match="nothing to settle"):
+        await does(saver, face, "settle", thread_id, key, "skip", by="bob")
+
+
+async def go_on(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
+    await paying(saver, face, None, thread_id)
+
+
+async def prune(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
+    await does(saver, face, "prune", [thread_id])
+
+
+@pytest.mark.parametrize("decision", ["done", "retry"])
+@pytest.mark.parametrize("act", [look_again, go_on, prune])
+@each_face
+async def test_a_settlement_that_was_cut_off_is_told_by_the_next_act(
+    saver: KeelSaver, face: str, act: Any, decision: str
+) -> None:
+    """Cut off at each of its requests, before or after it is carried out: the trail tells each settlement, once."""
+    seen = []
+    for lost_reply in (False, True):
+        for at in count():
+            name = f"{lost_reply} {at}"
+            key = await doubtful(saver, face, name)
+            fault = Fault(at, lost_reply=lost_reply)
+            with suppress(Injected):
+                await does(with_tap(saver, fault), face, "settle", name, key, decision, by="maria")
+            (call,) = saver.tools(name)
+            if call.decided:
+                await act(saver, face, name, key)
+            events = [event.content for event in saver.approvals.audit() if event.kind == "settled"]
+            told = [each["by"] for each in events if each and each["thread_id"] == name]
+            assert told == ["maria"] * bool(call.decided), name
+            seen.append(bool(call.decided))
+            if not fault.fired:
+                break
+    assert {*seen} == {True, False}
     assert saver.approvals.verify_audit().ok
 
 
