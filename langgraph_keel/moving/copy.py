@@ -359,11 +359,7 @@ class StoreCopy:
         return False
 
     def _is_own(self, thread_id: str, want: Outline, have: Outline) -> Plan[bool]:
-        """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then.
-
-        Raises:
-            ThreadExists: It is somebody's own, and holds something else.
-        """
+        """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then."""
         if want.digest == have.digest:
             return False
         try:
@@ -393,11 +389,7 @@ class StoreCopy:
         return have
 
     def _check_free(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
-        """See that a thread of the target is nobody's own.
-
-        Raises:
-            ThreadExists: It is.
-        """
+        """See that a thread of the target is nobody's own."""
         if have.is_empty:
             return
         mark = yield from self._read_mark(thread_id)

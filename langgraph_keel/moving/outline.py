@@ -125,11 +125,7 @@ def read_cells_digest(store: Store[Any, Any], thread_id: str | None, takes: Call
 
 
 def _check_node(node: Node) -> None:
-    """See that an entry has the parts that one has: a store takes them as they are.
-
-    Raises:
-        CorruptStore: It has others.
-    """
+    """See that an entry has the parts that one has: a store takes them as they are."""
     address = node.address
     check_texts(address.checkpoint_ns, address.checkpoint_id, node.parent or "", node.run_id or "", node.updated_at)
     check_texts(*node.refs)
@@ -142,11 +138,7 @@ def _check_node(node: Node) -> None:
 
 
 def _check_cell(key: str, cell: Cell) -> None:
-    """See that a cell has the parts that one has.
-
-    Raises:
-        CorruptStore: It has others.
-    """
+    """See that a cell has the parts that one has."""
     check_texts(key_of_cell(key), cell.origin, cell.token)
     if type(cell.expires_at) not in (int, type(None)):
         raise CorruptStore(f"the record {key} expires at {cell.expires_at!r:.40}")
