@@ -471,7 +471,7 @@ class KeyChest:
         return own
 
     def _change(self, change: Callable[[StoreCell, _StoreKeys], StoreCell | None]) -> Plan[StoreCell | None]:
-        """Change what the cell of the store holds, and return what it held before. Two trips; one if nothing changes."""
+        """Change what the cell of the store holds; return what it held before. Two trips; one if nothing changes."""
         while (cell := (yield from self._read_cell())) is not None:
             stored = parse_cell(cell)
             if (new := change(stored, _keys_in(stored, self._take(stored).wrappers[stored.id]))) is None:
