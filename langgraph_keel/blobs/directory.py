@@ -185,11 +185,7 @@ class DirectoryObjects:
             _sync(os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def _check_folder(self, name: str) -> None:
-        """See that the folder is there of the store that a name is of.
-
-        Raises:
-            StoreUnavailable: It is not. Were its objects lost then, the store would go on without them.
-        """
+        """See that the folder is there of the store that a name is of."""
         store = name.partition("/")[0]
         if not self._is_there(store):
             raise StoreUnavailable(

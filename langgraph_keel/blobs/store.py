@@ -473,9 +473,6 @@ class BlobStore(OuterStore):
 
         An entry that shows rows of an earlier one is asked for both. So all is read again if one was removed meanwhile,
         or put again: what the earlier one shows would be missing.
-
-        Raises:
-            StoreBusy: That was so each time.
         """
         graph: Graph = yield from self.inner.read_graph(thread_id)
         for _ in range(_ROUNDS):
@@ -583,11 +580,7 @@ class BlobStore(OuterStore):
 
 
 def _parse_id(cell: Cell | None) -> bytes:
-    """Return what tells a store from others.
-
-    Raises:
-        CorruptStore: It is something else.
-    """
+    """Return what tells a store from others."""
     found = open_frame(cell.header) if cell else b""
     if len(found) != 8:
         raise CorruptStore("what names the folder of this store's objects is damaged")

@@ -282,11 +282,7 @@ class Hooks:
 
 
 def _check_kinds(hooks: Sequence[Any]) -> None:
-    """See that each kind of cells is one feature's.
-
-    Raises:
-        InvalidInput: Two features would take each other's records for damage.
-    """
+    """See that each kind of cells is one feature's."""
     tables: dict[str, tuple[Any, Any]] = {}
     for hook in hooks:
         for table in (*hook.tables, *hook.shared_tables):
@@ -379,20 +375,12 @@ def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
         return value
 
 
-async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
-    """As `run`, asynchronously."""
-    try:
-        request = next(plan)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    return await _arun_from(request, plan, driver)
-
-
-async def _arun_from(request: Q, plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
+async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R], begun: Q | None = None) -> T:
+    """As `run`, asynchronously; of a plan that has begun, from its first request on."""
     task = asyncio.current_task()
     cancels = task.cancelling() if task else 0
     try:
+        request = next(plan) if begun is None else begun
         while True:
             try:
                 reply = await driver.send(request)
@@ -420,9 +408,11 @@ async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     except StopIteration as done:
         value: T = done.value
         return value
-    task = asyncio.create_task(_arun_from(request, plan, driver))
+    task = asyncio.create_task(arun(plan, driver, request))
+    ended = asyncio.get_running_loop().create_future()  # a third cheaper than `asyncio.wait`
+    task.add_done_callback(lambda _: ended.done() or ended.set_result(None))  # type: ignore[func-returns-value]
     try:
-        await asyncio.wait((task,))
+        await ended
     except asyncio.CancelledError:
         _left.add(task)
         task.add_done_callback(_forget_left)
@@ -475,10 +465,6 @@ class GatedDriver:
         run(self._check(), self.bare)
         vars(self)["send"] = self.bare.send  # from now on there is no call between
         return self.bare.send(request)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the driver says of itself, such as `read_only`."""
-        return getattr(self.bare, name)
 
 
 class AsyncGatedDriver:

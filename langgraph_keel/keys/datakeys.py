@@ -471,14 +471,7 @@ class KeyChest:
         return own
 
     def _change(self, change: Callable[[StoreCell, _StoreKeys], StoreCell | None]) -> Plan[StoreCell | None]:
-        """Change what the cell of the store holds, again if somebody was quicker. Two trips; one if nothing changes.
-
-        Args:
-            change: Is given what it holds, and the keys; returns what it is to hold, or `None` to leave it.
-
-        Returns:
-            What it has held before; `None` if there is none, as nothing is sealed yet.
-        """
+        """Change what the cell of the store holds; return what it held before. Two trips; one if nothing changes."""
         while (cell := (yield from self._read_cell())) is not None:
             stored = parse_cell(cell)
             if (new := change(stored, _keys_in(stored, self._take(stored).wrappers[stored.id]))) is None:
@@ -528,11 +521,7 @@ def _cell_of(keys: Sequence[DataKey], thread_id: str) -> Cell:
 
 
 def _parse_keys(parts: Any, thread_id: str | None) -> list[tuple[bytes, Any, bytes, bytes, bytes]]:
-    """Return the parts of keys: the id, the origin, the wrapped key, its wrapper, and since when it is there.
-
-    Raises:
-        CorruptStore: They are something else.
-    """
+    """Return the parts of keys: the id, the origin, the wrapped key, its wrapper, and since when it is there."""
     try:
         found = [(*part, FIRST, FIRST) if len(part) == 3 else tuple(part) for part in parts]
         kinds = {tuple(type(part) for part in (id, *rest)) for id, _, *rest in found}
@@ -550,11 +539,7 @@ def _open_keys(
     thread_id: str | None,
     cell: Cell,
 ) -> DataKeys:
-    """Return the keys of a thread, or of what threads share.
-
-    Raises:
-        SealBroken: One of them was changed, or stood elsewhere.
-    """
+    """Return the keys of a thread, or of what threads share."""
     keys, names = {}, [*wrappers]
     for id, origin, wrapped, wrapper, since in parts:
         try:

@@ -102,9 +102,6 @@ def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
 
     Again if a checkpoint that was there is not found any more, as it was removed or put again: one that was put after
     it, and was not there yet, may show the rows that it has shown.
-
-    Raises:
-        StoreBusy: That was so each time.
     """
     count = 0
     for _ in range(ROUNDS):
@@ -141,11 +138,7 @@ def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
 
 
 def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Sequence[Node]) -> Plan[tuple[int, int]]:
-    """Seal the rows of some entries, and then the entries, which say what the rows are.
-
-    Returns:
-        How many of the entries were there, and how many records stood there in plain text.
-    """
+    """Seal the rows of some entries, and then the entries, which say what the rows are."""
     entries = [Entry(node.address, node.parent, node.stamp, node.header, node.refs, node.run_id) for node in nodes]
     found: Sequence[Found] = yield from store.inner.read_values(entries)
     rows = {

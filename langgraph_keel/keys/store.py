@@ -444,15 +444,7 @@ class SealedStore(OuterStore):
         is_part: bool = False,
         is_open: bool = False,
     ) -> Plan[Found]:
-        """Return an entry, opened, and proved to be what was put.
-
-        Args:
-            found: The entry, sealed.
-            accepts_plain: As for `opener`.
-            only: The channels whose rows were asked for; `None` is all that it shows.
-            is_part: Whether it may show less than was put: it is a ghost, or less was asked for.
-            is_open: Whether its header was opened before.
-        """
+        """Return an entry, opened, and proved to be what was put."""
         entry, address = found.entry, found.entry.address
         bodies = [*_bodies_of([found])][is_open:]
         seals = yield from self.opener(address.thread_id, bodies, accepts_plain)

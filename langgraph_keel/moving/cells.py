@@ -11,6 +11,7 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import open_frame
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore
 from langgraph_keel.moving.outline import Shelves, content_of_cell, digest_of_cell
 from langgraph_keel.moving.pair import SOURCE, TARGET, on
 
@@ -30,11 +31,13 @@ class Moved:
         count: How many were written or removed there.
         nbytes: Bytes of those.
         kept: Those that the target has otherwise, and keeps: kind and key.
+        damaged: Why a cell was not copied, by the thread that it belongs to.
     """
 
     count: int = 0
     nbytes: int = 0
     kept: list[str] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 class CellCopy:
@@ -94,6 +97,11 @@ class CellCopy:
         nbytes = 0
         for key in wanted:
             if key in cells:
+                try:
+                    _content(cells, key)
+                except CorruptStore as error:
+                    self._done.damaged[cells[key].origin] = f"{shelf.kind} {key}: {error}"
+                    continue
                 swapped = yield from on(TARGET, self._target.swap_cell(shelf, key, wanted[key], cells[key]))
                 self._done.count += swapped.done
                 nbytes += len(cells[key].header) + len(cells[key].body)
@@ -114,7 +122,7 @@ class CellCopy:
                 return
         for shelf in (CONTENTS, LINKS):
             yield from self.join(shelf, lambda *_: True, lambda _: False)
-        if HEAD in heads:
+        if HEAD in heads and not self._done.damaged:
             held: Mapping[str, Cell] = yield from on(TARGET, self._target.read_cells(HEADS, [HEAD]))
             if HEAD not in held or digest_of_cell(held[HEAD]) != digest_of_cell(heads[HEAD]):
                 expected = held[HEAD].token if HEAD in held else None

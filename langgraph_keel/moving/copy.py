@@ -195,7 +195,7 @@ class StoreCopy:
         self._needed = {table.kind for table in common if table.moves == "always"}
         self._belonging = {table.kind: table for table in common if table.thread_of}
         self._left: set[str] = set()
-        self._thread = ThreadCopy(source.store, target.store, self._takes, self._count)
+        self._thread = ThreadCopy(source.store, target.store, self._takes, source.codec.limit, self._count)
         self._marks: dict[str | None, Cells[Mark]] = {}
         self._done: dict[str, Literal["copied", "same", "gone"]] = {}
         self._exists: dict[str, str] = {}
@@ -284,7 +284,8 @@ class StoreCopy:
 
     def _look(self, side: Literal[0, 1], thread_id: str) -> Plan[Outline]:
         store = (self._source, self._target)[side].store
-        found: Outline = yield from on(side, read_outline(store, thread_id, self._takes))
+        limit = self._source.codec.limit
+        found: Outline = yield from on(side, read_outline(store, thread_id, self._takes, limit))
         return found
 
     def _check_apart(self) -> Plan[None]:
@@ -358,11 +359,7 @@ class StoreCopy:
         return False
 
     def _is_own(self, thread_id: str, want: Outline, have: Outline) -> Plan[bool]:
-        """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then.
-
-        Raises:
-            ThreadExists: It is somebody's own, and holds something else.
-        """
+        """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then."""
         if want.digest == have.digest:
             return False
         try:
@@ -392,11 +389,7 @@ class StoreCopy:
         return have
 
     def _check_free(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
-        """See that a thread of the target is nobody's own.
-
-        Raises:
-            ThreadExists: It is.
-        """
+        """See that a thread of the target is nobody's own."""
         if have.is_empty:
             return
         mark = yield from self._read_mark(thread_id)
@@ -453,14 +446,16 @@ class StoreCopy:
 
     def _copy_shared(self, is_whole: bool, is_ours: bool, is_last: bool) -> Plan[None]:
         """Copy the shared records that belong to the threads, and if they are asked for, the others."""
-        left = self._exists.keys() | self._failed.keys()
 
         def is_meant_of(kind: str) -> Callable[[str, Cell], bool]:
             if (table := self._belonging.get(kind)) is not None and not self._shared:
                 return lambda key, cell: cell.origin in self._done and self._belongs(table, key, cell)
             if kind in self._needed:
                 return lambda key, cell: True
-            return lambda key, cell: cell.origin in self._done or (is_whole and cell.origin not in left)
+            return lambda key, cell: (
+                cell.origin in self._done
+                or (is_whole and cell.origin not in self._exists and cell.origin not in self._failed)
+            )
 
         def may_replace(cell: Cell) -> bool:
             return is_ours or (cell.origin in self._done and cell.origin not in self._own)
@@ -475,6 +470,8 @@ class StoreCopy:
                 yield from cells.join(Shelf(None, kind), is_meant_of(kind), may_replace)
             if is_whole and self._shared:
                 yield from cells.join_chain()
+            for origin, why in self._moved.damaged.items():
+                self._fail(origin, why)
             self._count(self._moved.nbytes)
         if is_last and not self._moved.kept:
             for kind in (*kinds, *(CHAIN if is_whole and self._shared else ())):
@@ -506,6 +503,9 @@ class StoreCopy:
             why = f"{table.name.format(key=key)} is not one of this thread"
         except CorruptStore as error:
             why = str(error)
-        self._done.pop(cell.origin, None)
-        self._failed[cell.origin] = f"thread {cell.origin!r}: {why}"
+        self._fail(cell.origin, why)
         return False
+
+    def _fail(self, thread_id: str, why: str) -> None:
+        self._done.pop(thread_id, None)
+        self._failed[thread_id] = f"thread {thread_id!r}: {why}"

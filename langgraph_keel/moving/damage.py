@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from langgraph_keel.engine.config import text_of
+from langgraph_keel.engine.encoding.bodies import content_size
 from langgraph_keel.errors import CorruptStore, KeelError
 
 UNREADABLE = (
@@ -20,6 +21,8 @@ UNREADABLE = (
     RecursionError,
     struct.error,
 )
+_RATIO = 1000
+"""How many times its stored size a value rarely has: zstandard packs ordinary text, and JSON, a tenth of that."""
 
 
 def say_unreadable(thread_id: str, error: BaseException) -> str:
@@ -51,3 +54,19 @@ def check_texts(*texts: Any) -> None:
         if type(text) is not str:
             raise CorruptStore(f"a name or an id is no text: {text!r:.40}")
         text_of(text, "a name or an id")
+
+
+def add_inflated(before: int, bodies: Iterable[bytes], most: int) -> int:
+    """Return how many bytes values of a thread have that take a thousandth as they are stored, added to those before.
+
+    Raises:
+        CorruptStore: More than `most`: a small file can claim to be any number of gigabytes.
+    """
+    sizes = ((content_size(body), len(body)) for body in bodies)
+    inflated = before + sum(size for size, stored in sizes if size > _RATIO * stored)
+    if inflated > most:
+        raise CorruptStore(
+            f"its values grow to a thousand times their stored size, in all to more than {most:,} bytes: if they are "
+            "your own, open the source with serde=KeelSerializer(max_bytes=...)"
+        )
+    return inflated

@@ -144,11 +144,7 @@ def _put_writes(session: Session, address: Address, writes: Sequence[StoredWrite
 
 
 def _compare(session: Session, name: str, thread_id: str, digests: Mapping[Spot, bytes]) -> None:
-    """See that a thread comes back as it was in the source.
-
-    Raises:
-        CorruptStore: It does not.
-    """
+    """See that a thread comes back as it was in the source."""
     session.memo.forget_thread(name)  # what is compared is what the store has
     for spot, digest in digests.items():
         found = read_at(session, name, spot)
@@ -352,11 +348,7 @@ def _read_spots(session: Session, thread_id: str) -> Plan[tuple[set[Spot], Stamp
 
 
 def _compare_all(session: Session, reader: Reader, thread_id: str, index: Index) -> None:
-    """See that a thread that is here holds what the source has.
-
-    Raises:
-        ThreadExists: It does not.
-    """
+    """See that a thread that is here holds what the source has."""
     for stored in reader.read_checkpoints(thread_id, index.parents):
         found = read_at(session, thread_id, stored.spot)
         if found is None or digest_of_tuple(found._replace(pending_writes=None)) != digest_of(

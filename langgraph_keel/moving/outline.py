@@ -18,7 +18,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import NEW, Batch, Graph, Node, Writes
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
-from langgraph_keel.moving.damage import check_texts
+from langgraph_keel.moving.damage import add_inflated, check_texts
 
 CELLS, WRITES = 100, 64
 """What is listed at once."""
@@ -70,7 +70,7 @@ class Outline:
         )
 
 
-def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], bool]) -> Plan[Outline]:
+def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], bool], most: int) -> Plan[Outline]:
     """Read what a thread holds.
 
     Three trips, and one for each 64 writes and 100 cells. In memory are the headers of its checkpoints.
@@ -79,6 +79,7 @@ def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], 
         store: Where.
         thread_id: The thread.
         takes: Whether a kind of cells is copied.
+        most: How many bytes writes may have that are much smaller as they are stored.
 
     Raises:
         CorruptStore: Something of it is damaged.
@@ -96,8 +97,10 @@ def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], 
     ]
     writes: dict[tuple[str, str], list[bytes]] = {}
     after: Writes | None = None
+    inflated = 0
     while True:
         page: Sequence[Writes] = yield from store.list_writes(thread_id, after, WRITES)
+        inflated = add_inflated(inflated, (each.batch.body for each in page), most)
         for each in page:
             check_texts(*place_of(each), each.address.checkpoint_id, each.batch.task_id, each.batch.task_path)
             writes.setdefault(place_of(each), []).append(_digest_of_batch(each.batch))
@@ -122,11 +125,7 @@ def read_cells_digest(store: Store[Any, Any], thread_id: str | None, takes: Call
 
 
 def _check_node(node: Node) -> None:
-    """See that an entry has the parts that one has: a store takes them as they are.
-
-    Raises:
-        CorruptStore: It has others.
-    """
+    """See that an entry has the parts that one has: a store takes them as they are."""
     address = node.address
     check_texts(address.checkpoint_ns, address.checkpoint_id, node.parent or "", node.run_id or "", node.updated_at)
     check_texts(*node.refs)
@@ -139,11 +138,7 @@ def _check_node(node: Node) -> None:
 
 
 def _check_cell(key: str, cell: Cell) -> None:
-    """See that a cell has the parts that one has.
-
-    Raises:
-        CorruptStore: It has others.
-    """
+    """See that a cell has the parts that one has."""
     check_texts(key_of_cell(key), cell.origin, cell.token)
     if type(cell.expires_at) not in (int, type(None)):
         raise CorruptStore(f"the record {key} expires at {cell.expires_at!r:.40}")

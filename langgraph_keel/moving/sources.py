@@ -178,11 +178,7 @@ def _open_tables(opened: AbstractContextManager[Connection], place: str, allows:
 
 
 def _reader_of(connection: Connection, place: str, values: StoredValues) -> Reader:
-    """Return what reads the tables of a database.
-
-    Raises:
-        InvalidInput: They are none of LangGraph's, or not all are there.
-    """
+    """Return what reads the tables of a database."""
     columns = set(connection.columns("checkpoints"))
     is_postgres = connection.mark == "%s"
     if not columns and (connection.columns("keel_format") if is_postgres else "refs" in connection.columns("entries")):
@@ -288,11 +284,7 @@ def _adopt_sends(checkpoint: dict[str, Any], sends: Sequence[Any]) -> None:
 
 
 def _check_checkpoint(checkpoint: Any, where: str) -> None:
-    """See that a checkpoint has the parts that LangGraph's have.
-
-    Raises:
-        CorruptStore: It has not.
-    """
+    """See that a checkpoint has the parts that LangGraph's have."""
     is_whole = type(checkpoint) is dict and all(type(key) is str for key in checkpoint)
     if is_whole and type(checkpoint.get("v", 4)) in (int, float):
         parts = [checkpoint.get(name) for name in ("channel_values", "channel_versions", "versions_seen")]

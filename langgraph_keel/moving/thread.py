@@ -27,6 +27,7 @@ from langgraph_keel.engine.records import NEW, Entry, Found, NewEntry, Node, Ref
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, StoreBusy
 from langgraph_keel.moving.cells import CellCopy, Moved
+from langgraph_keel.moving.damage import add_inflated
 from langgraph_keel.moving.items import Compared, Numbers, pairs_of
 from langgraph_keel.moving.outline import WRITES, Outline, place_of
 from langgraph_keel.moving.pair import SOURCE, TARGET, Side, on
@@ -53,15 +54,19 @@ class ThreadCopy:
         source: Where they are.
         target: Where they are to be.
         takes: Whether a kind of cells is copied.
+        most: How many bytes values of a thread may have that are much smaller as they are stored.
         told: Is told how many bytes of records went over.
         size: How many entries are read at once.
+        inflated: Those that the present thread has had so far.
     """
 
     source: Store[Any, Any]
     target: Store[Any, Any]
     takes: Callable[[str], bool]
+    most: int
     told: Callable[[int], None]
     size: int = 4
+    inflated: int = 0
 
     def add(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
         """Add to a thread of the target what that of the source has besides.
@@ -80,6 +85,8 @@ class ThreadCopy:
         cells = CellCopy(self.source, self.target, moved)
         for kind in (yield from self._kinds(thread_id)):
             yield from cells.join(Shelf(thread_id, kind), lambda *_: True, lambda _: True)
+        for why in moved.damaged.values():
+            raise CorruptStore(f"thread {thread_id!r}: {why}")
         self.told(moved.nbytes)
 
     def _kinds(self, thread_id: str) -> Plan[Sequence[str]]:
@@ -97,7 +104,7 @@ class ThreadCopy:
                 for lo, to, count in pairs_of(ref.runs, ours.refs[name].runs):
                     logs[theirs.address.checkpoint_ns, name].add(lo, lo + count, to)
         bases = {node.address.checkpoint_ns: node.stamp for node in known if not node.is_ghost}
-        at, nodes = len(known), want.graph.nodes
+        at, nodes, self.inflated = len(known), want.graph.nodes, 0
         while at < len(nodes):
             page = nodes[at : at + self.size]
             rows = yield from self._read_new(page, logs)
@@ -112,8 +119,10 @@ class ThreadCopy:
         if len(found) < len(asked):
             raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was copied")
         rows = _rows_in(found)
-        check_present(row.body for each in rows.values() for row in each)
-        for row in chain.from_iterable(rows.values()):
+        new = list(chain.from_iterable(rows.values()))
+        check_present(row.body for row in new)
+        self.inflated = add_inflated(self.inflated, (row.body for row in new), self.most)
+        for row in new:
             if row.count > 1 and len(content_of(row)) < row.count:
                 raise CorruptStore(f"a row that should hold {row.count:,} items holds less")
         self.size = _next_size(len(page), rows)

@@ -162,11 +162,7 @@ class StoreCheck:
 
 
 def _check_key(session: Session, heads: Sequence[Entry]) -> None:
-    """See that a store whose records are all sealed is not looked at without a key.
-
-    Raises:
-        KeyMissing: It is.
-    """
+    """See that a store whose records are all sealed is not looked at without a key."""
     if heads and all(head.header.startswith(SEALED) for head in heads):
         unpack_header(heads[0].header, session.codec, heads[0].address)
 
@@ -293,22 +289,13 @@ class _Values:
 
 
 def _check_there(body: bytes) -> None:
-    """See that a body which is kept in an object was there, also for who would be shown a placeholder.
-
-    Raises:
-        BlobLost: It was not.
-        BlobsMissing: Nobody has looked for it.
-    """
+    """See that a body which is kept in an object was there, also for who would be shown a placeholder."""
     if body.startswith(ABSENT):
         raise refuse_absent(body)
 
 
 def _check_covered(ref: Ref, rows: Sequence[Row]) -> None:
-    """See that the rows have all items of a value.
-
-    Raises:
-        CorruptStore: One is missing.
-    """
+    """See that the rows have all items of a value."""
     for lo, hi in ref.runs:
         while lo < hi:
             row = rows[row_index(rows, lo)]

@@ -499,12 +499,7 @@ class RetentionMethods(CheckMethods):
         return sweep_all(self.engine.session, on_progress or _ignore_progress, rows=full, strays=strays)
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
-        """Give back space; backends override it, and the next three.
-
-        Args:
-            full: Whether to do all that can be done, whatever waits for it.
-            scrub: Whether nothing of what was deleted may be left in what is free.
-        """
+        """Give back space; backends override it, and the next three."""
         from langgraph_keel.retention.reclaim import Reclaimed
 
         return Reclaimed(None, None, "this store has given the space back already")

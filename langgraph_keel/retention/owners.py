@@ -186,10 +186,6 @@ def _find_owner(moment: NodeAndHeader, seen: dict[bytes, str]) -> str:
     """Return the owner that a checkpoint names, or perhaps one that a channel of it names: then too much is noted.
 
     Of a thousand checkpoints with one owner, only one has its metadata decoded.
-
-    Args:
-        moment: The checkpoint.
-        seen: The owners by their packed entry of metadata; what is decoded is added.
     """
     node, header = moment
     data = _read_frame(node.header)

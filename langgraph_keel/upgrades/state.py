@@ -378,12 +378,7 @@ class StoredState(MutableMapping[str, Any]):
     def _tasks(
         self, named: Callable[[str], str] = lambda name: name, places: Sequence[int] | None = None
     ) -> dict[_Key, _Task]:
-        """Return the tasks of the next step.
-
-        Args:
-            named: Returns the name of a node under which its tasks are returned.
-            places: Where the `Send`s stood before some were taken out.
-        """
+        """Return the tasks of the next step."""
         step, tasks = self._metadata.get("step"), dict[_Key, _Task]()
         if not isinstance(step, int):
             return tasks

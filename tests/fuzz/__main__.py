@@ -19,7 +19,7 @@ import servers  # noqa: E402
 
 from fuzz import trials  # noqa: E402
 
-KINDS = ("serde", "sqlite", "files", "postgres", "redis")
+KINDS = ("serde", "sqlite", "files", "postgres", "redis", "stores", "imports")
 SERVERS: dict[str, Any] = {"postgres": ("PostgreSQL", servers.postgres), "redis": ("Redis", servers.redis)}
 
 

@@ -204,7 +204,7 @@ def forge(value: Any, random: Random) -> bytes | None:
         if value.startswith(words):
             with suppress(KeelError):
                 content = open_frame(restore_frame(value[len(words) :]))
-                return words + random.choice((raw_frame, frame))(_changed(content, random))
+                return words + random.choice((raw_frame, frame))(change_content(content, random))
     return None
 
 
@@ -220,7 +220,7 @@ def _forge_line(line: bytes, random: Random) -> bytes | None:
     return made + b',"crc":"%08x"}\n' % crc32(made)
 
 
-def _changed(content: bytes, random: Random) -> bytes:
+def change_content(content: bytes, random: Random) -> bytes:
     """Return framed content that was changed: by its structure if it is msgpack."""
     if random.random() < 0.7:
         with suppress(ValueError, TypeError, RecursionError):

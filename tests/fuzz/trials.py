@@ -38,8 +38,10 @@ class WrongValue(AssertionError):
 
 def opening(kind: str) -> AbstractContextManager[Trial]:
     """Return what opens a fuzzer of a kind."""
-    from fuzz import serde, stored  # they import this module
+    from fuzz import moved, serde, stored  # they import this module
 
+    if kind in moved.KINDS:
+        return moved.opened(kind)
     return serde.opened() if kind == "serde" else stored.opened(kind)
 
 

@@ -52,6 +52,11 @@ COSTS_THE_THREAD: Mapping[str, Edit] = {
     "a run of 2**62 items": (f"UPDATE entries SET refs = ? {_ENTRIES}", lambda: _refs([1, 2, 0, 2**62])),
     "a header that is text": f"UPDATE entries SET header = 'x' {_ENTRIES}",
     "a header of 900 MB": (f"UPDATE entries SET header = ? {_ENTRIES}", lambda: frame(bytes(900 << 20))),
+    "rows of 4 GB that take 300 KB": (
+        f"UPDATE items SET count = 1, body = ? {_ITEMS}",
+        lambda: frame(b"\x91\xc6" + (400 << 20).to_bytes(4, "big") + bytes(400 << 20)),
+    ),
+    "writes of 1.2 GB that take 80 KB": (f"UPDATE batches SET body = ? {_BATCHES}", lambda: frame(bytes(600 << 20))),
     "a row of 2**63 - 1 items": f"UPDATE items SET count = {2**63 - 1} {_ITEMS}",
     "a row that claims 2**32 - 1 items": (
         f"UPDATE items SET count = {2**32 - 1}, body = ? {_ITEMS}",
@@ -63,12 +68,15 @@ COSTS_THE_THREAD: Mapping[str, Edit] = {
     "writes that are text": f"UPDATE batches SET body = 'x' {_BATCHES}",
     "a cell whose key is a path": f"UPDATE cells SET key = '../../X' {_CELLS}",
     "a cell whose token is bytes": f"UPDATE cells SET token = x'ff' {_CELLS}",
+    "a cell whose body is text": f"UPDATE cells SET body = 'x' {_CELLS}",
     "a cell that expires never": f"UPDATE cells SET expires_at = 'x' {_CELLS}",
     "a request for approval of another thread": (
         f"UPDATE cells SET header = ? {_REQUESTS}",
         lambda: raw_frame(ormsgpack.packb([{"id": "0" * 24, "thread_id": "zzz", "checkpoint_id": "2", "kind": "x"}])),
     ),
     "a request that is no record": (f"UPDATE cells SET header = ? {_REQUESTS}", lambda: raw_frame(b"\x91\x05")),
+    "a request whose body is text": f"UPDATE cells SET body = 'x' {_REQUESTS}",
+    "a request whose body is damaged": f"UPDATE cells SET body = x'000000000090' {_REQUESTS}",
     "a request under another key": f"UPDATE cells SET key = 'zz' || key {_REQUESTS}",
     "a namespace that is bytes": f"UPDATE namespaces SET name = x'ff' WHERE thread = {_THREAD}",
     "a channel that is none": f"UPDATE channels SET slot = slot + 5 WHERE namespace IN {_SPACES}",

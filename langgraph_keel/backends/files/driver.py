@@ -295,12 +295,7 @@ class FileDriver(FileRoot):
         return [f"Format {number}: {migration.what}." for number, migration in self._find_due(self.format)]
 
     def _format(self) -> int | None:
-        """Return the format that is there.
-
-        Raises:
-            NotAKeelStore: The directory is not empty, and not a store.
-            NewerFormat: A newer Keel made it.
-        """
+        """Return the format that is there."""
         found = self.mark.read()
         if found is None:
             self._refuse_others()

@@ -165,12 +165,8 @@ def _plain_items(items: Any, content: bytes) -> list[Any] | None:
 
 
 def _check_levels(values: list[Any], text: bytes) -> None:
-    """See that items have fewer levels than `LEVELS`; text with fewer brackets has.
-
-    Raises:
-        TypeError: They have as many, or more: orjson writes them no longer within so many lists. (To its version 3.10,
-            an innermost list that is empty is no level. So a value with the last level that is allowed is walked.)
-    """
+    """See that items have fewer levels than `LEVELS`; text with fewer brackets has."""
+    # To orjson 3.10, an innermost list that is empty is no level: a value with the last allowed level is walked, too.
     if text.count(b"[") + text.count(b"{") >= LEVELS:
         for _ in range(_WRITTEN - LEVELS):
             values = [values]

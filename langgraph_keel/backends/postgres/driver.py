@@ -543,11 +543,7 @@ class GivenConnections:
 
 
 def _without_pipeline(connection: Any) -> Any:
-    """Return a connection, unless its user has it in pipeline mode: replies come when that ends, and are waited for.
-
-    Raises:
-        InvalidInput: It is in that mode.
-    """
+    """Return a connection, unless its user has it in pipeline mode: replies come when that ends, and are waited for."""
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise InvalidInput(
             "this connection is in pipeline mode, in which no reply can be waited for: use the saver outside of "

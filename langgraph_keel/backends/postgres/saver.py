@@ -306,11 +306,7 @@ class PostgresSaver(KeelSaver):
         return self.asetup() if self._postgres.is_async_only else super().setup()
 
     def _setup(self) -> None:
-        """Create the tables if they are not there.
-
-        Raises:
-            NotSetUp: They are not there, and this user may not create them.
-        """
+        """Create the tables if they are not there."""
         self._postgres.open(create=True)
 
     async def _asetup(self) -> None:

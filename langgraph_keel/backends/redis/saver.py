@@ -142,12 +142,7 @@ class RedisSaver(KeelSaver):
         return cls(conn_string, **options)
 
     def _setup(self) -> None:
-        """Make the store if it is not there: one key that says which format it has.
-
-        Raises:
-            NotAKeelStore: There are keys of somebody else under the prefix.
-            UnsafeStore: The server deletes threads when memory is short.
-        """
+        """Make the store if it is not there: one key that says which format it has."""
         self._redis.setup()
 
     async def _asetup(self) -> None:

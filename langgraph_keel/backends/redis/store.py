@@ -182,11 +182,7 @@ def _is_member(member: bytes) -> bool:
 
 
 def _read_threads_of(keys: Keys) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read the members of all buckets, as they must be.
-
-    Raises:
-        CorruptStore: One of them is damaged.
-    """
+    """Read the members of all buckets, as they must be."""
     members = yield from _read_members(keys)
     _check_members(members)
     return members

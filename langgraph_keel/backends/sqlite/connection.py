@@ -134,11 +134,7 @@ def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration
 
 
 def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
-    """Return the tables of a database of Keel's, and its format; no tables if it is empty.
-
-    Raises:
-        NotAKeelStore: It holds something else.
-    """
+    """Return the tables of a database of Keel's, and its format; no tables if it is empty."""
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -165,11 +161,7 @@ _COMPUTED = (
 
 
 def _check_tables(connection: sqlite3.Connection, path: str) -> None:
-    """See that what is read are tables, whose rows are in the file: a view can compute rows without end.
-
-    Raises:
-        CorruptStore: One is not.
-    """
+    """See that what is read are tables, whose rows are in the file: a view can compute rows without end."""
     if computed := connection.execute(_COMPUTED).fetchone():
         raise CorruptStore(f"{path}: {computed[0]} is a view, or has columns that are computed, which Keel never makes")
 

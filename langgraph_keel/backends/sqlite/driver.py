@@ -690,11 +690,7 @@ class SqliteDriver:
             raise
 
     def _refuse_newer(self, error: StoreError) -> None:
-        """After an error that a newer format would give (a column is gone, a row is another), look whether it has one.
-
-        Raises:
-            NewerFormat: A newer Keel has carried the store on since it was opened.
-        """
+        """Raise `NewerFormat` if an error comes from a newer format: a column is gone, a row is different."""
         if type(error) not in (StoreError, CorruptStore) or self.private:
             return
         try:

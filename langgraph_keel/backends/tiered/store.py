@@ -237,11 +237,7 @@ class TieredStore(OuterStore):
         return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
 
     def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
-        """Remove what is removed from both stores; see above for the order of this.
-
-        Raises:
-            StoreUnavailable: The hot store fails: nothing was removed, or what is in the hot store by now may stay.
-        """
+        """Remove what is removed from both stores; see above for the order of this."""
         yield from self._forget(thread_id, "nothing was removed")
         result = yield from removal
         yield from self._forget(thread_id, "it was removed from the cold store only")

@@ -348,7 +348,10 @@ def stored_size(body: bytes) -> int:
 def content_size(body: bytes) -> int:
     """Return how many bytes `open_frame(body)` would return, without doing it."""
     kind, rest = _open(body)
-    return len(rest) if kind == RAW else zstandard.frame_content_size(rest)
+    try:
+        return zstandard.frame_content_size(rest) if kind == ZSTD else len(rest)
+    except zstandard.ZstdError as error:
+        raise CorruptStore(f"a stored body does not decompress: {error}") from error
 
 
 def _decompress(data: memoryview, most: int) -> bytes:

@@ -817,11 +817,7 @@ class Unpacker:
 
 
 def _pick(runs: Sequence[Run], rows: Sequence[Row], opened: list[Any]) -> list[Any]:
-    """Return the items in `runs`, in order, of all that stand in `rows`.
-
-    Raises:
-        CorruptStore: One is missing.
-    """
+    """Return the items in `runs`, in order, of all that stand in `rows`."""
     if len(rows) == len(opened) and [row.lo for row in rows] == numbers_of(runs):
         return opened  # a row for each, as edits have it
     starts, items = [*accumulate([row.count for row in rows], initial=0)], []

@@ -703,11 +703,7 @@ class Codec:
 
 
 def _show_absent(absent: Absent) -> bytes:
-    """Return items that are shown as placeholders, for those in an object that is lost or not to be had.
-
-    Raises:
-        CorruptStore: There cannot have been so many.
-    """
+    """Return items that are shown as placeholders, for those in an object that is lost or not to be had."""
     if absent.count > MOST_ITEMS:
         raise CorruptStore(f"an object says that it holds {absent.count:,} items")
     reason = absent.reason or "it is kept outside of this store, which was opened without blobs="

@@ -144,14 +144,7 @@ def _no_fit(shape: Shape, missing: Iterable[str], unknown: Iterable[str]) -> Ref
 
 
 def _join_fields(shape: Shape, fields: dict[str, Any], rest: dict[str, Any], absent: list[str]) -> dict[str, Any]:
-    """Return the attributes of an object whose fields are exactly those of its class, with those that were not set.
-
-    Args:
-        shape: The class.
-        fields: The fields that were set.
-        rest: Attributes that are no fields.
-        absent: The names of the fields that were not set.
-    """
+    """Return the attributes of an object whose fields are exactly those of its class, with those that were not set."""
     _check_state(fields)
     if fields.keys() == shape.fields and not rest and not absent:
         return fields
