@@ -205,7 +205,7 @@ def _plan(
         args_hash=parts[3],
         allowed=names_of("allowed", _ALLOWED if allowed is None else allowed, _KINDS),
         approvers=names_of("approvers", () if approvers is None else approvers),
-        expires_at=None if expires_in is None else ahead("expires_in", expires_in),
+        expires_at=None if expires_in is None else ahead("expires_in", expires_in, engine.session.clock()),
         on_expiry=on_expiry,
         owner=owner_of(config, engine.session.owner),
     )

@@ -110,15 +110,24 @@ def _merge(one: Asked, other: Asked) -> Asked:
     return replace(known, is_open=is_open, is_last=is_last, is_done=one.is_done or other.is_done)
 
 
-def find_questions(session: Session, head: Found) -> Plan[Mapping[str, Asked]]:
+def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> Plan[Mapping[str, Asked]]:
     """Return `read_questions` of a root checkpoint; two trips if subgraphs have to be looked into, else none.
+
+    Args:
+        session: What it runs on.
+        head: The checkpoint.
+        taken: The interrupts whose decisions were taken by tasks that may have ended since, and these tasks.
 
     Raises:
         CorruptStore: A batch is damaged.
         RefusedType: A write names a type that may not be revived here.
     """
     found = dict(read_questions(head.batches, session.codec, head.entry.address))
-    inside = {name: asked for name, asked in found.items() if asked.may_be_inside}
+    inside = {
+        name: asked
+        for name, asked in found.items()
+        if asked.may_be_inside or taken.get(name, asked.task_id) != asked.task_id
+    }
     if not inside:
         return found
     heads = yield from _heads_inside(session, head.entry.address.thread_id, {each.task_id for each in inside.values()})
@@ -129,7 +138,7 @@ def find_questions(session: Session, head: Found) -> Plan[Mapping[str, Asked]]:
         for each in known:
             found[name] = replace(_merge(found[name], each), task_id=asked.task_id)
         if is_of_subgraph and not known:  # the subgraph has gone on from the step that asked
-            found[name] = replace(asked, is_open=False, is_last=False)
+            found[name] = replace(asked, is_open=False, is_last=False, is_done=True)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from langgraph_keel.display.jsonable import DEEPEST, as_json
@@ -90,26 +90,26 @@ def _is_text(value: Any) -> bool:
     return type(value) is str and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def ago(what: str, seconds: object) -> str:
-    """Return the time that many seconds ago, as ISO text.
+def ago(what: str, seconds: object, now: datetime) -> str:
+    """Return the time that many seconds before `now`, as ISO text.
 
     Raises:
         InvalidInput: `what` is no number of seconds, or negative.
     """
-    return _shift_now(what, seconds, -1)
+    return _shift(what, seconds, now, -1)
 
 
-def ahead(what: str, seconds: object) -> str:
-    """Return the time in that many seconds, as ISO text; errors are those of `ago`."""
-    return _shift_now(what, seconds, 1)
+def ahead(what: str, seconds: object, now: datetime) -> str:
+    """Return the time that many seconds after `now`, as ISO text; errors are those of `ago`."""
+    return _shift(what, seconds, now, 1)
 
 
-def _shift_now(what: str, seconds: object, sign: int) -> str:
+def _shift(what: str, seconds: object, now: datetime, sign: int) -> str:
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _CENTURY:
         raise InvalidInput(f"{what} must be a number of seconds, 0 or more, not {seconds!r}")
-    return (datetime.now(UTC) + sign * timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+    return (now + sign * timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
 def find_misfits(asked: Any, given: Any, schema: Any = None) -> Sequence[str]:

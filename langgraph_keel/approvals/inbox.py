@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.approvals import plans
-from langgraph_keel.approvals.checks import ago, ahead
+from langgraph_keel.approvals.checks import ago
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.requests import (
     CLOSED,
@@ -189,7 +189,7 @@ class Inbox:
     ) -> Plan[Requests]:
         wanted, limit, session = _statuses(status), checked_limit(limit), self._engine.session
         found = [request_at(held.request, session.now) for held in (yield from self._find(thread_id, wanted))]
-        before = None if older_than is None else ago("older_than", older_than)
+        before = None if older_than is None else ago("older_than", older_than, self._engine.session.clock())
         fitting = [
             request
             for request in sorted(found, key=lambda request: (request.asked_at, request.id))
@@ -379,15 +379,11 @@ class Inbox:
             by: Who is about to decide.
             seconds: For how long; 0 lets it go.
         """
-        return self._engine.run_patiently(
-            plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds))
-        )
+        return self._engine.run_patiently(plans.claim_request(self._engine.session, request_id, by, seconds))
 
     async def aclaim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
         """As `claim`, asynchronously."""
-        return await self._engine.arun_patiently(
-            plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds))
-        )
+        return await self._engine.arun_patiently(plans.claim_request(self._engine.session, request_id, by, seconds))
 
     # -- going on ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import INTERRUPT, RESUME
 from langgraph_keel.approvals.asked import Asked, find_questions, waiting_in
-from langgraph_keel.approvals.checks import ago
+from langgraph_keel.approvals.checks import ago, ahead
 from langgraph_keel.approvals.interrupts import answer_of, asks_of, describe_question, interrupts_in
 from langgraph_keel.approvals.questions import (
     as_taken,
@@ -80,7 +80,7 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
     # would leave a request that nobody waits for.
     known = yield from Approvals(session).of_thread(thread_id)
     head = yield from session.store.read_entry(Address(thread_id, "", None))
-    questions = (yield from _questions_at(session, head)) if head else {}
+    questions = (yield from _questions_at(session, head, known)) if head else {}
     if head is not None and (yield from _record_missing(session, head, known, questions)):
         known = yield from Approvals(session).of_thread(thread_id)
     found: list[KeptRequest] = []
@@ -91,9 +91,11 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
     return found
 
 
-def _questions_at(session: Session, head: Found) -> Plan[Mapping[str, Asked]]:
+def _questions_at(session: Session, head: Found, known: Sequence[KeptRequest] = ()) -> Plan[Mapping[str, Asked]]:
+    requests = [held.request for held in known]
+    taken = {each.interrupt_id: each.task_id for each in requests if is_keel_question(each) and each.status == CONSUMED}
     try:
-        return (yield from find_questions(session, head))
+        return (yield from find_questions(session, head, taken))
     except ValueRefused:
         return {}  # of classes of the program, which this process does not know: the program makes the requests
 
@@ -137,6 +139,8 @@ def _look_at_question(session: Session, held: KeptRequest, asked: Asked | None) 
         # The answer of a program is lost if the next attempt at the task has not come as far as this question.
         is_lost = request.status == CONSUMED and request.decision is not None and not request.decision.by
         return (yield from approvals.reopen(held, now)) if is_lost else (yield from approvals.expire(held, now))
+    if _is_unreached(request, asked):
+        return held
     given = asked.answers or None
     if not asked.is_last or not is_from_decision(request, given):
         yield from close_request(approvals, held, now, is_answered=True, given=given)
@@ -149,6 +153,11 @@ def _look_at_question(session: Session, held: KeptRequest, asked: Asked | None) 
 def _is_taken_for_good(request: ApprovalRequest, asked: Asked | None) -> bool:
     """Return whether a decision was taken by a task that has a result: it does not ask for it again."""
     return asked is not None and asked.is_done and request.status == CONSUMED
+
+
+def _is_unreached(request: ApprovalRequest, asked: Asked) -> bool:
+    """Return whether a task failed before the question whose decision it was given: it has not taken that."""
+    return request.status in DECIDED and asked.is_last and not asked.answers
 
 
 def _read_given(session: Session, request: ApprovalRequest) -> Plan[Sequence[Any] | None]:
@@ -364,7 +373,7 @@ def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[Ap
         tried = session.now
         changed = yield from Approvals(session).reopen(held, tried, by, reason)
         if changed is not None:
-            return changed.request
+            return request_at(changed.request, session.now)
 
 
 def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
@@ -378,8 +387,9 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
     yield from session.store.write_batch(address, batch)
 
 
-def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
+def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
+    until = ahead("seconds", seconds, session.clock())
     while True:
         held = yield from read_request(session, name)
         name = held.request.id
@@ -408,7 +418,7 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
     """Return the requests of a thread that are not over; nothing is written. Two trips, and one for each older one."""
     held = yield from Approvals(session).of_thread(thread_id)
     head = (yield from session.store.read_entry(Address(thread_id, "", None))) if held else None
-    questions = (yield from _questions_at(session, head)) if head else {}
+    questions = (yield from _questions_at(session, head, held)) if head else {}
     known: list[ApprovalRequest] = []
     for request in [each.request for each in held]:
         if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
@@ -425,6 +435,8 @@ def _answered_at(request: ApprovalRequest, asked: Asked | None) -> ApprovalReque
     if _is_taken_for_good(request, asked):
         return None
     if asked is None or asked.is_open or is_keel_question(request) or request.status == CONSUMED:
+        return request
+    if _is_unreached(request, asked):
         return request
     if not asked.is_last or not is_from_decision(request, asked.answers or None):
         return None
@@ -521,7 +533,7 @@ def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequenc
         session: What it runs on.
         remind_after: Seconds after which what was asked, or reminded of last, is due; `None` is never.
     """
-    remind_before = "" if remind_after is None else ago("remind_after", remind_after)
+    remind_before = "" if remind_after is None else ago("remind_after", remind_after, session.clock())
     known = yield from Approvals(session).all(CURRENT)
     due: list[ApprovalRequest] = []
     for thread_id in sorted({held.request.thread_id for held in known}):

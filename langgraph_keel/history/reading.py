@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langgraph.checkpoint.base import PendingWrite
 
-from langgraph_keel._langgraph import NULL_TASK_ID, RESUME
+from langgraph_keel._langgraph import ERROR, NULL_TASK_ID, RESUME
 from langgraph_keel.approvals.asked import read_questions
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
@@ -56,6 +56,7 @@ class _Read:
     triggers: Mapping[str, Any]
     writes: Sequence[PendingWrite]
     waits: tuple[Interrupt, ...]
+    errors: tuple[str, ...]
     unread: tuple[str, ...]
 
 
@@ -155,10 +156,14 @@ class _Reader(Unpacker):
         large = self._look(self.values(_triggers(entry), found.rows, where))
         writes = self._look(pending_writes(found.batches, self._codec, where))
         waits = steps.open_questions(writes)
-        if waits and any(channel == RESUME for task, channel, _ in writes if task != NULL_TASK_ID):
+        failed = writes
+        if waits and any(channel in (RESUME, ERROR) for task, channel, _ in writes if task != NULL_TASK_ID):
             asked = read_questions(found.batches, self._codec, where)
             waits = tuple(each for each in waits if each.id not in asked or asked[each.id].is_open)
-        return _Read(entry, header, found, {**small, **large}, writes, waits, tuple(self._unread))
+            again = {each.task_id for each in asked.values() if each.is_open and not each.may_be_inside}
+            failed = [write for write in writes if write[0] not in again]  # such a task has asked since it failed
+        errors = steps.task_errors(failed)
+        return _Read(entry, header, found, {**small, **large}, writes, waits, errors, tuple(self._unread))
 
     def make(self, read: _Read, known: Mapping[Address, _Read], *, is_brief: bool) -> Moment:
         """Return the moment of an entry."""
@@ -183,7 +188,7 @@ class _Reader(Unpacker):
             tools=tools_in(changes),
             asked=steps.questions(writes),
             interrupts=read.waits,
-            errors=steps.task_errors(writes),
+            errors=read.errors,
             pending=steps.written_channels(writes),
             unread=tuple(dict.fromkeys([*read.unread, *self._unread])),
             drift=_drift(header.metadata),
@@ -229,7 +234,7 @@ def _doing_of(read: _Read) -> Doing:
         str(read.header.metadata.get("source", "")),
         next_nodes(read.header.checkpoint, read.triggers),
         bool(read.waits),
-        steps.task_errors(read.writes),
+        read.errors,
     )
 
 

@@ -198,10 +198,8 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         state = "arrived"
     elif answers and not run:
         state = "decided"
-    elif not moment.metadata.keys().isdisjoint((REWOUND_TO, BRANCHED_FROM)):
-        state = "rewound"
     else:
-        state = "forked" if FORKED_FROM in moment.metadata else "unfinished"
+        state = _moved(moment)
     can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
     return Standing(
         thread_id=thread_id,
@@ -217,6 +215,14 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         doubts=doubts,
         holder=(run.holder if run and is_over is False else this_holder()) if state == "runs" else "",
     )
+
+
+def _moved(moment: Moment) -> State:
+    """Return whether a fork or a rewind made a checkpoint; it has the marks of those before, too."""
+    source = moment.metadata.get(FORKED_FROM)
+    if isinstance(source, Mapping) and source.get("checkpoint_id") == moment.address.checkpoint_id:
+        return "forked"
+    return "unfinished" if moment.metadata.keys().isdisjoint((REWOUND_TO, BRANCHED_FROM)) else "rewound"
 
 
 def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from asyncio import to_thread
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -173,3 +175,78 @@ def test_an_answer_that_was_taken_first_is_not_reported_as_dropped(saver: KeelSa
     saver.put_writes(head.config, [("__resume__", ["Ann"]), ("said", ["Ann"])], asking)
     saver.put_writes(head.config, [("__resume__", "Ann")], "00000000-0000-0000-0000-000000000000")
     assert not [record for record in caplog.records if "dropped" in record.getMessage()]
+
+
+class Failing:
+    """A node that asks three questions, and fails after so many answers."""
+
+    def __init__(self) -> None:
+        self.fails_after = 0
+
+    def __call__(self, state: Any) -> Any:
+        answers: list[Any] = []
+        for question in ("q1", "q2", "q3"):
+            answers.append(interrupt(question))
+            if len(answers) == self.fails_after:
+                raise ConnectionError
+        return {"said": answers}
+
+
+@each_face
+async def test_a_decision_that_a_failed_task_has_not_reached_is_not_consumed(saver: KeelSaver, face: str) -> None:
+    node = Failing()
+    graph = graph_of(saver, ("ask", node))
+    await run(graph, face, {}, T)
+    await run(graph, face, Command(resume="A"), T)
+    await run(graph, face, Command(resume="B"), T)
+    (request,) = await saver.approvals.apending("t")
+    await saver.approvals.aanswer(request.id, value="C", by="ann")
+    node.fails_after = 1
+    with pytest.raises(ConnectionError):
+        await run(graph, face, await saver.approvals.aresume("t"), T)
+    for each in (await saver.approvals.aget(request.id), *saver.where("t").requests):
+        assert each.status == "answered"
+
+
+@each_face
+async def test_a_task_that_asks_again_after_it_failed_is_decided_and_not_failed(saver: KeelSaver, face: str) -> None:
+    node = Failing()
+    graph = graph_of(saver, ("ask", node))
+    await run(graph, face, {}, T)
+    node.fails_after = 1
+    with pytest.raises(ConnectionError):
+        await run(graph, face, Command(resume="A"), T)
+    node.fails_after = 0
+    await run(graph, face, None, T)
+    (request,) = await saver.approvals.apending("t")
+    await saver.approvals.aanswer(request.id, value="B", by="ann")
+    assert saver.where("t").state == "decided"
+
+
+@each_face
+async def test_a_decision_of_a_finished_task_in_a_subgraph_is_not_delivered_again(saver: KeelSaver, face: str) -> None:
+    one, two = (Asking({"action": name}).node for name in ("one", "two"))
+    graph = graph_of(saver, ("inside", graph_of(None, ("one", one), ("two", two))))
+    await run(graph, face, {}, T)
+    first, second = sorted(await saver.approvals.apending("t"), key=lambda each: each.action)
+    await saver.approvals.aapprove(first.id, by="ann")
+    await run(graph, face, await saver.approvals.aresume("t"), T)
+    assert saver.where("t").state == "waits"
+    with pytest.raises(NotFound):
+        await saver.approvals.aresume("t")
+    await saver.approvals.areject(second.id, by="ann")
+    command = await saver.approvals.aresume("t")
+    assert set(command.resume) == {second.interrupt_id}  # type: ignore[arg-type]
+
+
+@each_face
+async def test_a_decision_that_is_taken_back_after_its_time_has_expired(saver: KeelSaver, face: str) -> None:
+    passed = timedelta()
+    session = replace(saver.engine.session, clock=lambda: datetime.now(UTC) + passed)
+    saver = saver.with_engine(replace(saver.engine, session=session))
+    await run(Asking(paying(expires_in=3600)).graph(saver), face, {}, T)
+    (request,) = await saver.approvals.apending("t")
+    await saver.approvals.aapprove(request.id, by="ann")
+    passed = timedelta(hours=2)
+    assert (await saver.approvals.arevise(request.id, by="ann")).status == "expired"
+    assert await saver.approvals.apending("t") == []

@@ -85,6 +85,15 @@ def test_a_step_whose_checkpoint_never_came_is_left(saver: KeelSaver) -> None:
     assert stands(found) == ("rewound", False, ("b",))
 
 
+def test_a_fork_of_a_thread_that_was_rewound_is_a_fork(saver: KeelSaver) -> None:
+    invoke(graph(saver, say("a"), say("b")), {"log": []})
+    saver.rewind(saver.timeline("t")[-2].config)
+    saver.fork(saver.timeline("t").head.config, "f")
+    assert saver.where("f").state == "forked"
+    saver.rewind(saver.timeline("f").head.config)
+    assert saver.where("f").state == "rewound"
+
+
 def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
     def fail(state: State) -> State:
         raise ValueError("no such flight")
