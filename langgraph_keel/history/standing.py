@@ -230,7 +230,7 @@ def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]
     if not moment.interrupts:
         return 0
     try:
-        asked = yield from find_questions(session, head)
+        asked = yield from find_questions(session, head, {})
     except ValueRefused:
         return len(moment.interrupts)  # of classes of the program, which this process does not know
     return sum(1 for _ in waiting_in(asked))

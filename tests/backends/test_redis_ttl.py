@@ -154,7 +154,8 @@ async def test_a_request_says_that_it_expired_with_its_thread(
     opened: Open, behind: Any, redis_prefix: str, is_begun_anew: bool, face: str
 ) -> None:
     saver = opened(ttl=100)
-    builder: Any = StateGraph(dict).add_node("ask", lambda state: {"said": interrupt("pay?")})
+    state: Any = dict
+    builder: Any = StateGraph(state).add_node("ask", lambda state: {"said": interrupt("pay?")})
     graph = builder.add_edge(START, "ask").compile(checkpointer=saver)
     config: Any = {"configurable": {"thread_id": "t"}}
     await run(graph, face, {}, config)
