@@ -16,6 +16,20 @@ from places import KINDS
 CHILD = Path(__file__).parents[1] / "support" / "blocking_children.py"
 
 
+OPENING = """
+import asyncio, sys
+import langgraph.graph
+from langgraph_keel import open_saver
+from blockbuster import blockbuster_ctx
+
+async def main():
+    with blockbuster_ctx():
+        open_saver(sys.argv[1])
+
+asyncio.run(main())
+"""
+
+
 def run(directory: Path, url: str, *options: str) -> None:
     done = subprocess.run([sys.executable, CHILD, url, *options], cwd=directory, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -45,3 +59,10 @@ def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytes
         case "redis":
             prefix = request.getfixturevalue("redis_prefix")
             run(tmp_path, request.getfixturevalue("redis_url"), f"prefix={prefix}", "durability=any")
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///agent.db", "files:agents"])
+def test_a_backend_may_be_imported_in_a_running_loop(url: str, tmp_path: Path) -> None:
+    """What is imported reads what lies beside it as Python reads modules, which nobody can do without."""
+    done = subprocess.run([sys.executable, "-c", OPENING, url], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from importlib.resources import files
-from typing import Any, NamedTuple, TypeAlias
+from pkgutil import get_data
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph_keel.backends.migrations import Migration
 from langgraph_keel.engine.config import Address
@@ -497,7 +497,7 @@ can say: each changes some rows that are not changed yet, so that any number of 
 PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",), "index.sql": ()}
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.
-_SQL = {file: files(__package__).joinpath(file).read_text("utf-8") for file in PARTED}
+_SQL = {file: cast(bytes, get_data(__package__, file)).decode() for file in PARTED}
 
 
 def quote(name: str) -> str:

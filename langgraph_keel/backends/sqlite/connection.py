@@ -7,9 +7,9 @@ import shlex
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias
+from pkgutil import get_data
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
@@ -274,7 +274,7 @@ def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
 
 
 # Read with the module: a running loop must not wait for a disk.
-_FORMAT_1 = f"""{(files(__package__) / "schema.sql").read_text()}
+_FORMAT_1 = f"""{cast(bytes, get_data(__package__, "schema.sql")).decode()}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = 1;
 """

@@ -32,10 +32,10 @@ import struct
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.resources import files
 from math import inf
 from operator import attrgetter
-from typing import Any
+from pkgutil import get_data
+from typing import Any, cast
 
 import xxhash
 import zstandard
@@ -380,8 +380,9 @@ SMALL = 4096
 SHRUNK = 1 << 20
 """Most bytes that a small body stands for. What is so repetitive that a small frame holds more stays as it is."""
 
+# As an import reads a module: the first use of a saver may import this in a running loop.
 _DICTIONARY = zstandard.ZstdCompressionDict(
-    files(__package__).joinpath("boilerplate.dict").read_bytes(), dict_type=zstandard.DICT_TYPE_FULLDICT
+    cast(bytes, get_data(__package__, "boilerplate.dict")), dict_type=zstandard.DICT_TYPE_FULLDICT
 )
 _dictionary_contexts = threading.local()
 
