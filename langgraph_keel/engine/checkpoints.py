@@ -73,6 +73,7 @@ from langgraph_keel.engine.entries import (
     without_stray,
 )
 from langgraph_keel.engine.hooks import Copy, Put, Reading, Revived, Writes
+from langgraph_keel.engine.lineage import Ancestry
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
@@ -103,6 +104,7 @@ from langgraph_keel.errors import (
     InvalidConfig,
     InvalidInput,
     NotFound,
+    StoreError,
     ThreadExists,
     ValueRefused,
 )
@@ -210,9 +212,25 @@ def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -
         draft = _encode(session, new, None)
         outcome = yield from session.store.write_entry(draft.entry)
     if isinstance(outcome, Moved):
-        raise _refuse(new, outcome, is_resent or outcome.is_resent)
+        is_resent = is_resent or outcome.is_resent
+        raise _refuse(new, outcome, is_resent and (yield from _may_be_stored(session, new, outcome)))
     assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
     return draft.base(outcome, inheritance.versions, new.base)
+
+
+def _may_be_stored(session: Session, new: Put, moved: Moved) -> Plan[bool]:
+    """Return whether the head may come from a checkpoint that was refused and has gone. One trip.
+
+    It does not if the entries show a way from the head back to the parent of that checkpoint that passes it by.
+    """
+    try:
+        graph = yield from session.store.read_graph(new.address.thread_id)
+    except StoreError:
+        return True  # its run must be told that it was refused
+    here = [node for node in graph.nodes if node.address.checkpoint_ns == new.address.checkpoint_ns]
+    way = Ancestry(here).way(*(node for node in here if node.address.checkpoint_id == moved.head))
+    parents = {node.parent for node in way} - {None}  # of a parent that was pruned, a store may say there was none
+    return new.address.checkpoint_id in parents or new.parent.checkpoint_id not in parents
 
 
 def _refuse(new: Put, moved: Moved, may_be_stored: bool) -> CheckpointConflict:

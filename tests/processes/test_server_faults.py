@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
 
@@ -14,9 +14,15 @@ import pytest
 from checkpoints import METADATA, checkpoint_of, config_for
 from langgraph.checkpoint.base import CheckpointTuple
 from places import ON_SERVERS, Place
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+from savers import each_face
 from servers import Proxy
 
-from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver, StoreUnavailable, ThreadExists
+from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver, RedisSaver, StoreUnavailable, ThreadExists
 from langgraph_keel.testing.rig import FACES, Face
 
 pytestmark = pytest.mark.slow
@@ -218,3 +224,63 @@ def test_a_conflict_whose_reply_came_at_once_was_not_stored(place: Place, face: 
     assert not caught.value.may_be_stored
     assert "was not stored" in str(caught.value)
     assert caught.value.input_again("given") == "given"
+
+
+@asynccontextmanager
+async def by_own_client(place: Place, face: str) -> AsyncIterator[KeelSaver]:
+    """A saver on a client of the user's, which sends again by itself and tells nobody."""
+    more, pauses = {"prefix": place.options["prefix"], "durability": "any"}, ConstantBackoff(0.05)
+    if face == "sync":
+        client = Redis.from_url(place.url, retry=Retry(pauses, 3))
+        with client, RedisSaver(client=client, **more) as saver:
+            yield saver
+    else:
+        async_client = AsyncRedis.from_url(place.url, retry=AsyncRetry(pauses, 3))
+        async with async_client, RedisSaver(async_client=async_client, **more) as saver:
+            yield saver
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("is_pruned", [True, False])
+@each_face
+async def test_with_a_client_of_the_users_nothing_is_denied(
+    place: Place, face: str, is_pruned: bool, is_lost: bool
+) -> None:
+    """Keel cannot know whether the client has sent a put before. The thread shows it, as long as it is not pruned."""
+    with place.open() as direct, place.proxy() as proxy:
+        begin(FACES["sync"](lambda: direct))
+        theirs = FACES["sync"](lambda: direct)
+        async with by_own_client(place.through(proxy), face) as saver:
+
+            async def put(config: Any, checkpoint_id: str) -> Any:
+                given: Any = config, checkpoint_of(checkpoint_id, {"list": [checkpoint_id]}), METADATA, {}
+                return await saver.aput(*given) if face == "async" else saver.put(*given)
+
+            before = await put(LATEST, "0000004")
+
+            def go_on() -> None:
+                proxy.meanwhile = None
+                put_after_head(theirs, "0000006", "later")
+                if is_pruned:
+                    direct.prune(["t"])
+
+            if is_lost:
+                proxy.meanwhile = go_on
+                proxy.cut_before_reply(1)
+            else:
+                go_on()
+            conflict = None
+            try:
+                await put(before, "0000005")
+            except CheckpointConflict as error:
+                conflict = error
+        held = direct.get_tuple(config_for("t"))
+        assert held
+        assert held.checkpoint["channel_values"]["list"] == ["0000005" if is_lost else "0000004", "later"]
+        if is_lost and not is_pruned:
+            assert conflict is None
+        else:
+            assert conflict
+            assert conflict.may_be_stored == is_pruned
+            assert ("was not stored" in str(conflict)) != is_pruned

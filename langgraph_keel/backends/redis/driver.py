@@ -178,7 +178,8 @@ class RedisDriver:
                         return [*client.scan_iter(match=request.pattern, count=SCANNED)]
                     if len(request.calls) == 1:
                         was_sent_before.set(False)
-                        return noted([_send_call(client, request.calls[0])])
+                        retries_unseen = not self._is_ours or isinstance(client, RedisCluster)
+                        return noted([_send_call(client, request.calls[0])], retries_unseen)
                     return _send_many(client, request.calls)
         except (CorruptStore, NotAKeelStore):
             run(self.check.refuse_newer(), _AskDriver(self.ready(writes=False), self.where))
@@ -372,7 +373,8 @@ class AsyncRedisDriver:
                 with _broken_if_closed():
                     if request.pattern:
                         return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
-                    return await _asend_many(client, request.calls)
+                    # Nothing says whether a client of a Cluster has sent it before.
+                    return noted(await _asend_many(client, request.calls), True)
         except (CorruptStore, NotAKeelStore):
             await arun(self._driver.check.refuse_newer(), _AsyncAskDriver(await self._client(), where))
             raise
@@ -396,13 +398,13 @@ class AsyncRedisDriver:
     async def _send_alone(self, request: Request) -> list[Any]:
         client = await self._client()
         was_sent_before.set(False)
-        return noted([await _asend_call(client, request.calls[0])])
+        return noted([await _asend_call(client, request.calls[0])], not self._loops)
 
     async def _send_group(self, requests: Sequence[Request]) -> Sequence[list[Any] | None]:
         client = await self._client()
         was_sent_before.set(False)
         replies = await _asend_pipeline(client, [request.calls[0] for request in requests])
-        return [None if isinstance(reply, RedisError) else noted([reply]) for reply in replies]
+        return [None if isinstance(reply, RedisError) else noted([reply], not self._loops) for reply in replies]
 
     async def ready(self, writes: bool) -> AsyncClient:
         """As `RedisDriver.ready`."""
