@@ -41,6 +41,8 @@ class Gate:
         )
 
     def _check(self, tenant: str) -> Plan[None]:
+        if tenant in self._passed:  # by the driver of the other face
+            return
         for store in (self._store, *([self._store.of_tenant(tenant)] if tenant else [])):
             with suppress(AccessDenied):  # a role of one tenant may not look at what the others share
                 if KEY in (yield from store.read_cells(STORE, [KEY])):

@@ -176,7 +176,7 @@ def _check_tier(name: str, saver: object) -> None:
         raise InvalidInput(f"{name} moves threads in by itself: give moving_from= to TieredSaver")
     if isinstance(saver.engine.session.store, BlobStore):
         raise InvalidInput(f"{name} has objects of its own: give blobs= to TieredSaver, and both have the references")
-    if getattr(bare(saver.engine.driver), "read_only", False):
+    if getattr(saver.engine.driver, "read_only", False):
         raise InvalidInput(f"{name} is read-only: to look only, open the cold store alone")
 
 

@@ -352,8 +352,7 @@ _CONTENT_TYPES: dict[type, type] = {kind: kind for kind in (str, int, float, com
 
 
 def _fill(made: Any, flat: list[Any], setitem: Callable[[Any, Any, Any], None] = dict.__setitem__) -> Any:
-    _check_spread(flat[::2])
-    for key, part in zip(flat[::2], flat[1::2], strict=True):
+    for key, part in zip(_check_spread(flat[::2]), flat[1::2], strict=True):
         setitem(made, key, part)
     return made
 
