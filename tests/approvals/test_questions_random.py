@@ -412,8 +412,8 @@ def sequences(draw: st.DrawFn) -> tuple[str, Sequence[int], bool, bool, Sequence
 
 
 def play(saver: KeelSaver, sequence: tuple[str, Sequence[int], bool, bool, Sequence[tuple[str, int]]]) -> None:
-    *what, acts = sequence
-    world = World(saver, *what)
+    shape, sizes, is_keel, is_async, acts = sequence
+    world = World(saver, shape, sizes, is_keel, is_async)
     world.run({"said": []}, {})
     world.check()
     for act, number in acts:
