@@ -232,7 +232,13 @@ def _tool_schema(request: ApprovalRequest) -> Any:
 
 
 _DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
-_ACT: Mapping[str, str] = {"approve": "approval", "reject": "rejection", "edit": "edit", "answer": "answer"}
+_ACT: Mapping[str, str] = {
+    "approve": "approval",
+    "reject": "rejection",
+    "edit": "edit",
+    "answer": "answer",
+    "revise": "revision",
+}
 
 
 def check_open(request: ApprovalRequest, kind: str = "", *, may_revise: bool = False) -> None:
@@ -240,7 +246,7 @@ def check_open(request: ApprovalRequest, kind: str = "", *, may_revise: bool = F
 
     Args:
         request: The request.
-        kind: The decision that a reviewer is about to make; empty for a claim.
+        kind: What a reviewer is about to do: a decision or `revise`; empty for a claim.
         may_revise: Whether the decision that stands can be taken back.
 
     Raises:

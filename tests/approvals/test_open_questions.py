@@ -143,7 +143,7 @@ async def test_a_decision_that_fails_is_taken_back(saver: KeelSaver, face: str, 
         ("reopened", "bob"),
         ("approved" if is_keel else "answered", "bob"),
     ]
-    with pytest.raises(AlreadyDecided):
+    with pytest.raises(AlreadyDecided, match="Your revision was not recorded"):
         await saver.approvals.arevise(request.id, by="bob")
 
 
