@@ -84,7 +84,7 @@ def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Ma
             task.answers = given if isinstance(given, list) else [given]
         if INTERRUPT in writes:
             asks = interrupts_in(writes[INTERRUPT])
-            had = len(task.answers) if RESUME in writes else 0
+            had = len(task.answers)
             task.asked |= {each.id: (each, had) for each in asks}
             task.last, task.has_failed = [each.id for each in asks], False
         elif ERROR in writes:

@@ -87,19 +87,15 @@ class ApprovalHook(Hook):
     def after_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
         """Close what a task has asked before: it has received an answer. One trip, if it has asked."""
         thread_id, place = writes.address.thread_id, writes.address
-        known = self._waits.get(thread_id)
-        if known is None:
-            return None
-        is_first = writes.notes.get(self, False)
-        if place.checkpoint_ns or is_first or writes.task_id not in known.get(str(place.checkpoint_id), ()):
+        asked = self._waits.get(thread_id, {}).get(str(place.checkpoint_id), ())
+        if place.checkpoint_ns or writes.task_id not in asked or writes.notes.get(self, False):
             return None
         channels = {channel for channel, _ in writes.writes}
-        if ERROR in channels and not has_result(channels):
-            return self._tolerate(
-                thread_id, refresh_thread(session, thread_id)
-            )  # the stored writes tell how far it came
-        is_over = INTERRUPT in channels or has_result(channels)
-        return self._tolerate(thread_id, self._close_earlier(session, writes)) if is_over else None
+        if INTERRUPT in channels or has_result(channels):
+            return self._tolerate(thread_id, self._close_earlier(session, writes))
+        if ERROR in channels:  # the stored writes tell how far it came
+            return self._tolerate(thread_id, refresh_thread(session, thread_id))
+        return None
 
     def _close_earlier(self, session: Session, writes: Writes) -> Plan[None]:
         """Close the requests of a task that are not among what it asks now."""
@@ -111,9 +107,7 @@ class ApprovalHook(Hook):
             request = held.request
             is_its = (request.checkpoint_id, request.task_id) == (place.checkpoint_id, writes.task_id)
             is_kept = is_keel_question(request) and not (has_ended and request.status == CONSUMED)
-            if not is_its or not request.interrupt_id or is_kept:
-                continue
-            if request.interrupt_id not in asks:
+            if is_its and request.interrupt_id and request.interrupt_id not in asks and not is_kept:
                 yield from close_request(approvals, held, session.now, is_answered=True, given=given)
 
     @staticmethod

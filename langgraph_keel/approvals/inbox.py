@@ -348,6 +348,9 @@ class Inbox:
             by: Who takes it back, as your program has authenticated them.
             reason: Why, for the audit trail.
 
+        Returns:
+            The request, which waits; or it has expired, if its deadline has passed.
+
         Raises:
             NotFound: If there is no such request.
             AlreadyDecided: If the step has ended, or the request has expired.

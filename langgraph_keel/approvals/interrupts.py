@@ -119,6 +119,20 @@ def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> 
     return write(value, asks, [_allow(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
 
 
+def answer_with(request: ApprovalRequest, decision: Decision) -> Any:
+    """Return an answer that has a decision in its place, beside any other ones; `None` if the place is not known.
+
+    Raises:
+        InvalidInput: If the asker has no word for the decision.
+    """
+    asks = asks_of(request.value, request.schema)
+    said = [Decision(ask.allowed[0], args=ask.args, value="") for ask in asks]  # type: ignore[arg-type]
+    if request.part >= len(said):
+        return None
+    said[request.part] = decision
+    return answer_of(request.value, said, request.schema)
+
+
 def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
     """Read an answer that was made for another format: for programs with an inbox of their own.
 

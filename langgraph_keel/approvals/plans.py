@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph_keel._langgraph import INTERRUPT, RESUME
 from langgraph_keel.approvals.asked import Asked, find_questions, waiting_in
 from langgraph_keel.approvals.checks import ago, ahead
-from langgraph_keel.approvals.interrupts import answer_of, asks_of, describe_question, interrupts_in
+from langgraph_keel.approvals.interrupts import answer_of, answer_with, describe_question, interrupts_in
 from langgraph_keel.approvals.questions import (
     as_taken,
     close_request,
@@ -31,6 +31,7 @@ from langgraph_keel.approvals.requests import (
     OVER,
     REOPENED,
     SUPERSEDED,
+    WAITING,
     ApprovalRequest,
     Approvals,
     Decision,
@@ -132,32 +133,31 @@ def _look_after(
 def _look_at_question(session: Session, held: KeptRequest, asked: Asked | None) -> Plan[KeptRequest | None]:
     """Bring a request of the latest checkpoint up to date; return it unless it is over."""
     approvals, request, now = Approvals(session), held.request, session.now
-    is_asked_by_keel = is_keel_question(request) and not _is_taken_for_good(request, asked)
-    if asked is None or is_asked_by_keel:
+    fate = _fate_of(request, asked)
+    if asked is None or fate == "kept":
         return (yield from approvals.expire(held, now))
+    if fate == "lost":
+        return (yield from approvals.reopen(held, now))
+    if fate == "over":
+        yield from close_request(approvals, held, now, is_answered=True, given=asked.answers or None)
+        return None
+    return held if request.status == CONSUMED else (yield from approvals.consume(as_taken(held, now), now)) or held
+
+
+def _fate_of(request: ApprovalRequest, asked: Asked | None) -> Literal["kept", "lost", "taken", "over"]:
+    """Return what became of a request of the latest checkpoint, as the writes of its task say."""
+    if asked is None:
+        return "kept"
+    if is_keel_question(request):  # a task that has a result does not ask for its decision again
+        return "over" if asked.is_done and request.status == CONSUMED else "kept"
     if asked.is_open:
         # The answer of a program is lost if the next attempt at the task has not come as far as this question.
         is_lost = request.status == CONSUMED and request.decision is not None and not request.decision.by
-        return (yield from approvals.reopen(held, now)) if is_lost else (yield from approvals.expire(held, now))
-    if _is_unreached(request, asked):
-        return held
-    given = asked.answers or None
-    if not asked.is_last or not is_from_decision(request, given):
-        yield from close_request(approvals, held, now, is_answered=True, given=given)
-        return None
-    if request.status == CONSUMED:
-        return held
-    return (yield from approvals.consume(as_taken(held, now), now)) or held
-
-
-def _is_taken_for_good(request: ApprovalRequest, asked: Asked | None) -> bool:
-    """Return whether a decision was taken by a task that has a result: it does not ask for it again."""
-    return asked is not None and asked.is_done and request.status == CONSUMED
-
-
-def _is_unreached(request: ApprovalRequest, asked: Asked) -> bool:
-    """Return whether a task failed before the question whose decision it was given: it has not taken that."""
-    return request.status in DECIDED and asked.is_last and not asked.answers
+        return "lost" if is_lost else "kept"
+    if request.status in DECIDED and asked.is_last and not asked.answers:
+        return "kept"  # its task failed before this question
+    is_taken = asked.is_last and is_from_decision(request, asked.answers or None)
+    return "taken" if is_taken else "over"
 
 
 def _read_given(session: Session, request: ApprovalRequest) -> Plan[Sequence[Any] | None]:
@@ -260,12 +260,8 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     Raises:
         InvalidInput: It cannot.
     """
-    asks = asks_of(request.value, request.schema)
-    if not request.interrupt_ids or decision.kind not in request.allowed or request.part >= len(asks):
-        return  # nobody has a format yet; or it is refused as such
-    said = [Decision(ask.allowed[0], args=ask.args, value="") for ask in asks]  # type: ignore[arg-type]
-    said[request.part] = replace(decision, args=request.args) if decision.kind == "approve" else decision
-    answer_of(request.value, said, request.schema)
+    if request.interrupt_ids and decision.kind in request.allowed:  # else it has no format yet, or is refused as such
+        answer_with(request, replace(decision, args=request.args) if decision.kind == "approve" else decision)
 
 
 def _name(request: ApprovalRequest) -> str:
@@ -432,15 +428,16 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
 
 def _answered_at(request: ApprovalRequest, asked: Asked | None) -> ApprovalRequest | None:
     """Return a request of the latest checkpoint as `_look_at_question` would leave it; `None` if it is over."""
-    if _is_taken_for_good(request, asked):
+    fate = _fate_of(request, asked)
+    if fate == "over":
         return None
-    if asked is None or asked.is_open or is_keel_question(request) or request.status == CONSUMED:
-        return request
-    if _is_unreached(request, asked):
-        return request
-    if not asked.is_last or not is_from_decision(request, asked.answers or None):
-        return None
-    return replace(request, status=CONSUMED, decision=request.decision or Decision("answer"))
+    if fate == "lost":
+        return replace(request, status=WAITING, decision=None)
+    return (
+        replace(request, status=CONSUMED, decision=request.decision or Decision("answer"))
+        if fate == "taken"
+        else request
+    )
 
 
 def find_waiting_threads(session: Session, among: Collection[str] | None = None) -> Plan[set[str]]:

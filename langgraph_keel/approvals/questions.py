@@ -9,7 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from langgraph_keel.approvals.interrupts import Ask, answer_of, asks_of
+from langgraph_keel.approvals.interrupts import Ask, answer_with, asks_of
 from langgraph_keel.approvals.requests import (
     CONSUMED,
     DECIDED,
@@ -110,12 +110,7 @@ def is_from_decision(request: ApprovalRequest, given: Sequence[Any] | None) -> b
 
 def _fits(request: ApprovalRequest, answer: Any) -> bool:
     """Return whether an answer has a request's decision in it, in its place."""
-    asks = asks_of(request.value, request.schema)
-    said = [Decision(ask.allowed[0], args=ask.args, value="") for ask in asks]  # type: ignore[arg-type]
-    if request.decision is None or request.part >= len(said):
-        return False
-    said[request.part] = request.decision
-    expected = as_json(answer_of(request.value, said, request.schema))
+    expected = as_json(answer_with(request, request.decision)) if request.decision else None
     if request.parts == 1:
         return bool(expected == answer)
     one, other = _parts_of(expected), _parts_of(answer)

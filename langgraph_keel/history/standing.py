@@ -182,6 +182,8 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     errors = tuple(_open_errors(moment.errors, calls)) if moment else ()
     # One that only asks has claimed the thread before its question; any other one is at the step, or was.
     run = claim if claim is not None and claim.until and _goes_on(claim, requests) else None
+    if run and is_over and run.holder == this_holder():
+        run = None  # its run has ended, and its release is on its way
     if (run and is_over is False) or _is_run_here(session, thread_id, moment, is_asked=bool(questions and not answers)):
         state: State = "runs"
     elif moment is None or found is None:

@@ -15,6 +15,8 @@ from timeline_talks import saver
 from tool_graphs import FACES, run
 
 from langgraph_keel import AlreadyDecided, Decision, InvalidInput, KeelSaver, NotFound
+from langgraph_keel.approvals.run_claims import Claim, ClaimRecord, _ours, take
+from langgraph_keel.engine.leases import this_holder
 
 __all__ = ["saver"]
 
@@ -146,7 +148,7 @@ async def test_a_decision_that_fails_is_taken_back(saver: KeelSaver, face: str, 
         ("reopened", "bob"),
         ("approved" if is_keel else "answered", "bob"),
     ]
-    with pytest.raises(AlreadyDecided):
+    with pytest.raises(AlreadyDecided, match="Your revision was not recorded"):
         await saver.approvals.arevise(request.id, by="bob")
 
 
@@ -250,3 +252,14 @@ async def test_a_decision_that_is_taken_back_after_its_time_has_expired(saver: K
     passed = timedelta(hours=2)
     assert (await saver.approvals.arevise(request.id, by="ann")).status == "expired"
     assert await saver.approvals.apending("t") == []
+
+
+def test_a_run_that_is_about_to_give_its_thread_back_has_ended(saver: KeelSaver) -> None:
+    """The claim of an asynchronous run is released by a thread of its own, which may come later."""
+    graph_of(saver, ("ask", two_questions)).invoke({}, T)
+    (request,) = saver.approvals.pending("t")
+    saver.approvals.answer(request.id, value="A", by="ann")
+    since = datetime.now(UTC)
+    record = ClaimRecord(this_holder(), "ended", int(since.timestamp() * 1000) + 30_000, since.isoformat())
+    saver.engine.run(take(saver.engine.session, Claim("t", _ours.ljust(32, "0"), record), lambda *_: False))
+    assert saver.where("t").state == "decided"
