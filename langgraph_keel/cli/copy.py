@@ -104,7 +104,7 @@ def copy(
         raise InvalidInput("the source and the target are the same store: nothing was copied")
     if dry_run and verify:
         raise InvalidInput("--dry-run and --verify both write nothing: say one of them")
-    check_store(source)  # before the target is made
+    check_store(source, **_options(source_keys, source_blobs))  # before the target is made
     mode = "look" if dry_run else "verify" if verify else "copy"
     wanted: Mapping[str, Any] = {
         "match": match,
@@ -136,7 +136,7 @@ def _open_target(url: str, mode: str, options: Mapping[str, Any]) -> Iterator[An
             yield saver
         return
     try:
-        check_store(url)
+        check_store(url, **options)
     except NotFound:
         yield open_saver("memory:")  # nothing is there yet
         return

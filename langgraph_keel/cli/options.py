@@ -166,14 +166,14 @@ def open_to_change(url: str, *, migrate: bool = False) -> Iterator[Any]:
         yield saver
 
 
-def check_store(url: str) -> None:
+def check_store(url: str, **options: Any) -> None:
     """See that there is a store.
 
     Raises:
         NotFound: There is none; if none was named, the error says how to name one.
     """
     try:
-        with open_store(url, read_only=True) as saver:
+        with open_store(url, read_only=True, **options) as saver:
             saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
     except NotFound as error:
         if url == DEFAULT_URL and not os.environ.get("KEEL_URL"):

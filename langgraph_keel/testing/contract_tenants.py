@@ -12,7 +12,7 @@ from langgraph_keel.testing.contract_cells import cell
 from langgraph_keel.testing.rig import Face, Rig, RigFixtures, at, values_of
 
 WHO = ("", "one", "one2")
-OWN, SHARED = Shelf("t", "tool"), Shelf(None, "tool")
+OWN, SHARED = Shelf("t", "own"), Shelf(None, "own")
 
 
 def views_of(rig: Rig) -> dict[str, Face]:

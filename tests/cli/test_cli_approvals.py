@@ -193,7 +193,7 @@ def test_a_sweep_expires_and_reminds(url: str) -> None:
     late = keel_json("approvals", "late", "--status", "expired", "--url", url)["approvals"][0]
     assert [event["kind"] for event in late["history"]] == ["asked", "expired"]
     assert (
-        "is expired by 'keel:expiry' already"
+        "and was not decided in time. Your approval was not recorded."
         in keel("approve", late["id"], "--by", "ann", "--url", url, status=1).stderr
     )
     told = keel_json("sweep", "--remind-after", "0", "--url", url)
@@ -212,7 +212,9 @@ def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
     trip, evil = id_of(url, "trip"), id_of(url, EVIL)
     commands: list[tuple[str, ...]] = [("approvals", "--all", "--full"), ("approvals",), ("approval", trip)]
     commands += [("approval", evil), ("sweep", "--remind-after", "0")]
-    commands += [("edit", trip, "--args", '{"flight": "\\u202e"}', "--by", "ann", "--reason", EVIL, "--yes")]
+    commands += [
+        ("edit", trip, "--args", '{"flight": "\\u202e"}', "--by", "ann", "--unchecked", "--reason", EVIL, "--yes")
+    ]
     commands += [("answer", evil, "--value", EVIL, "--by", EVIL, "--yes"), ("approval", trip), ("approval", evil)]
     commands += [("approvals", EVIL, "--status", "expired"), ("approve", evil, "--by", EVIL)]
     for command in commands:

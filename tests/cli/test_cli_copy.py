@@ -74,6 +74,7 @@ def test_each_store_with_keys_of_its_own(urls: tuple[str, str], tmp_path: Path) 
     assert keel("copy", *urls, "--target-keys", keys).exit_code == 0
     assert "encrypted" in keel("copy", urls[1], plain).stderr
     done = keel("copy", urls[1], plain, "--source-keys", keys, "--target-keys", "none")
+    assert done.exit_code == 0, done.stderr
     assert "2 threads copied" in done.stdout
 
 

@@ -157,6 +157,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "unlabel": ("unlabel", "travel", "named", *store),
         "settle": ("settle", died.key, "skip", "--thread", "died", *store),
         "approve": ("approve", "--yes", waits.id, "--by", "ann", *store),
+        "revise": ("revise", waits.id, "--by", "ann", *store),
         "reject": ("reject", "--yes", claimed.id, "--by", "bob", *store),
         "edit": ("edit", "--yes", changed.id, "--by", "ann", "--args", '{"flight": "LH 3"}', *store),
         "answer": ("answer", "--yes", free.id, "--by", "ann", "--value", '"so"', *store),
