@@ -506,6 +506,8 @@ class RunClaims(Hook):
         It may be of a run that was cancelled, or of a stream that was left and is not closed yet. Between two
         checkpoints of a run nothing is on its way, so that must be so for some looks.
         """
+        if not has_others and thread_id not in list(self._on_its_way.values()):
+            return
         until, looks, pause = self.timer() + self.patience, _LOOKS if has_others else 0, _TURN
         while self.timer() < until:
             if thread_id in list(self._on_its_way.values()):
