@@ -44,6 +44,7 @@ from langgraph_keel.approvals.asked import without_replaced
 from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
+from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
 from langgraph_keel.engine.entries import without_spent
 from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
@@ -274,7 +275,7 @@ class HeldThread:
         """Give the thread back."""
         self.runs.keeper.drop(self)
         driver = PatientDriver(self.session.driver)
-        run(self.runs.wait_for_stored(self.claim.thread_id), driver)
+        run(self.runs.wait_for_stored(self.session, self.claim.thread_id), driver)
         run(release(self.session, self.claim, _token()), driver)
 
 
@@ -394,7 +395,6 @@ class RunClaims(Hook):
         self.timer = time.monotonic
         self.watch = Watch(lease / 1000, lambda: self.timer())
         self.patience = _PATIENCE
-        self._on_its_way: dict[Put | Writes, str] = {}
         self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
         _all.add(self)
 
@@ -411,8 +411,8 @@ class RunClaims(Hook):
         """
         start = _start.get()
         if start is None or not begins_run(reading.config):
-            if self._on_its_way and _may_wait(reading):  # an update of the state
-                yield from self.wait_for_stored(reading.address.thread_id)
+            if storing and _may_wait(reading):  # an update of the state
+                yield from self.wait_for_stored(session, reading.address.thread_id)
             return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
@@ -423,7 +423,7 @@ class RunClaims(Hook):
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
         waits = self._waits and not goes_on_from_head and not _has_thread(thread_id)
         if _may_wait(reading):
-            yield from self.wait_for_stored(thread_id, _has_others(session, thread_id))
+            yield from self.wait_for_stored(session, thread_id, _has_others(session, thread_id))
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self] = run, (run, start)
         run.answers = start.resume if _is_by_id(start.resume) else {}
@@ -452,31 +452,19 @@ class RunClaims(Hook):
         if held_threads and not put.address.checkpoint_ns and live.find_run(put.config) in held_threads:
             put.header.about[CLAIMED] = True
 
-    def before_put(self, session: Session, put: Put) -> None:
-        """Note that a checkpoint is on its way."""
-        self._on_its_way[put] = put.address.thread_id
-
-    def after_put(self, session: Session, put: Put) -> None:
-        """Note that it is stored."""
-        self._on_its_way.pop(put, None)
-
-    def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
-        """Note that it is not stored."""
-        self._on_its_way.pop(put, None)
-
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Claim the thread for a run that asks (see `claim_to_ask`), and note that a task's writes are on their way."""
         if _asks(writes):
             yield from self.claim_to_ask(session, writes.address.thread_id, writes.config)
-        self._on_its_way[writes] = writes.address.thread_id
+        storing[writes] = session.store, writes.address.thread_id
 
     def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> None:
         """Note that they are not stored."""
-        self._on_its_way.pop(writes, None)
+        storing.pop(writes, None)
 
     def after_writes(self, session: Session, writes: Writes) -> None:
         """Note that a task of a run is stored."""
-        self._on_its_way.pop(writes, None)
+        storing.pop(writes, None)
         if not writes.address.checkpoint_ns:
             for each in live.find_runs(run_of(writes.config)):
                 each.end_task(writes.task_id, writes.address.checkpoint_id if _asks(writes) else None)
@@ -500,17 +488,17 @@ class RunClaims(Hook):
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
-    def wait_for_stored(self, thread_id: str, has_others: bool = False) -> Plan[None]:
+    def wait_for_stored(self, session: Session, thread_id: str, has_others: bool = False) -> Plan[None]:
         """Wait for what this process is storing on a thread; for a while. No trip.
 
         It may be of a run that was cancelled, or of a stream that was left and is not closed yet. Between two
         checkpoints of a run nothing is on its way, so that must be so for some looks.
         """
-        if not has_others and thread_id not in list(self._on_its_way.values()):
+        if not (has_others or _is_storing(session, thread_id)):
             return
         until, looks, pause = self.timer() + self.patience, _LOOKS if has_others else 0, _TURN
         while self.timer() < until:
-            if thread_id in list(self._on_its_way.values()):
+            if _is_storing(session, thread_id):
                 looks, pause = _LOOKS, min(2 * pause, _SOON)
             elif looks:
                 looks, pause = looks - 1, _TURN
@@ -521,7 +509,7 @@ class RunClaims(Hook):
     def forget(self) -> None:
         """Forget what was under way, in a process that was forked."""
         self.keeper.forget()
-        self._on_its_way.clear()
+        storing.clear()
 
     def _wait_for_turn(self, held: HeldThread) -> Plan[None]:
         """Claim a thread when no other run has it, and none waits that came before. Two trips if it is idle.
@@ -731,6 +719,11 @@ def _find_outer() -> Collection[live.LiveRun]:
 def _has_thread(thread_id: str) -> bool:
     """Return whether a run that has the thread is around this call."""
     return any(run in held_threads and run.thread_id == thread_id for run in _find_outer())
+
+
+def _is_storing(session: Session, thread_id: str) -> bool:
+    """Return whether this process is storing something on a thread."""
+    return any(store is session.store and thread == thread_id for store, thread in list(storing.values()))
 
 
 def _has_others(session: Session, thread_id: str) -> bool:

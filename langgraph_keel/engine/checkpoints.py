@@ -98,6 +98,7 @@ from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.serde.copies import Copies, Uncopied
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import KnownEntry, Session, tell
+from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import (
     CheckpointConflict,
     CorruptStore,
@@ -110,6 +111,8 @@ from langgraph_keel.errors import (
 )
 
 _log = logging.getLogger(__name__)
+storing: dict[Put | Writes, tuple[Store[Any, Any], str]] = {}
+"""What this process is storing now, with its store and its thread; the run may have been cancelled meanwhile."""
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
 
@@ -159,6 +162,7 @@ def put(
     yield from tell(session.hooks.draft_put, session, new)
     new.terms = [] if address.checkpoint_ns else [*terms_of_entry(checkpoint, new.source), *new.terms]
     draft = yield from _draft_put(session, new, inheritance)
+    storing[new] = session.store, address.thread_id
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
         if parent.checkpoint_id and metadata.get("step") == 0 and new.source == "update":
@@ -168,6 +172,8 @@ def put(
     except BaseException as error:
         yield from tell(session.hooks.put_failed, session, new, error)
         raise
+    finally:
+        storing.pop(new, None)
     session.memo.set(_key(address), base)
     yield from tell(session.hooks.after_put, session, new)
     return config_of(address, "head")
