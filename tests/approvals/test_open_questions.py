@@ -15,7 +15,12 @@ from timeline_talks import saver
 from tool_graphs import FACES, run
 
 from langgraph_keel import AlreadyDecided, Decision, InvalidInput, KeelSaver, NotFound
-from langgraph_keel.approvals.run_claims import Claim, ClaimRecord, _ours, take
+from langgraph_keel.approvals.run_claims import (
+    Claim,
+    ClaimRecord,
+    _ours,
+    take,
+)  # private: the claim of a run that has ended
 from langgraph_keel.engine.leases import this_holder
 
 __all__ = ["saver"]
