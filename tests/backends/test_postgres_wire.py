@@ -68,7 +68,7 @@ def test_one_round_trip_each_on_the_wire(
         for count, call in enumerate(steps(counted), 1):
             call()
             assert proxy.round_trips - before == count
-        # A copy asks, too, for objects, what prunes have carried, the archive, tool calls, earlier owners; and notes its
+        # A copy asks, too, for objects, what prunes have carried, the archive, tool calls, earlier owners; it notes its
         # time, and (two: read, and written) its latest checkpoint, which nothing may resume by itself: it has arrived.
         for call, trips in ((lambda: counted.copy_thread("t", "copy"), 9), (lambda: counted.delete_thread("t"), 1)):
             now = proxy.round_trips

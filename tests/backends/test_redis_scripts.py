@@ -286,6 +286,15 @@ def test_a_key_that_holds_something_else_is_named(url: str, pattern: str, thread
         assert (thread, key.decode(), said) in [(each.thread_id, each.path, each.message) for each in saver.check()]
 
 
+def test_the_keys_of_a_tenant_are_as_they_should_be(url: str) -> None:
+    with filled(url) as (saver, client):
+        theirs = saver.for_tenant("acme")
+        theirs.put(config_for("t"), checkpoint_of("00000001", {}), METADATA, {})
+        theirs.label(config_for("t"), "here")
+        assert [*client.scan_iter(match="acme#*:names:t")]
+        assert [each for each in theirs.check() if each.kind != "harmless"] == []
+
+
 @pytest.mark.parametrize("field", ["head:", "id::00000003", "entry:3", "end::list", "item::list:0", "run:run%201"])
 def test_a_damaged_field_of_a_thread_is_named(url: str, field: str) -> None:
     with filled(url) as (saver, client):
