@@ -224,9 +224,12 @@ def test_who_may_not_change_the_tables_is_told_who_has_to(old: Place) -> None:
         try:
             connection.execute(f'GRANT USAGE ON SCHEMA "{where}" TO {role}; {saver.grants(role)}'.encode())
             url = psycopg.conninfo.make_conninfo(old.url, user=role)
-            said = r"may not change its tables \(must be owner of table keel_threads\)"
-            with open_with(Place("postgres", url), TWO) as agent, pytest.raises(NotSetUp, match=said):
-                value_of(agent, "t1")
+            for said in ("permission denied for table keel_format", "must be owner of table keel_threads"):
+                told = pytest.raises(NotSetUp, match=rf"may not change its tables \({said}\)")
+                with open_with(Place("postgres", url), TWO) as agent, told:
+                    value_of(agent, "t1")
+                # Grants of an older Keel let the role write this table, too: it is then refused at the next one.
+                connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON keel_format TO {role}")
         finally:
             connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 

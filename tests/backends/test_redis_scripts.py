@@ -211,6 +211,8 @@ def filled(url: str) -> Iterator[tuple[RedisSaver, Any]]:
 def test_every_script_is_run(url: str) -> None:
     with filled(url) as (saver, client):
         driver = Recorded(driver_of(saver))
+        # Without a thread of the tenant, `delete_all` finds no keys and sends no script.
+        saver.for_tenant("a").put(config_for("t"), checkpoint_of("00000001", {"n": 1}), METADATA, {})
         held = {key: client.dump(key) for key in client.scan_iter()}
         for verb in verbs_of(store_of(saver), driver).values():
             run(verb(), driver)
@@ -284,6 +286,15 @@ def test_a_key_that_holds_something_else_is_named(url: str, pattern: str, thread
         client.delete(key)
         client.rpush(key, b"something else")
         assert (thread, key.decode(), said) in [(each.thread_id, each.path, each.message) for each in saver.check()]
+
+
+def test_the_keys_of_a_tenant_are_as_they_should_be(url: str) -> None:
+    with filled(url) as (saver, client):
+        theirs = saver.for_tenant("acme")
+        theirs.put(config_for("t"), checkpoint_of("00000001", {}), METADATA, {})
+        theirs.label(config_for("t"), "here")
+        assert [*client.scan_iter(match="acme#*:names:t")]
+        assert [each for each in theirs.check() if each.kind != "harmless"] == []
 
 
 @pytest.mark.parametrize("field", ["head:", "id::00000003", "entry:3", "end::list", "item::list:0", "run:run%201"])

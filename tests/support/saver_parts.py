@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from langgraph_keel import KeelSaver
+from langgraph_keel.engine.session import bare
 
 
 def driver_of(saver: KeelSaver) -> Any:
@@ -13,8 +14,8 @@ def driver_of(saver: KeelSaver) -> Any:
 
 
 def async_driver_of(saver: KeelSaver) -> Any:
-    """What carries them out without blocking a loop."""
-    return saver.engine.async_driver
+    """What carries them out without blocking a loop; of its own type, without the check of keys that a saver has."""
+    return bare(saver.engine.async_driver)  # an `AsyncGatedDriver`, unlike a `GatedDriver`, shows nothing of its own
 
 
 def store_of(saver: KeelSaver) -> Any:

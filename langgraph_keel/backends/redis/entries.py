@@ -179,7 +179,7 @@ class Keys:
 
     def kind_in(self, key: str) -> str | None:
         """Return what a key should hold as Redis names it; `None` if it is none of this store's."""
-        name = key.removeprefix(self.prefix)[6:]
+        name = key.removeprefix(self.start)[6:]
         if name in ("threads", "expiring", "marks"):
             return "hash" if name == "marks" else "zset"
         is_ours = self.bucket_in(key) and (self.thread_in(key) or key in self.cells(""))
