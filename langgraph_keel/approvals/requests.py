@@ -70,7 +70,7 @@ class Decision:
     reason: str = ""
     args: Any = None
     value: Any = None
-    unchecked: bool = False
+    unchecked: bool = field(default=False, repr=False)
 
     @property
     def approved(self) -> bool:

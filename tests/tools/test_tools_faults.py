@@ -180,11 +180,12 @@ async def test_the_idempotency_key_survives_a_claim_whose_reply_was_lost(face: s
             raise Killed
         return f"paid {x}"
 
-    with ToolCache(with_tap(MemorySaver(), fault), {"pay": KEYED}) as cache:
+    saver = MemorySaver()
+    with ToolCache(with_tap(saver, fault), {"pay": KEYED}) as cache:
         graph = loop_of(
             ToolNode([pay], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call),
             ONE,
-            MemorySaver(),  # so that only the ledger's requests pass the tap
+            saver,  # so that only the ledger's requests pass the tap
         )
         with pytest.raises(Killed):
             await run(graph, face, hello(), thread("1"))
@@ -230,8 +231,7 @@ class StuckDriver:
         return await self._driver.send(request)
 
 
-def with_stuck(stuck: Stuck) -> Any:
-    saver = MemorySaver()
+def with_stuck(saver: MemorySaver, stuck: Stuck) -> Any:
     return saver.with_engine(saver.engine.with_drivers(async_driver=StuckDriver(saver.engine.async_driver, stuck)))
 
 
@@ -247,9 +247,10 @@ async def cancelled_at(graph: Any, stuck: Stuck, request: int) -> None:
 async def test_a_result_that_is_known_survives_a_cancellation_while_it_is_stored() -> None:
     """The tool has ended, its result is in hand, the client goes away: nobody need doubt, and nobody need wait."""
     stuck, runs = Stuck(), list[Any]()
-    with ToolCache(with_stuck(stuck), secret=bytes(32)) as cache:
+    saver = MemorySaver()
+    with ToolCache(with_stuck(saver, stuck), secret=bytes(32)) as cache:
         node = ToolNode([paying(runs)], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
-        graph = loop_of(node, ONE, MemorySaver())
+        graph = loop_of(node, ONE, saver)
         await cancelled_at(graph, stuck, 1)  # 0 claims, 1 settles
         cache.close()
         said = answers(await asyncio.wait_for(graph.ainvoke(None, thread("1")), 5))
@@ -258,9 +259,10 @@ async def test_a_result_that_is_known_survives_a_cancellation_while_it_is_stored
 
 async def test_a_claim_that_was_cancelled_does_not_wedge_the_call() -> None:
     stuck, runs = Stuck(), list[Any]()
-    with ToolCache(with_stuck(stuck), secret=bytes(32)) as cache:
+    saver = MemorySaver()
+    with ToolCache(with_stuck(saver, stuck), secret=bytes(32)) as cache:
         node = ToolNode([paying(runs)], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
-        graph = loop_of(node, ONE, MemorySaver())
+        graph = loop_of(node, ONE, saver)
         await cancelled_at(graph, stuck, 0)
         cache.close()
         said = answers(await asyncio.wait_for(graph.ainvoke(None, thread("1")), 5))
