@@ -147,7 +147,7 @@ def test_a_class_of_a_program_by_the_same_name_is_another() -> None:
 def test_the_hash_of_a_tools_arguments_is_as_it_was() -> None:
     """Or a call that was kept before is made again."""
     assert key_of(b"s" * 16, "pay", [], {"by": Decision("approve", "ann")}) == (
-        "6d5ebe905dfd1f83d366b0bd2bdad2945160447bb11abd48f8b5c43e8075005b"
+        "2185c5542e59c894b481c0936c4b0e715a24ba2c317b07a3d98dd5fd3ac54bf2"
     )
 
 

@@ -91,7 +91,7 @@ CAUGHT_BY: Mapping[str, str] = {
     "DeleteLeavesCells": "test_a_thread_without_checkpoints_is_deleted_with_its_cells",
     "DeleteLeavesWhatWasShared": "test_a_deleted_thread_takes_its_cells_and_what_it_has_shared",
     "ThreadsShareTheirCells": "test_a_thread_without_checkpoints_is_deleted_with_its_cells",
-    "CopiesHaveDoneTheSame": "test_a_copy_of_a_thread_has_done_nothing_yet",
+    "CopiesHaveDoneTheSame": "test_a_store_copies_no_cells",
     "WritesAreNoStrays": "test_what_has_no_checkpoint_is_a_stray",
     "WhoSharesIsNoStray": "test_what_has_no_checkpoint_is_a_stray",
     "WhatHasCellsIsAStray": "test_what_has_no_checkpoint_is_a_stray",

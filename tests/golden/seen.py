@@ -24,6 +24,7 @@ _SHOWN, _LONG = 120, 300
 LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
     "KeptCall": ("retries",),
+    "Decision": ("unchecked",),
     "Standing": ("can_go_on", "is_settled"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""

@@ -17,6 +17,7 @@ import provenance_graphs  # noqa: F401 - it fills RUNS
 import pytest
 from provenance_graphs import piped
 from provenance_runs import ASK, RUNS, START_WITH, Scene, both, calling, graph_of
+from resume_runs import runs_of
 from savers import BACKENDS, SAVERS, needing
 
 from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver
@@ -93,6 +94,7 @@ async def test_two_runs_that_continue_one_checkpoint() -> None:
         scene = Scene(saver, "async", "sync", "t")
         graph = scene.compiled(("a", calling(scene.model())))
         await scene.run(graph)
+        runs_of(saver).patience = 0  # as runs of two processes, which do not wait for each other
         ends = await gather(scene.run(graph), scene.run(graph), return_exceptions=True)
         assert [type(end) for end in ends].count(CheckpointConflict) == 1
         records = await scene.records()
@@ -118,6 +120,7 @@ async def test_a_sequence_in_two_runs_that_continue_one_checkpoint() -> None:
         scene = Scene(saver, "async", "sync", "t")
         graph = scene.compiled(("a", piped(scene)))
         await scene.run(graph)
+        runs_of(saver).patience = 0  # as runs of two processes, which do not wait for each other
         await gather(scene.run(graph), scene.run(graph), return_exceptions=True)
         records = await scene.records()
         assert sorted(call.id for call in records) == sorted(scene.told.ids)

@@ -262,7 +262,7 @@ async def test_what_a_person_says_of_a_doubt_that_was_settled_meanwhile_does_not
         other.settle("t", call.key, "done", "paid, says the bank")
 
     meanwhile = Meanwhile(1, settle)  # after the claim that finds the doubt, before the answer is stored
-    graphs = MemorySaver()
+    graphs = saver
     with ToolCache(saver, {"pay": asking}, secret=bytes(32)) as other:
         graph = loop_of(node_of(other, pay), script, graphs)
         with pytest.raises(Killed):
