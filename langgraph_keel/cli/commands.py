@@ -59,7 +59,10 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "reject": "Do not let the agent act; it is told the reason.",
         "edit": "Let the agent act with other arguments. How they differ is shown first.",
         "answer": "Answer a question: the value is what the agent's `interrupt()` returns.",
-        "revise": "Take a decision back that the agent cannot act on, so that it can be made again. The audit trail says who did it.",
+        "revise": (
+            "Take a decision back that the agent cannot act on, so that it can be made again. The audit trail says who "
+            "did it."
+        ),
         "audit": "The audit trail of approvals: what it says, and whether it was changed.",
     },
     "Tools": {
