@@ -416,7 +416,6 @@ async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     except asyncio.CancelledError:
         _left.add(task)
         task.add_done_callback(_forget_left)
-        await asyncio.sleep(0)  # it begins: a loop that ends now cancels it, which only a task that has begun can hear
         raise
     return task.result()
 
