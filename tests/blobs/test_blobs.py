@@ -898,7 +898,7 @@ def test_objects_are_on_the_disk_before_their_row_is(tmp_path: Path, objects: Pa
     code = KILLED.replace("left = int(sys.argv[3])", "left = -1").replace('3, "t"', '1, "t"')
     path = [str(Path(__file__).parents[1] / each) for each in ("support", "")]
     trace = tmp_path / "trace"
-    calls = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,rename", "-o", str(trace)]
+    calls = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,rename,renameat,renameat2", "-o", str(trace)]
     words = [*calls, sys.executable, "-c", code, str(tmp_path / "keel.db"), blobs["blobs"], "0"]
     subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, check=True)
     lines = [line for line in trace.read_text().splitlines() if str(tmp_path) in line]
