@@ -235,7 +235,8 @@ def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]
         asked = yield from find_questions(session, head, {})
     except ValueRefused:
         return len(moment.interrupts)  # of classes of the program, which this process does not know
-    return sum(1 for _ in waiting_in(asked))
+    # Placeholders name no question.
+    return sum(1 for _ in waiting_in(asked)) if asked else len(moment.interrupts)
 
 
 def _is_run_here(session: Session, thread_id: str, moment: Moment | None, *, is_asked: bool) -> bool:
