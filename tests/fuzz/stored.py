@@ -115,7 +115,7 @@ class Stored:
         changes = random.random() < 0.1
         try:
             with suppress(KeelError):
-                self._look(random, {spot.kind for spot in before}, is_proven)
+                self._look(random, is_proven)
             if changes:
                 with suppress(KeelError):
                     self._change(random)
@@ -132,10 +132,11 @@ class Stored:
         return [damage_one(self.spots, random, has_checksum=True)[0]], True
 
     def _damage_column(self, random: Random) -> tuple[Sequence[Spot], bool]:
-        return [damage_one(self.spots, random, has_checksum=False)[0]], False
+        spot = damage_one(self.spots, random, has_checksum=False)[0]
+        return [spot], spot.kind in OF_ITEMS
 
     def _exchange(self, random: Random) -> tuple[Sequence[Spot], bool]:
-        """Exchange two values of one kind."""
+        """Exchange two values of one kind: each has its right checksum, so that nobody can tell."""
         while True:
             one = random.choice(self.spots)
             other = random.choice([spot for spot in self.spots if spot.kind == one.kind])
@@ -157,8 +158,7 @@ class Stored:
 
     # -- what is read --------------------------------------------------------------------------------------------------
 
-    def _look(self, random: Random, kinds: set[str], is_proven: bool) -> None:
-        is_proven = is_proven or kinds.issubset(OF_ITEMS)
+    def _look(self, random: Random, is_proven: bool) -> None:
         with self._open(read_only=True) as saver:
             known = dict(ways(saver, THREADS))
             for name in random.sample([*known], 12):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import psycopg
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, empty_checkpoint
 from langgraph.types import Interrupt
 from places import Place
 from redis import Redis
@@ -47,6 +47,7 @@ class World:
     def __init__(self, saver: KeelSaver, seed: int) -> None:
         self.saver, self.random = saver, random.Random(seed)
         self.step = 0
+        self.prepared: dict[str, tuple[str | None, list[Checkpoint]]] = {}
 
     def _config(self, thread: str, ns: str = "", **more: Any) -> RunnableConfig:
         return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, **more}}
@@ -60,7 +61,7 @@ class World:
         self.step += 1
         head = self.saver.get_tuple(self._config(thread, ns))
         node = self.random.choice([None, *NODES])
-        checkpoint = empty_checkpoint()
+        checkpoint, *later = self._prepare(thread, head)
         if node:
             channel = f"{BRANCH_TO}{node}"
             checkpoint["channel_values"], checkpoint["channel_versions"] = {channel: None}, {channel: self.step}
@@ -68,10 +69,19 @@ class World:
         config = head.config if head else self._config(thread, ns)
         config = {"configurable": {**config["configurable"], **({"user_id": owner} if owner else {})}}
         if self.random.random() < 0.3:
-            self.write(thread, {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}})
+            to = self.random.choice([checkpoint, *later])["id"]
+            self.write(thread, {"configurable": {**config["configurable"], "checkpoint_id": to}})
         source = self.random.choice(["loop", "loop", "update", "input"])
         about: Any = {"source": source, "step": self.step, "parents": {}, "run_id": f"run {self.step % 5}"}
         self.saver.put(config, checkpoint, about, checkpoint["channel_versions"])
+        if not ns:
+            self.prepared[thread] = checkpoint["id"], later
+
+    def _prepare(self, thread: str, head: CheckpointTuple | None) -> list[Checkpoint]:
+        """Return the next checkpoints of a run: it goes on while they are stored, and tasks write to later ones."""
+        at, prepared = self.prepared.get(thread, (None, []))
+        is_run = prepared and at == (head.checkpoint["id"] if head else None)
+        return prepared if is_run else [empty_checkpoint() for _ in range(self.random.randint(1, 3))]
 
     def put_nested(self, thread: str) -> None:
         """Put a checkpoint of a subgraph."""
@@ -169,6 +179,21 @@ def _is_next(node: str, info: ThreadInfo) -> bool:
 def test_what_is_asked_for_is_what_would_be_chosen_of_all(place: Place) -> None:
     with place.open() as saver:
         compare(saver)
+
+
+def test_a_question_that_is_stored_before_its_checkpoint_is_found(place: Place) -> None:
+    with place.open() as saver:
+        for thread, first in (("new", 0), ("old", 1)):
+            made = [empty_checkpoint() for _ in range(3)]
+            for at, checkpoint in enumerate(made):
+                if at == first:
+                    asks: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+                    asks["configurable"]["checkpoint_id"] = made[-1]["id"]
+                    saver.put_writes(asks, [(INTERRUPT, (Interrupt("ok?"),))], "task")
+                config: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+                config["configurable"]["checkpoint_id"] = made[at - 1]["id"] if at else None
+                saver.put(config, checkpoint, {"source": "loop", "step": at}, {})
+        assert {info.thread_id for info in saver.threads(status="waiting")} == {"new", "old"}
 
 
 def test_in_memory() -> None:

@@ -59,18 +59,21 @@ WITH situation AS MATERIALIZED (
     ) AS first
     FROM (SELECT g.channel FROM unnest(%(growing)s::text[]) AS g(channel) LIMIT %(all)s) AS c
 ), claimed AS (
-    INSERT INTO {threads} AS t (thread_id, epoch, seq, basis, put_at, name, head, marks)
+    INSERT INTO {threads} AS t (thread_id, epoch, seq, basis, put_at, name, head, marks,
+        late_of, late)
     SELECT %(thread)s, %(epoch)s, coalesce(seq, 0) + 1, coalesce(epoch, 0), %(put_at)s, %(name)s,
-        coalesce(seq, 0) + 1, CASE WHEN (follows OR head IS NULL AND NOT beside) AND NOT (epoch IS NULL AND EXISTS (
-            SELECT 1 FROM {batches} b WHERE b.thread_id = %(thread)s AND b.ns = %(ns)s AND b.checkpoint_id = %(id)s
-        )) THEN %(marks)s::text END
-    FROM ruling WHERE answer = 'new'
+        coalesce(seq, 0) + 1, CASE WHEN follows OR head IS NULL AND NOT beside THEN %(marks)s::text END,
+        before.id, CASE WHEN before.id IS NOT NULL THEN '?' END
+    FROM ruling LEFT JOIN LATERAL (
+        SELECT b.checkpoint_id AS id FROM {batches} b WHERE b.thread_id = %(thread)s AND b.ns = '' AND epoch IS NULL
+        ORDER BY b.checkpoint_id COLLATE "C" DESC LIMIT 1
+    ) AS before ON true
+    WHERE answer = 'new'
     ON CONFLICT (thread_id) DO UPDATE SET seq = excluded.seq, put_at = greatest(t.put_at, excluded.put_at),
         head = CASE WHEN excluded.marks IS NULL THEN t.head ELSE excluded.head END,
         marks = coalesce(excluded.marks, t.marks),
-        late_of = CASE WHEN excluded.marks IS NULL THEN t.late_of
-            WHEN position(%(id)s IN t.late_of) > 0 THEN %(id)s END,
-        late = CASE WHEN excluded.marks IS NULL OR position(%(id)s IN t.late_of) > 0 THEN t.late END
+        late_of = CASE WHEN excluded.marks IS NULL OR t.late_of COLLATE "C" >= %(id)s THEN t.late_of END,
+        late = CASE WHEN excluded.marks IS NULL OR t.late_of COLLATE "C" >= %(id)s THEN t.late END
         WHERE t.epoch = excluded.basis AND t.seq = excluded.seq - 1
     RETURNING t.epoch, t.seq, t.put_at
 ), won AS (
@@ -157,11 +160,11 @@ SELECT %(thread)s, %(ns)s, %(id)s, 1 + coalesce((
     SELECT max(b.n) FROM {batches} b WHERE b.thread_id = %(thread)s AND b.ns = %(ns)s AND b.checkpoint_id = %(id)s
 ), 0), %(token)s, %(task)s, %(path)s, %(body)s
 """
-# What is written before its thread has a row is not kept so: the put that makes the row looks for it.
+# What is written before its thread has a row is not kept so: the put that makes the row looks for it ('?'). The
+# checkpoint is the last one that has been written to: a run need not wait for its checkpoints.
 FIND_LATE = """
 UPDATE {threads} SET
-    late_of = CASE WHEN position(%(id)s IN late_of) > 0 THEN late_of
-        ELSE coalesce(late_of || ' ', '') || %(id)s END,
+    late_of = greatest(late_of COLLATE "C", %(id)s),
     late = CASE WHEN position(%(late)s IN late) > 0 THEN late ELSE coalesce(late || ' ', '') || %(late)s END
 WHERE thread_id = %(thread)s
 """
@@ -328,7 +331,10 @@ ORDER BY t.put_at {{way}}, t.thread_id {{way}}
 """
 WAYS = ("DESC", "<"), ("ASC", ">")
 AFTER = " AND (t.put_at, t.thread_id) {past} (%(put_at)s, %(after)s)"
-FOUND_BY = " AND (coalesce(t.marks, '') = '' OR t.marks || ' ' || coalesce(t.late, '') LIKE ALL (%(terms)s::text[]))"
+FOUND_BY = (
+    " AND (coalesce(t.marks, '') = '' OR left(t.late, 1) = '?' "
+    "OR t.marks || ' ' || coalesce(t.late, '') LIKE ALL (%(terms)s::text[]))"
+)
 
 # -- removing: first the thread's row, so that the statements after it see what everybody else has done ----
 

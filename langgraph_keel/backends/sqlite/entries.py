@@ -479,8 +479,9 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
 FIND_HEAD = (
     "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, marks = excluded.marks, "
-    "late_of = iif(instr(late_of, ?), ?, NULL), late = iif(instr(late_of, ?), late, NULL)"
+    "late_of = iif(late_of >= ?, late_of, NULL), late = iif(late_of >= ?, late, NULL)"
 )
+"""What tasks have written to this checkpoint or to a later one stays: a run need not wait for its checkpoints."""
 FIND_TIME = (
     "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
     "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
@@ -488,7 +489,7 @@ FIND_TIME = (
 FIND_LATE = (
     "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?, ? FROM threads WHERE name = ? "
     "ON CONFLICT (thread) DO UPDATE SET "
-    "late_of = iif(instr(late_of, excluded.late_of), late_of, coalesce(late_of || ' ', '') || excluded.late_of), "
+    "late_of = max(coalesce(late_of, ''), excluded.late_of), "
     "late = iif(instr(late, excluded.late), late, coalesce(late || ' ', '') || excluded.late)"
 )
 PUT_AT = (
@@ -510,7 +511,7 @@ def _find_by(execute: Execute, new: NewEntry, at: str, before: Situation, is_hea
     is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
     if is_head and not (is_timed and marks == before.marks and not before.has_late):
         name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id
-        execute(FIND_HEAD, (before.place.thread, name, at, marks, *[checkpoint_id] * 3))
+        execute(FIND_HEAD, (before.place.thread, name, at, marks, *[checkpoint_id] * 2))
     elif not is_timed:
         execute(FIND_TIME, (before.place.thread, new.address.thread_id, at))
 

@@ -9,7 +9,7 @@ local find = string.find
 local function fits(held)
   for number = 4, #ARGV do
     if not find(held, ARGV[number], 1, true) then
-      return find(held, '^%d*||')
+      return find(held, '^%d*||') or find(held, '^%d*|[^|]*|[^|]*|%?')
     end
   end
   return true

@@ -30,10 +30,10 @@ redis.call('HSET', KEYS[1], string.format('write:%s:%s:%d', ns, id, free), value
 if not line then
   redis.call('HSET', KEYS[1], 'thread', life_line(thread))
 end
--- What is written before a put is not kept so: the put that lists the thread looks for it.
+-- What is written before the first put is not kept so: the put that lists the thread looks for it.
 if late ~= '' and thread.member ~= '' then
   local held = marks_of(thread)
-  held.late_of = held.late_of:find(id, 1, true) and held.late_of or held.late_of .. ' ' .. id
+  held.late_of = held.late_of > id and held.late_of or id
   held.late = held.late:find(late, 1, true) and held.late or held.late .. ' ' .. late
   mark(thread, held)
 end

@@ -1,5 +1,5 @@
 -- Store.write_entry. With: fields, expiry, life, order
--- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
+-- Grows with: the rows of the request, of the first one what tasks have written before, the small rows a repack replaces; for an id that is put again, with what was
 -- put since.
 -- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch, sequence
 -- number and token of the base, what to check, time and id for the index, ttl, of the root namespace '=' and what the thread can be found by; then per channel of appends: name, count of rows, and each row's
@@ -148,11 +148,19 @@ end
 
 local held = marks_of(thread)
 if marks ~= '' and state == 'trunk' then
-  -- What tasks have written before the thread was listed is not kept so.
-  local is_late = thread.member == '' and get(field('write', ns, id, 0))
-  held.seq, held.marks = seq, is_late and '' or marks:sub(2)
-  local is_kept = held.late_of:find(id, 1, true)
-  held.late_of, held.late = is_kept and id or '', is_kept and held.late or ''
+  held.seq, held.marks = seq, marks:sub(2)
+  if held.late_of < id then
+    held.late_of, held.late = '', ''
+  end
+end
+if thread.member == '' then
+  -- Nobody has kept what tasks have written until now: only that it is not known, up to the last of their checkpoints.
+  for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+    local of = name:match('^write::([^:]*):')
+    if of and held.late_of < of then
+      held.late_of, held.late = of, '?'
+    end
+  end
 end
 index(thread, member, held)
 put('thread', life_line(thread))
