@@ -422,7 +422,7 @@ def play(saver: KeelSaver, sequence: tuple[str, Sequence[int], bool, bool, Seque
     assert saver.approvals.verify_audit().ok
 
 
-@settings(max_examples=int(ASKED) if ASKED else sized(40, 300, 10_000))
+@settings(max_examples=int(ASKED) if ASKED else sized(40, 150, 10_000))
 @given(sequences())
 def test_random_sequences_in_memory(sequence: Any) -> None:
     with MemorySaver() as saver:

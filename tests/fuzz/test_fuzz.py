@@ -11,8 +11,8 @@ from tiers import sized
 
 from fuzz import __main__ as fuzzers
 
-TRIALS = sized(60, 60, 2000)
-SERDE_TRIALS = sized(6000, 6000, 300_000)
+TRIALS = sized(30, 30, 2000)
+SERDE_TRIALS = sized(3000, 3000, 300_000)
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_connections_cut_at_random_change_nothing(place: Place) -> None:
         history = run_clients(place.through(proxy), place)
         cuts = proxy.requests - proxy.round_trips
     check(place, history)
-    assert cuts >= 40, f"{cuts} cuts, seed {SEED}"
+    assert cuts >= 20, f"{cuts} cuts, seed {SEED}"
 
 
 @pytest.mark.slow
