@@ -33,7 +33,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.hook import ApprovalHook
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
-from langgraph_keel.blobs.objects import AsyncObjectDriver, ObjectDriver
+from langgraph_keel.blobs.objects import Ask
 from langgraph_keel.blobs.opening import check_blobs, open_objects
 from langgraph_keel.blobs.store import LIMIT, BlobStore
 from langgraph_keel.display.text import plain
@@ -52,7 +52,9 @@ from langgraph_keel.engine.checkpoints import (
 from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import Status, next_version_of
+from langgraph_keel.engine.errands import AsyncErrandDriver, Call, Errand, ErrandDriver
 from langgraph_keel.engine.hooks import Hook, LookOnly
+from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
@@ -61,12 +63,10 @@ from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_a
 from langgraph_keel.engine.session import (
     DEFAULT_BYTES,
     DEFAULT_ENTRIES,
-    AsyncPatientDriver,
     Engine,
     Hooks,
     Memo,
     OnConflict,
-    PatientDriver,
     Session,
     arun,
     bare,
@@ -234,19 +234,22 @@ class KeelSaver(
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         driver, async_driver = bare(driver), bare(async_driver)  # they may be those of another saver
-        chain = Chain(upgrades)
+        is_read_only = getattr(driver, "read_only", False)
+        chain, errands = Chain(upgrades), list[type[Errand]]()
         self._objects = None if blobs is None else open_objects(blobs)
         if self._objects is not None:
             self._outside = self._objects.exempt
             store = BlobStore(store, self._objects, blob_limit, memo_bytes)
-            driver, async_driver = ObjectDriver(driver, self._objects), AsyncObjectDriver(async_driver, self._objects)
+            errands.append(Ask)
         super().__init__(serde=with_moved_classes(serde or KeelSerializer(types=types), chain.moved))
-        inner, is_read_only = store, getattr(driver, "read_only", False)
+        inner = store
         if moving_from is not None:
-            store, driver, async_driver, self._mover = move_at_first_touch(
-                moving_from, store, driver, async_driver, can_write=not is_read_only and tenants == "allowed"
-            )
+            can_write = not is_read_only and tenants == "allowed"
+            store, self._mover = move_at_first_touch(moving_from, store, can_write=can_write)
+            errands.append(Call)
         upkeep = upkeep_of(self, driver, keep_last, ttl, upkeep_every)
+        if errands:
+            driver, async_driver = ErrandDriver(driver, *errands), AsyncErrandDriver(async_driver, *errands)
         gate = Gate(inner, driver, async_driver) if encryption is None else None
 
         def open_engine(store: Store[Any, Any], tenant: str | None) -> Engine:
@@ -449,12 +452,13 @@ class KeelSaver(
             CorruptStore: Stored bytes do not add up.
         """
         engine = self.engine
-        return run(begin_run(engine.session, config, is_async=False), PatientDriver(engine.driver))
+        return run(begin_run(engine.session, config, is_async=False), ErrandDriver(engine.driver, Pause))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`, asynchronously."""
         engine = self.engine
-        return await arun(begin_run(engine.session, config, is_async=True), AsyncPatientDriver(engine.async_driver))
+        driver = AsyncErrandDriver(engine.async_driver, Pause)
+        return await arun(begin_run(engine.session, config, is_async=True), driver)
 
     def list(
         self,
@@ -856,20 +860,15 @@ def watch(provenance: bool) -> None:
 
 
 def move_at_first_touch(
-    source: SourceLike,
-    store: Store[Any, Any],
-    driver: Driver[Any, Any],
-    async_driver: AsyncDriver[Any, Any],
-    *,
-    can_write: bool,
-) -> tuple[Store[Any, Any], Driver[Any, Any], AsyncDriver[Any, Any], Mover]:
-    """Return a store into which threads move from another one, what carries its requests out, and who moves them.
+    source: SourceLike, store: Store[Any, Any], *, can_write: bool
+) -> tuple[Store[Any, Any], Mover]:
+    """Return a store into which threads move from another one, and who moves them.
 
     Raises:
         InvalidInput: The source is none that can be read, or the saver is one that puts no threads itself.
     """
     from langgraph_keel.moving.sources import source_of
-    from langgraph_keel.moving.touch import AsyncMovingDriver, Mover, MovingDriver, MovingStore
+    from langgraph_keel.moving.touch import Mover, MovingStore
 
     if not can_write:
         raise InvalidInput(
@@ -877,7 +876,7 @@ def move_at_first_touch(
             "Threads of a tenant are moved by saver.for_tenant(name).import_from(source, threads=[...])"
         )
     mover = Mover(source_of(source))
-    return MovingStore(store, mover), MovingDriver(driver), AsyncMovingDriver(async_driver), mover
+    return MovingStore(store, mover), mover
 
 
 def archive_rule(removed: bool | Collection[str]) -> ArchiveRule | None:

@@ -47,11 +47,12 @@ from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
 from langgraph_keel.engine.entries import without_spent
+from langgraph_keel.engine.errands import ErrandDriver
 from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import PatientDriver, Session, run
+from langgraph_keel.engine.session import Session, run
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
 
@@ -274,7 +275,7 @@ class HeldThread:
     def release(self) -> None:
         """Give the thread back."""
         self.runs.keeper.drop(self)
-        driver = PatientDriver(self.session.driver)
+        driver = ErrandDriver(self.session.driver, Pause)
         run(self.runs.wait_for_stored(self.session, self.claim.thread_id), driver)
         run(release(self.session, self.claim, _token()), driver)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from langgraph_keel.engine.plan import AsyncDriver, Driver
+from langgraph_keel.engine.errands import Errand
 from langgraph_keel.engine.records import record
 
 
@@ -105,31 +105,17 @@ class Objects(Protocol):
         ...
 
 
-class ObjectDriver:
-    """Sends each request where it belongs: to the objects, or to the database."""
+@record
+class Ask(Errand):
+    """The errand to have a request carried out by a place where objects are."""
 
-    def __init__(self, store: Driver[Any, Any], objects: Objects) -> None:
-        self._store = store
-        self._objects = objects
+    objects: Objects
+    request: ObjectRequest
 
-    def send(self, request: Any) -> Any:
-        """Carry out a request."""
-        return (self._objects if isinstance(request, ObjectRequest) else self._store).send(request)
+    def do(self) -> Any:
+        """See `Errand.do`."""
+        return self.objects.send(self.request)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the driver of the database says of itself, such as `read_only`."""
-        return getattr(self._store, name)
-
-
-class AsyncObjectDriver:
-    """As `ObjectDriver`, for a running loop."""
-
-    def __init__(self, store: AsyncDriver[Any, Any], objects: Objects) -> None:
-        self._store = store
-        self._objects = objects
-
-    async def send(self, request: Any) -> Any:
-        """Carry out a request."""
-        if isinstance(request, ObjectRequest):
-            return await self._objects.send_async(request)
-        return await self._store.send(request)
+    async def ado(self) -> Any:
+        """See `Errand.ado`."""
+        return await self.objects.send_async(self.request)

@@ -50,6 +50,7 @@ from secrets import token_bytes, token_hex
 from typing import Any, NamedTuple
 
 from langgraph_keel.blobs.objects import (
+    Ask,
     CopyObjects,
     Fetch,
     Listed,
@@ -70,6 +71,7 @@ from langgraph_keel.engine.encoding.bodies import (
     read_absent,
     rows_in,
 )
+from langgraph_keel.engine.layers import Layer
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
     Batch,
@@ -91,7 +93,7 @@ from langgraph_keel.engine.records import (
     Writes,
 )
 from langgraph_keel.engine.removal import Removal, RowPlace, view_removed
-from langgraph_keel.engine.store import OuterStore, Store
+from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import touches
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreFull
 
@@ -130,7 +132,7 @@ def _milliseconds() -> int:
     return int(time.time() * 1000)
 
 
-class BlobStore(OuterStore):
+class BlobStore(Layer):
     """Keeps what is large in another store in objects.
 
     Args:
@@ -151,6 +153,7 @@ class BlobStore(OuterStore):
     ) -> None:
         super().__init__(store)
         self._objects = objects
+        self._ask = partial(Ask, objects)
         self._limit = limit
         self._most = self._room = room
         self._clock = clock
@@ -224,10 +227,11 @@ class BlobStore(OuterStore):
         if not bodies:
             return (yield from written)
         began = self._clock()
-        yield Upload(bodies)
+        yield self._ask(Upload(bodies))
         reply = yield from written
         if self._clock() - began > GRACE // 2:
-            yield Upload(bodies)  # this process stood still for so long that a sweep may have taken them for leftovers
+            # This process stood still for so long that a sweep may have taken them for leftovers.
+            yield self._ask(Upload(bodies))
         for name, body in bodies.items():
             self._remember(name, body)
         return reply
@@ -253,10 +257,6 @@ class BlobStore(OuterStore):
         found: Sequence[Found] = yield from self.inner.read_values(entries)
         # No more than was asked for: nobody shall fetch what is in other objects.
         return (yield from self._fill([_narrow(each, asked[each.entry.stamp]) for each in found]))
-
-    def read_stored(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
-        """See `Store.read_stored`."""
-        return (yield from self.inner.read_stored(entries))
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
         """See `Store.read_history`. As for `read_values`."""
@@ -304,7 +304,7 @@ class BlobStore(OuterStore):
         sizes = {name: each.size for name, each in absent.items() if name not in bodies}
         if not sizes:
             return bodies
-        read: Mapping[str, bytes] = yield Fetch(sizes)
+        read: Mapping[str, bytes] = yield self._ask(Fetch(sizes))
         for name, size in sizes.items():
             body = read.get(name)
             if body is not None and hashlib.sha256(body).digest() == absent[name].digest:
@@ -359,19 +359,19 @@ class BlobStore(OuterStore):
         for name in names:
             if (body := self._known.pop(name, None)) is not None:
                 self._room += len(body)
-        yield Remove(names)
+        yield self._ask(Remove(names))
 
     def _mark(self, folder: str) -> Plan[_Mark]:
         mark = _Mark(f"{folder}/{_REMOVING}{token_hex(8)}", self._clock())
         with suppress(StoreFull):  # there is no space even for that, and what is removed makes some
-            yield Upload({mark.name: b""})
+            yield self._ask(Upload({mark.name: b""}))
         return mark
 
     def _remove_marked(self, mark: _Mark, names: Collection[str]) -> Plan[None]:
         """Delete objects, and then the mark. If this process stood still meanwhile, a later sweep does it."""
         if names and self._clock() - mark.written_at < GRACE // 2:
             yield from self._remove(names)
-        yield Remove([mark.name])
+        yield self._ask(Remove([mark.name]))
 
     def sweep_outside(self, thread_id: str) -> Plan[None]:
         """Delete objects of a thread that nothing refers to, an hour after they were written.
@@ -387,7 +387,7 @@ class BlobStore(OuterStore):
         """Delete old objects of one folder that nothing refers to, but for those that a copy has written anew."""
         folder = _folder_in(left)
         mark = yield from self._mark(folder)
-        yield from self._remove_marked(mark, self._old((yield ListObjects(folder))).intersection(left))
+        yield from self._remove_marked(mark, self._old((yield self._ask(ListObjects(folder)))).intersection(left))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
         """See `Store.delete_thread`. Objects that it referred to go after it, and what is left of puts that failed.
@@ -397,7 +397,7 @@ class BlobStore(OuterStore):
         """
         if stray := _STRAY.fullmatch(thread_id):
             store = yield from self._find_id()
-            if left := self._old((yield ListObjects(f"{store.hex()}/{stray[1]}")) if store else ()):
+            if left := self._old((yield self._ask(ListObjects(f"{store.hex()}/{stray[1]}"))) if store else ()):
                 yield from self._sweep(left)
             return True
         listed = {each.name for each in (yield from self._list(thread_id))}
@@ -422,7 +422,7 @@ class BlobStore(OuterStore):
         store = yield from self._find_id()
         if store is None:
             return names
-        listed: Sequence[Listed] = yield ListObjects(store.hex())
+        listed: Sequence[Listed] = yield self._ask(ListObjects(store.hex()))
         folders = {each.name.split("/")[1] for each in listed}
         if folders:
             folders -= yield from self._find_folders()
@@ -448,7 +448,7 @@ class BlobStore(OuterStore):
     def delete_all(self, limit: int) -> Plan[int]:
         """See `Store.delete_all`. Objects go first: what says where they are goes with the rest."""
         if (store := (yield from self._find_id())) is not None:
-            listed: Sequence[Listed] = yield ListObjects(store.hex())
+            listed: Sequence[Listed] = yield self._ask(ListObjects(store.hex()))
             if listed:
                 yield from self._remove([each.name for each in listed])
         deleted: int = yield from self.inner.delete_all(limit)
@@ -465,7 +465,7 @@ class BlobStore(OuterStore):
         store = yield from self._find_id()
         if store is None:
             return ()
-        listed: Sequence[Listed] = yield ListObjects(f"{store.hex()}/{_folder_of(thread_id)}")
+        listed: Sequence[Listed] = yield self._ask(ListObjects(f"{store.hex()}/{_folder_of(thread_id)}"))
         return listed
 
     def _find_names(self, thread_id: str, upto: Entry | None = None) -> Plan[set[str]]:
@@ -518,7 +518,7 @@ class BlobStore(OuterStore):
             if (yield from self._is_occupied(target)):
                 return Occupied()
             if names := (yield from self._find_names(source, upto)):
-                yield CopyObjects({name: _moved(name, source, target) for name in names})
+                yield self._ask(CopyObjects({name: _moved(name, source, target) for name in names}))
         outcome: CopyOutcome = yield from self.inner.copy_thread(source, target, upto)
         # Not taken away again if it is refused: somebody who has copied the same meanwhile refers to the same names.
         if not isinstance(outcome, Copied) or (yield from self._find_id()) is None:
@@ -533,7 +533,9 @@ class BlobStore(OuterStore):
                 f"{source!r} again in a while, or to another thread id"
             )
         if missing := needed - there:
-            lost: Collection[str] = yield CopyObjects({_moved(name, target, source): name for name in missing})
+            lost: Collection[str] = yield self._ask(
+                CopyObjects({_moved(name, target, source): name for name in missing})
+            )
             if lost and not set(lost) <= (yield from self._find_names(source)):
                 yield from self.delete_thread(target)
                 raise StoreBusy(f"thread {source!r} was pruned while it was copied: copy it again")
@@ -573,7 +575,8 @@ class BlobStore(OuterStore):
         found = yield from self._find_id()
         if found is None:
             cell = Cell(token_hex(16), raw_frame(token_bytes(8)))
-            yield MakeFolder(_parse_id(cell).hex())  # first: who finds the cell and no folder is at another place
+            # First: who finds the cell and no folder is at another place.
+            yield self._ask(MakeFolder(_parse_id(cell).hex()))
             swapped = yield from self.inner.swap_cell(OBJECTS, OBJECTS_KEY, None, cell)
             found = self._id = _parse_id(cell if swapped.done else swapped.cell)
         return found

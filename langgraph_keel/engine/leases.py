@@ -24,6 +24,7 @@ from threading import Condition, Thread
 from time import monotonic, sleep
 from typing import Generic, Protocol, TypeVar
 
+from langgraph_keel.engine.errands import Errand
 from langgraph_keel.errors import StoreClosed
 
 _log = logging.getLogger(__name__)
@@ -213,17 +214,17 @@ def looks_alive(until: int, lease: int, now: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Errand):
     """A request that goes to no store: wait."""
 
     seconds: float
 
-    def wait(self) -> None:
+    def do(self) -> None:
         """Keep the calling thread waiting."""
         sleep(self.seconds)
 
-    async def wait_async(self) -> None:
-        """As `wait`, for a running loop."""
+    async def ado(self) -> None:
+        """As `do`, for a running loop."""
         await asyncio.sleep(self.seconds)
 
 

@@ -29,6 +29,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, open_frame
 from langgraph_keel.engine.encoding.values import Known, Version, without_bodies
+from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
@@ -426,28 +427,6 @@ def _forget_left(task: asyncio.Task[Any]) -> None:
         task.exception()  # else asyncio logs that it was never retrieved
 
 
-class PatientDriver:
-    """Carries out what a plan asks for that may wait, in the calling thread."""
-
-    def __init__(self, store: Driver[Any, Any]) -> None:
-        self._store = store
-
-    def send(self, request: Any) -> Any:
-        """Wait, or send to the store."""
-        return request.wait() if isinstance(request, Pause) else self._store.send(request)
-
-
-class AsyncPatientDriver:
-    """As `PatientDriver`, for a running loop."""
-
-    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
-        self._store = store
-
-    async def send(self, request: Any) -> Any:
-        """Wait, or send to the store."""
-        return await (request.wait_async() if isinstance(request, Pause) else self._store.send(request))
-
-
 class GatedDriver:
     """A driver that carries out a check before its first request, and is the driver itself afterwards.
 
@@ -530,11 +509,11 @@ class Engine:
 
     def run_patiently(self, plan: Plan[T]) -> T:
         """As `run`, of a plan that may have to wait for others."""
-        return run(plan, PatientDriver(self.driver))
+        return run(plan, ErrandDriver(self.driver, Pause))
 
     async def arun_patiently(self, plan: Plan[T]) -> T:
         """As `run_patiently`, asynchronously."""
-        return await arun(plan, AsyncPatientDriver(self.async_driver))
+        return await arun(plan, AsyncErrandDriver(self.async_driver, Pause))
 
     def with_serde(self, serde: SerializerProtocol) -> Engine:
         """Return an engine on the same store whose plans encode values so."""

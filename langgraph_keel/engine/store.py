@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic
+from typing import Generic
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.plan import Plan, Q, R, StorePlan
+from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import (
     Batch,
     CopyOutcome,
@@ -379,138 +379,3 @@ def light_or_heavy(found: Found, most: int) -> Found | Heavy:
 def weight_of(found: Found) -> int:
     """Return the bytes that an entry takes with its rows, without its batches."""
     return len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)
-
-
-class OuterStore(Store[Any, Any]):
-    """A store that stands around another one, and hands on each verb that it does not override.
-
-    But for `read_light`, which asks the verbs of this store that read: what these change, it changes.
-
-    Args:
-        store: The other one.
-    """
-
-    def __init__(self, store: Store[Any, Any]) -> None:
-        self.inner = store
-
-    def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """See `Store.write_entry`."""
-        return self.inner.write_entry(new)
-
-    def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
-        """See `Store.write_batch`."""
-        return self.inner.write_batch(address, batch)
-
-    def read_entry(self, address: Address) -> Plan[Found | None]:
-        """See `Store.read_entry`."""
-        return self.inner.read_entry(address)
-
-    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        return self.inner.read_known(address, known)
-
-    def scan(self, query: Query) -> Plan[Sequence[Entry]]:
-        """See `Store.scan`."""
-        return self.inner.scan(query)
-
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
-        """See `Store.read_values`."""
-        return self.inner.read_values(entries)
-
-    def read_stored(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
-        """See `Store.read_stored`."""
-        return self.inner.read_stored(entries)
-
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
-        """See `Store.read_history`."""
-        return self.inner.read_history(address, channels)
-
-    def read_graph(self, thread_id: str) -> Plan[Graph]:
-        """See `Store.read_graph`."""
-        return self.inner.read_graph(thread_id)
-
-    def remove_entries(
-        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[None]:
-        """See `Store.remove_entries`."""
-        return self.inner.remove_entries(thread_id, gone, ghosts)
-
-    def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
-        """See `Store.remove_rows`."""
-        return self.inner.remove_rows(thread_id, live, graph)
-
-    def sweep_outside(self, thread_id: str) -> Plan[None]:
-        """See `Store.sweep_outside`."""
-        return self.inner.sweep_outside(thread_id)
-
-    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`."""
-        return self.inner.delete_thread(thread_id, last)
-
-    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`."""
-        return self.inner.copy_thread(source, target, upto)
-
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Sequence[str]]:
-        """See `Store.find_runs`."""
-        return self.inner.find_runs(run_ids)
-
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.read_threads`."""
-        return self.inner.read_threads(after, limit, terms)
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.show_threads`."""
-        return self.inner.show_threads(after, limit, terms, oldest_first)
-
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
-        """See `Store.swap_cell`."""
-        return self.inner.swap_cell(shelf, key, expected, new)
-
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
-        return self.inner.read_cells(shelf, keys)
-
-    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
-        return self.inner.list_cells(shelf, prefix, after, limit)
-
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
-        """See `Store.remove_cells`."""
-        return self.inner.remove_cells(shelf, tokens)
-
-    def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_strays`."""
-        return self.inner.list_strays(after, limit)
-
-    def make_room(self) -> Plan[bool]:
-        """See `Store.make_room`."""
-        return self.inner.make_room()
-
-    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
-        """See `Store.list_writes`."""
-        return self.inner.list_writes(thread_id, after, limit)
-
-    def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`."""
-        return self.inner.list_kinds(thread_id)
-
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """See `Store.find_unproved`."""
-        return self.inner.find_unproved(new)
-
-    def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
-        """See `Store.replace_plain`."""
-        return self.inner.replace_plain(thread_id, new)
-
-    def delete_all(self, limit: int) -> Plan[int]:
-        """See `Store.delete_all`."""
-        return self.inner.delete_all(limit)
-
-    def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_tenants`."""
-        return self.inner.list_tenants(after, limit)

@@ -23,11 +23,13 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from langgraph_keel.engine.cells import OBJECTS, Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import ABSENT, contents_of, resolve
+from langgraph_keel.engine.layers import Layer
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
     NEW,
@@ -50,7 +52,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     Writes,
 )
-from langgraph_keel.engine.store import OuterStore, Store
+from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
 from langgraph_keel.keys.datakeys import KIND, STORE, DataKeys, KeyChest
 from langgraph_keel.keys.keyring import Keyring
@@ -58,6 +60,7 @@ from langgraph_keel.keys.names import NamelessStore
 from langgraph_keel.keys.sealing import key_in, open_sealed, pack, place_of, seal_frame, unpack
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 _DIGEST = 20
 """Bytes of a digest that are kept."""
@@ -78,7 +81,20 @@ Digests: TypeAlias = dict[str, tuple[int, bytes]]
 """
 
 
-class SealedStore(OuterStore):
+def _again(read: Callable[Concatenate[SealedStore, P], Plan[T]]) -> Callable[Concatenate[SealedStore, P], Plan[T]]:
+    """Make a verb try once more if it fails: the thread was deleted, or sealed by a migration, in between."""
+
+    @wraps(read)
+    def twice(self: SealedStore, /, *args: P.args, **more: P.kwargs) -> Plan[T]:
+        try:
+            return (yield from read(self, *args, **more))
+        except (KeyMissing, SealBroken):
+            return (yield from read(self, *args, **more))
+
+    return twice
+
+
+class SealedStore(Layer):
     """Seals what another store keeps.
 
     Args:
@@ -147,9 +163,10 @@ class SealedStore(OuterStore):
         hidden = yield from self._hide(batch.terms)
         yield from self.inner.write_batch(address, replace(seals.batch(batch, address), terms=hidden))
 
+    @_again
     def read_entry(self, address: Address) -> Plan[Found | None]:
         """See `Store.read_entry`. Up to two trips more for the first one of a thread."""
-        return (yield from self._read(lambda: self._read_entry(address)))
+        return self._read_entry(address)
 
     def _read_entry(self, address: Address) -> Plan[Found | None]:
         found: Found | None = yield from self.inner.read_entry(address)
@@ -158,11 +175,9 @@ class SealedStore(OuterStore):
             return None
         return (yield from self._open_found(found))
 
+    @_again
     def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         """See `Store.read_known`."""
-        return (yield from self._read(lambda: self._read_known(address, known)))
-
-    def _read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
         if stamp != known:
             return (yield from self._read_entry(address))
@@ -178,11 +193,9 @@ class SealedStore(OuterStore):
             return (yield from self._open_found(found))
         return found
 
+    @_again
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:
         """See `Store.scan`. A trip more for each thread whose keys are not known."""
-        return (yield from self._read(lambda: self._scan(query)))
-
-    def _scan(self, query: Query) -> Plan[Sequence[Entry]]:
         entries: Sequence[Entry] = yield from self.inner.scan(query)
         accepts_plain = yield from self._accepts_plain(entry.header for entry in entries)
         opened = []
@@ -193,11 +206,9 @@ class SealedStore(OuterStore):
             opened.append(found)
         return opened
 
+    @_again
     def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         """See `Store.read_values`."""
-        return (yield from self._read(lambda: self._read_values(entries)))
-
-    def _read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         found: Sequence[Found] = yield from self.inner.read_values(entries)
         asked = {entry.stamp: entry for entry in entries}
         accepts_plain = yield from self._accepts_plain(_bodies_of(found))
@@ -210,11 +221,9 @@ class SealedStore(OuterStore):
             opened.append(part)
         return opened
 
+    @_again
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
         """See `Store.read_history`."""
-        return (yield from self._read(lambda: self._read_history(address, channels)))
-
-    def _read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
         found: Sequence[Found] = yield from self.inner.read_history(address, channels)
         accepts_plain = yield from self._accepts_plain(_bodies_of(found))
         opened = []
@@ -222,11 +231,9 @@ class SealedStore(OuterStore):
             opened.append((yield from self._open_found(each, accepts_plain, channels, is_part=True)))
         return opened
 
+    @_again
     def read_graph(self, thread_id: str) -> Plan[Graph]:
         """See `Store.read_graph`."""
-        return (yield from self._read(lambda: self._read_graph(thread_id)))
-
-    def _read_graph(self, thread_id: str) -> Plan[Graph]:
         graph: Graph = yield from self.inner.read_graph(thread_id)
         if not graph.nodes:
             return graph
@@ -321,11 +328,9 @@ class SealedStore(OuterStore):
             opened.append((info, head))
         return opened
 
+    @_again
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
         """See `Store.list_writes`."""
-        return (yield from self._read(lambda: self._list_writes(thread_id, after, limit)))
-
-    def _list_writes(self, thread_id: str, after: Writes | None, limit: int) -> Plan[Sequence[Writes]]:
         page: Sequence[Writes] = yield from self.inner.list_writes(thread_id, after, limit)
         if not page:
             return page
@@ -345,11 +350,9 @@ class SealedStore(OuterStore):
 
     # -- cells -------------------------------------------------------------------------------------------------
 
+    @_again
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
         """See `Store.swap_cell`."""
-        return (yield from self._read(lambda: self._swap_cell(shelf, key, expected, new)))
-
-    def _swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
         sealed = None if new is None else (yield from self.seals(shelf.thread_id)).cell(new, shelf, key)
         swapped: Swapped = yield from self.inner.swap_cell(shelf, key, expected, sealed)
         if swapped.cell is None:
@@ -357,22 +360,18 @@ class SealedStore(OuterStore):
         seals = yield from self.opener(shelf.thread_id, [swapped.cell.header])
         return Swapped(swapped.done, seals.open_cell(swapped.cell, shelf, key, has_body=True))
 
+    @_again
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        return (yield from self._read(lambda: self._read_cells(shelf, keys)))
-
-    def _read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
         cells: Mapping[str, Cell] = yield from self.inner.read_cells(shelf, keys)
         if not cells or shelf == OBJECTS:
             return cells
         seals = yield from self.opener(shelf.thread_id, [cell.header for cell in cells.values()])
         return {key: seals.open_cell(cell, shelf, key, has_body=True) for key, cell in cells.items()}
 
+    @_again
     def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
-        return (yield from self._read(lambda: self._list_cells(shelf, prefix, after, limit)))
-
-    def _list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
         cells: Sequence[tuple[str, Cell]] = yield from self.inner.list_cells(shelf, prefix, after, limit)
         if not cells:
             return cells
@@ -427,13 +426,6 @@ class SealedStore(OuterStore):
         if keys is None:
             raise KeyMissing(f"thread {thread_id!r}: its key was destroyed: what it held can be read by nobody")
         return Seals(self.chest.store_id, keys, accepts_plain=accepts_plain)
-
-    def _read(self, read: Callable[[], Plan[T]]) -> Plan[T]:
-        """Read and open, once more if that fails: the thread was deleted, or sealed by a migration, in between."""
-        try:
-            return (yield from read())
-        except (KeyMissing, SealBroken):
-            return (yield from read())
 
     def _open_found(
         self,

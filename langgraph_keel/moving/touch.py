@@ -12,7 +12,6 @@ a loop runs.
 from __future__ import annotations
 
 import os
-from asyncio import to_thread
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,10 +19,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.layers import Layer
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session, run
-from langgraph_keel.engine.store import OuterStore, Store
+from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.verbs import VERBS
 from langgraph_keel.moving.damage import name_damage
 from langgraph_keel.moving.notes import LEFT, find_note, note, note_begun
 
@@ -114,50 +116,7 @@ def _has_left(session: Session, thread_id: str) -> bool:
     return run(find_note(session, thread_id), session.driver) == LEFT
 
 
-class Move:
-    """The request to see to a thread, before anything else is done with it."""
-
-    __slots__ = ("run",)
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self.run = act
-
-
-class MovingDriver:
-    """Carries out such requests, and sends all others on."""
-
-    def __init__(self, inner: Driver[Any, Any]) -> None:
-        self._inner = inner
-
-    def send(self, request: Any) -> Any:
-        """Move a thread in, or send."""
-        return request.run() if isinstance(request, Move) else self._inner.send(request)
-
-
-class AsyncMovingDriver:
-    """As `MovingDriver`, for a running loop."""
-
-    def __init__(self, inner: AsyncDriver[Any, Any]) -> None:
-        self._inner = inner
-
-    async def send(self, request: Any) -> Any:
-        """Move a thread in, or send."""
-        return await (to_thread(request.run) if isinstance(request, Move) else self._inner.send(request))
-
-
-def _touch(verb: str, thread_of: Callable[[Any], str | None]) -> Any:
-    """Return a verb of a store that sees to the thread which its first argument names."""
-
-    def touch(self: MovingStore, named: Any, *others: Any, **more: Any) -> Plan[Any]:
-        thread_id = thread_of(named)
-        if thread_id is not None:
-            yield from self.see_to(thread_id)
-        return (yield from getattr(self.inner, verb)(named, *others, **more))
-
-    return touch
-
-
-class MovingStore(OuterStore):
+class MovingStore(Layer):
     """A store into which threads move at their first touch.
 
     What it hands on names no thread, or was given what was read of one.
@@ -170,28 +129,24 @@ class MovingStore(OuterStore):
     def __init__(self, inner: Store[Any, Any], mover: Mover) -> None:
         super().__init__(inner)
         self._mover = mover
+        for name, verb in VERBS.items():
+            if verb.thread is not None and not verb.is_derived and not self.has(name):
+                setattr(self, name, self._touching(verb.thread, getattr(inner, name)))
+
+    def _touching(self, thread: Callable[[Any], str | None], inner: Callable[..., Plan[Any]]) -> Any:
+        """Return a verb that sees to the thread which its first argument names."""
+
+        def touching(named: Any, *others: Any, **more: Any) -> Plan[Any]:
+            if (thread_id := thread(named)) is not None:
+                yield from self.see_to(thread_id)
+            return (yield from inner(named, *others, **more))
+
+        return touching
 
     def see_to(self, thread_id: str) -> Plan[None]:
         """See that a thread has moved in: no trip if it was looked at in this process."""
         if not self._mover.is_known(thread_id):
-            yield Move(lambda: self._mover.move(thread_id))
-
-    write_entry = _touch("write_entry", lambda new: new.address.thread_id)
-    write_batch = _touch("write_batch", lambda address: address.thread_id)
-    read_entry = _touch("read_entry", lambda address: address.thread_id)
-    read_known = _touch("read_known", lambda address: address.thread_id)
-    scan = _touch("scan", lambda query: query.thread_id)
-    read_history = _touch("read_history", lambda address: address.thread_id)
-    read_graph = _touch("read_graph", lambda thread_id: thread_id)
-    remove_entries = _touch("remove_entries", lambda thread_id: thread_id)
-    remove_rows = _touch("remove_rows", lambda thread_id: thread_id)
-    swap_cell = _touch("swap_cell", lambda shelf: shelf.thread_id)
-    read_cells = _touch("read_cells", lambda shelf: shelf.thread_id)
-    list_cells = _touch("list_cells", lambda shelf: shelf.thread_id)
-    remove_cells = _touch("remove_cells", lambda shelf: shelf.thread_id)
-    list_writes = _touch("list_writes", lambda thread_id: thread_id)
-    list_kinds = _touch("list_kinds", lambda thread_id: thread_id)
-    replace_plain = _touch("replace_plain", lambda thread_id: thread_id)
+            yield Call(lambda: self._mover.move(thread_id))
 
     def copy_thread(self, source: str, target: str, *others: Any, **more: Any) -> Plan[Any]:
         """See `Store.copy_thread`: both move in first."""
@@ -201,7 +156,7 @@ class MovingStore(OuterStore):
 
     def delete_thread(self, thread_id: str, *others: Any, **more: Any) -> Plan[bool]:
         """See `Store.delete_thread`: it does not move in any more."""
-        yield Move(lambda: self._mover.leave(thread_id))
+        yield Call(lambda: self._mover.leave(thread_id))
         return (yield from self.inner.delete_thread(thread_id, *others, **more))
 
     def of_tenant(self, tenant: str) -> Store[Any, Any]:

@@ -203,12 +203,13 @@ class ProvenanceMethods(EngineSaver):
             InvalidConfig: `config` names no usable thread.
             StoreError: The store failed. The thread is as it was: it is only read.
         """
+        from langgraph_keel.engine.errands import ErrandDriver
         from langgraph_keel.provenance.replay.replay import check_order
-        from langgraph_keel.provenance.replay.run import ReplayDriver
+        from langgraph_keel.provenance.replay.run import Play
 
         options = {} if context is None else {"context": context}
         order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
-        return run(self._replayer(graph, order).replay(), ReplayDriver(self.engine.driver))
+        return run(self._replayer(graph, order).replay(), ErrandDriver(self.engine.driver, Play))
 
     async def areplay(
         self,
@@ -226,12 +227,13 @@ class ProvenanceMethods(EngineSaver):
         on_step: Callable[[int], object] | None = None,
     ) -> Replay:
         """As `replay`, asynchronously: the graph is run by its async face."""
+        from langgraph_keel.engine.errands import AsyncErrandDriver
         from langgraph_keel.provenance.replay.replay import check_order
-        from langgraph_keel.provenance.replay.run import AsyncReplayDriver
+        from langgraph_keel.provenance.replay.run import Play
 
         options = {} if context is None else {"context": context}
         order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
-        return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self.engine.async_driver))
+        return await arun(self._replayer(graph, order).replay(), AsyncErrandDriver(self.engine.async_driver, Play))
 
     def _replayer(self, graph: Any, order: Order) -> Replayer:
         from langgraph_keel.provenance.replay.replay import Replayer

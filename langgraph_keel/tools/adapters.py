@@ -13,8 +13,10 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
+from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
+from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.session import EngineSaver, arun, run
-from langgraph_keel.tools.flow import AsyncToolDriver, Steps, ToolDriver
+from langgraph_keel.tools.flow import RunTool, Steps
 from langgraph_keel.tools.policy import ToolPolicy
 
 
@@ -107,7 +109,7 @@ class KeptTool(_StandIn):
         if self._cache.policy_of(self.name) is None:
             return self._inner.run(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options), False)
-        result = run(steps, ToolDriver(self._cache.saver.engine.driver))
+        result = run(steps, ErrandDriver(self._cache.saver.engine.driver, Pause, RunTool))
         return _format_result(result, self.name, kwargs.get("tool_call_id"))
 
     async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +117,7 @@ class KeptTool(_StandIn):
         if self._cache.policy_of(self.name) is None:
             return await self._inner.arun(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.arun(tool_input, *args, **options), True)
-        result = await arun(steps, AsyncToolDriver(self._cache.saver.engine.async_driver))
+        result = await arun(steps, AsyncErrandDriver(self._cache.saver.engine.async_driver, Pause, RunTool))
         return _format_result(result, self.name, kwargs.get("tool_call_id"))
 
     def _steps(

@@ -23,7 +23,8 @@ from langchain_core.tools import BaseTool
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.leases import Keeper, Watch
+from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
+from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, Session, arun, bare, engine_of, run
@@ -33,7 +34,7 @@ from langgraph_keel.tools import answers, lone
 from langgraph_keel.tools.adapters import KeptTool, with_argument
 from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
-from langgraph_keel.tools.flow import AsyncToolDriver, Flow, RunTool, Steps, ToolDriver
+from langgraph_keel.tools.flow import Flow, RunTool, Steps
 from langgraph_keel.tools.guard import find_guard
 from langgraph_keel.tools.hook import forget
 from langgraph_keel.tools.invocations import INVOCATIONS
@@ -214,7 +215,7 @@ class ToolCache:
         """
         if not self._keeps(request):
             return execute(request)
-        return run(self._answer(request, execute, False), ToolDriver(self.saver.engine.driver))
+        return run(self._answer(request, execute, False), ErrandDriver(self.saver.engine.driver, Pause, RunTool))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -222,7 +223,9 @@ class ToolCache:
         """As `wrap_tool_call`, asynchronously."""
         if not self._keeps(request):
             return await execute(request)
-        return await arun(self._answer(request, execute, True), AsyncToolDriver(self.saver.engine.async_driver))
+        return await arun(
+            self._answer(request, execute, True), AsyncErrandDriver(self.saver.engine.async_driver, Pause, RunTool)
+        )
 
     def middleware(self) -> AgentMiddleware[Any, Any]:
         """Return it for `create_agent(middleware=[..., cache.middleware()])`.

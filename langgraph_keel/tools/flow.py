@@ -17,10 +17,11 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from langgraph_keel.engine.cells import Cell
+from langgraph_keel.engine.errands import Errand
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.runs import check_run
-from langgraph_keel.engine.session import AsyncPatientDriver, PatientDriver, Session, run
+from langgraph_keel.engine.session import Session, run
 from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import CallsUnderWay
@@ -68,29 +69,21 @@ _ERROR = 500
 
 
 @dataclass(frozen=True, slots=True)
-class RunTool:
+class RunTool(Errand):
     """A request: run the tool."""
 
     execute: Callable[[], Any]
 
+    def do(self) -> Any:
+        """See `Errand.do`."""
+        return self.execute()
+
+    async def ado(self) -> Any:
+        """See `Errand.ado`."""
+        return await self.execute()
+
 
 Steps: TypeAlias = Plan[Any]
-
-
-class ToolDriver(PatientDriver):
-    """Carries out what a call asks for, in the calling thread."""
-
-    def send(self, request: Any) -> Any:
-        """Run the tool, wait, or send to the store."""
-        return request.execute() if isinstance(request, RunTool) else super().send(request)
-
-
-class AsyncToolDriver(AsyncPatientDriver):
-    """As `ToolDriver`, for a running loop; the tool is awaited."""
-
-    async def send(self, request: Any) -> Any:
-        """Run the tool, wait, or send to the store."""
-        return await (request.execute() if isinstance(request, RunTool) else super().send(request))
 
 
 class Flow:

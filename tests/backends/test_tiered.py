@@ -54,7 +54,7 @@ from langgraph_keel.backends.tiered.driver import Hot
 from langgraph_keel.backends.tiered.store import TieredStore
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.records import Found, Heavy, Row, Unchanged
-from langgraph_keel.engine.store import OuterStore, Store
+from langgraph_keel.engine.store import Store
 from langgraph_keel.testing import Fault, Injected, Meanwhile, Tap, with_tap
 from langgraph_keel.testing.machine import chat
 from langgraph_keel.testing.rig import FACES, Face, exact, values_of
@@ -165,7 +165,6 @@ def test_what_stays_light_is_left_there_however_often_it_is_put() -> None:
 def test_no_verb_of_a_store_goes_by() -> None:
     """What the base class hands on removes nothing that the hot store may have, and reads no latest entry."""
     verbs = {name for name in vars(Store) if not name.startswith("_")}
-    assert verbs - vars(OuterStore).keys() == {"of_tenant", "read_light"}
     assert verbs - vars(TieredStore).keys() == {
         *("copy_thread", "find_runs", "find_unproved", "list_cells", "list_kinds", "list_strays", "list_tenants"),
         *("list_writes", "make_room", "read_cells", "read_graph", "read_history", "read_stored", "read_threads"),

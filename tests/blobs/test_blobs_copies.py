@@ -23,7 +23,7 @@ from langgraph_keel import (
     StoreBusy,
     TieredSaver,
 )
-from langgraph_keel.blobs.objects import CopyObjects
+from langgraph_keel.blobs.objects import Ask, CopyObjects
 from langgraph_keel.blobs.store import GRACE, LEAST
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.testing.faults import Meanwhile, Tap, with_tap
@@ -113,9 +113,9 @@ def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
         store = saver.engine.session.store
         plan = store.copy_thread("t", "u")
         reply = None
-        while not isinstance(request := plan.send(reply), CopyObjects):
-            reply = saver.engine.driver.send(request)
-        saver.engine.driver.send(request)
+        while not (isinstance(asked := plan.send(reply), Ask) and isinstance(request := asked.request, CopyObjects)):
+            reply = saver.engine.driver.send(asked)
+        saver.engine.driver.send(asked)
         for name in set(request.names.values()):
             os.unlink(objects / name)  # it is the same file as that of the source
             (objects / name).write_bytes(b"cut off")

@@ -34,11 +34,10 @@ from langgraph_keel import (
     open_saver,
 )
 from langgraph_keel.engine.session import bare, run
-from langgraph_keel.engine.store import OuterStore, Store
 from langgraph_keel.keys.datakeys import KEY as CELL
 from langgraph_keel.keys.datakeys import STORE
 from langgraph_keel.keys.keyring import new_key
-from langgraph_keel.keys.names import NamelessStore, Names
+from langgraph_keel.keys.names import Names
 from langgraph_keel.keys.storekey import parse_cell
 from langgraph_keel.testing.faults import Counter, with_tap
 from langgraph_keel.testing.rig import at, checkpoint_of
@@ -140,29 +139,29 @@ def test_tasks_of_a_graph_are_no_hashes_that_can_be_guessed(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["", "a", "a" * 15, "a" * 16, "nul\0", "\0", "\x80", "ä€😀", "\ud800", "x" * 10_000])
 def test_a_name_is_opened_again(name: str) -> None:
     names, other, again = Names(bytes(32)), Names(b"x" * 32), Names(bytes(32))
-    token = names.hide(name, b"channel")
-    assert token == again.hide(name, b"channel")
-    assert again.open(token, b"channel") == Names(bytes(32)).open(token, b"channel") == name
+    token = names.hide(b"channel", name)
+    assert token == again.hide(b"channel", name)
+    assert again.open(b"channel", token) == Names(bytes(32)).open(b"channel", token) == name
     assert token.isascii()
-    assert token not in (other.hide(name, b"channel"), names.hide(name, b"namespace"))
+    assert token not in (other.hide(b"channel", name), names.hide(b"namespace", name))
     for changed in (token[:-4], "A" + token[1:], token.swapcase(), "", "messages", "%%%", "é"):
         with pytest.raises(SealBroken, match="stands for the name of no channel"):
-            Names(bytes(32)).open(changed, b"channel")
+            Names(bytes(32)).open(b"channel", changed)
     with pytest.raises(SealBroken, match="namespace"):
-        names.open(token, b"namespace")
+        names.open(b"namespace", token)
 
 
 def test_sizes_of_names_are_padded() -> None:
     names = Names(bytes(32))
-    assert len({len(names.hide("n" * size, b"channel")) for size in range(16)}) == 1
-    assert len({len(names.hide("n" * size, b"channel")) for size in range(1000)}) == 63
+    assert len({len(names.hide(b"channel", "n" * size)) for size in range(16)}) == 1
+    assert len({len(names.hide(b"channel", "n" * size)) for size in range(1000)}) == 63
 
 
 def test_more_names_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langgraph_keel.keys.names._MOST", 3)
     names = Names(bytes(32))
-    tokens = [names.hide(f"name {number}", b"channel") for number in range(10)]
-    assert [names.open(token, b"channel") for token in tokens] == [f"name {number}" for number in range(10)]
+    tokens = [names.hide(b"channel", f"name {number}") for number in range(10)]
+    assert [names.open(b"channel", token) for token in tokens] == [f"name {number}" for number in range(10)]
 
 
 def test_hashes_in_keys_are_permuted() -> None:
@@ -172,17 +171,6 @@ def test_hashes_in_keys_are_permuted() -> None:
     assert names.hide_key(joined).startswith(names.hide_key(f"{whole[:32]}-"))
     assert names.open_key(names.hide_key(joined)) == joined
     assert names.hide_key("at") == "at"
-
-
-def test_no_verb_of_a_store_is_left_out() -> None:
-    """What the base class hands on goes to the backend as it is, names and all."""
-    verbs = {name for name in vars(Store) if not name.startswith("_")}
-    assert verbs - vars(OuterStore).keys() == {"of_tenant", "read_light"}
-    assert verbs - vars(NamelessStore).keys() == {
-        *("delete_all", "delete_thread", "find_runs", "list_kinds", "list_strays", "list_tenants"),
-        *("read_light", "make_room", "sweep_outside"),
-        "of_tenant",  # that of what stands beneath it is asked
-    }
 
 
 # -- a store hides names, or it does not -------------------------------------------------------------------------------

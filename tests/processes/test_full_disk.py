@@ -150,5 +150,5 @@ def test_a_tenant_with_a_key_is_deleted_on_a_full_disk() -> None:
 
 def test_every_store_upon_another_passes_on_that_room_is_needed() -> None:
     """Of these, tenants and keys are tried above."""
-    for store in (TenantStore, SealedStore, TieredStore, MovingStore):
+    for store in (SealedStore, TieredStore, MovingStore, TenantStore):
         assert store.make_room is not Store.make_room

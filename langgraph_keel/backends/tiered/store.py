@@ -51,6 +51,7 @@ from langgraph_keel.backends.tiered.driver import Hot
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import shrink
 from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.layers import Layer
 from langgraph_keel.engine.plan import Plan, map_requests
 from langgraph_keel.engine.records import (
     Entry,
@@ -66,7 +67,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
 )
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.store import OuterStore, Store, weight_of
+from langgraph_keel.engine.store import Store, weight_of
 from langgraph_keel.errors import CorruptStore, StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class CopyToken(Hook):
         put.header.about[_TOKEN] = session.new_token()
 
 
-class TieredStore(OuterStore):
+class TieredStore(Layer):
     """Keeps threads in one store, and copies of what was put last in another.
 
     What tasks have written and cells are in the cold store alone: what is done once must be known for certain.

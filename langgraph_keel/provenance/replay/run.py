@@ -17,8 +17,9 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.config import Address, config_of
+from langgraph_keel.engine.errands import Errand
 from langgraph_keel.engine.lineage import NodeAndHeader
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query, Stamp
 from langgraph_keel.engine.removal import remove
 from langgraph_keel.engine.session import Hooks, Session
@@ -44,7 +45,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class Play(Errand):
     """A request: run the graph until it has made a step, and not a task further.
 
     Attributes:
@@ -67,7 +68,7 @@ class Play:
     options: Mapping[str, Any] = field(default_factory=dict)
     on_step: Callable[[int], object] | None = None
 
-    def run(self) -> Played:
+    def do(self) -> Played:
         """Run it in this thread."""
         played = Played()
         with self.guard.active(), closing(self._events(self.graph.stream)) as events:
@@ -76,7 +77,7 @@ class Play:
                     break
         return played
 
-    async def arun(self) -> Played:
+    async def ado(self) -> Played:
         """Run it in this loop."""
         played = Played()
         with self.guard.active():
@@ -135,28 +136,6 @@ def cached_subgraphs(graph: Any) -> list[str]:
     """Return the subgraphs with nodes that a cache of their own may answer: only the root graph's is switched off."""
     inner = ((name, each) for name, each in graph.get_subgraphs(recurse=True) if getattr(each, "cache", None))
     return [name for name, each in inner if each.cache_policy or any(node.cache_policy for node in each.nodes.values())]
-
-
-class ReplayDriver:
-    """Carries out what a replay asks for, in the calling thread."""
-
-    def __init__(self, store: Driver[Any, Any]) -> None:
-        self._store = store
-
-    def send(self, request: Any) -> Any:
-        """Run the graph, or send to the store."""
-        return request.run() if isinstance(request, Play) else self._store.send(request)
-
-
-class AsyncReplayDriver:
-    """As `ReplayDriver`, for a running loop."""
-
-    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
-        self._store = store
-
-    async def send(self, request: Any) -> Any:
-        """Run the graph, or send to the store."""
-        return await (request.arun() if isinstance(request, Play) else self._store.send(request))
 
 
 class Fork:

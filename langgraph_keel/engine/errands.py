@@ -1,0 +1,74 @@
+"""Errands: requests of plans that go to no store, and carry themselves out."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Callable
+from typing import Any
+
+from langgraph_keel.engine.plan import AsyncDriver, Driver
+
+
+class Errand:
+    """A request that goes to no store, such as to wait, to run a tool or to fetch an object."""
+
+    # No `ABC`: `isinstance` would call Python code at each request.
+    __slots__ = ()
+
+    def do(self) -> Any:
+        """Carry it out in the calling thread."""
+        raise NotImplementedError
+
+    async def ado(self) -> Any:
+        """Carry it out without blocking the running loop."""
+        raise NotImplementedError
+
+
+class Call(Errand):
+    """The errand to call a function that blocks; where a loop runs, in a thread.
+
+    Args:
+        function: The function.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+
+    def do(self) -> Any:
+        """See `Errand.do`."""
+        return self._function()
+
+    async def ado(self) -> Any:
+        """See `Errand.ado`."""
+        return await to_thread(self._function)
+
+
+class ErrandDriver:
+    """A driver that has errands carried out, and sends all other requests to a store.
+
+    Args:
+        store: The driver of the store.
+        kinds: The classes of these errands; a driver below, perhaps under a tap, does the others.
+    """
+
+    def __init__(self, store: Driver[Any, Any], *kinds: type[Errand]) -> None:
+        self._store = store
+        self._kinds = kinds
+
+    def send(self, request: Any) -> Any:
+        """Carry out a request."""
+        return request.do() if isinstance(request, self._kinds) else self._store.send(request)
+
+
+class AsyncErrandDriver:
+    """As `ErrandDriver`, for a running loop."""
+
+    def __init__(self, store: AsyncDriver[Any, Any], *kinds: type[Errand]) -> None:
+        self._store = store
+        self._kinds = kinds
+
+    async def send(self, request: Any) -> Any:
+        """Carry out a request."""
+        return await (request.ado() if isinstance(request, self._kinds) else self._store.send(request))

@@ -1,0 +1,81 @@
+"""The verbs of a store as data: what each takes and gives, by which a layer is bound (`engine.layers`).
+
+A new verb is a method of `Store` and a line here; a new argument is one more `SAME` in its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langgraph_keel.engine.names import NameMap
+
+Turn: TypeAlias = Callable[[NameMap, Any, Any], Any]
+"""Turns the names in one argument or result; the third is the first argument, as the key of a cell is of a shelf."""
+
+
+def SAME(_: NameMap, value: Any, __: Any) -> Any:  # noqa: N802
+    """Leave what has no names in it."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb.
+
+    Attributes:
+        takes: How names are turned in its arguments; one that is `None`, or not given, is left.
+        gives: And in its result.
+        thread: Returns the thread that its first argument names; `None` if none is named before it is carried out.
+        writes: Whether it brings names that were not there yet.
+        is_derived: Whether `Store` makes it of other verbs, so that a layer which changes those changes it.
+    """
+
+    takes: tuple[Turn, ...]
+    gives: Turn = SAME
+    thread: Callable[[Any], str | None] | None = None
+    writes: bool = False
+    is_derived: bool = False
+
+
+def _itself(thread_id: Any) -> str | None:
+    return thread_id  # type: ignore[no-any-return]
+
+
+def _of_it(named: Any) -> str | None:
+    return named.thread_id  # type: ignore[no-any-return]
+
+
+_N = NameMap
+VERBS: Mapping[str, Verb] = {
+    "write_entry": Verb((_N.new,), _N.outcome, lambda new: new.address.thread_id, writes=True),
+    "write_batch": Verb((_N.address, _N.batch), SAME, _of_it, writes=True),
+    "read_entry": Verb((_N.address,), _N.found, _of_it),
+    "read_known": Verb((_N.address, SAME), _N.found, _of_it),
+    "read_light": Verb((_N.address, SAME, SAME), _N.found, _of_it, is_derived=True),
+    "scan": Verb((_N.query,), _N.entries, _of_it),
+    "read_values": Verb((_N.entries,), _N.founds),
+    "read_stored": Verb((_N.entries,), _N.founds),
+    "read_history": Verb((_N.address, _N.channel_set), _N.founds, _of_it),
+    "read_graph": Verb((_N.thread_of,), _N.graph, _itself),
+    "remove_entries": Verb((_N.thread_of, SAME, _N.ghosts), SAME, _itself),
+    "remove_rows": Verb((_N.thread_of, _N.places, _N.graph), SAME, _itself),
+    "sweep_outside": Verb((_N.thread_of,)),
+    "delete_thread": Verb((_N.thread_of, SAME), SAME, _itself),
+    "copy_thread": Verb((_N.thread_of, _N.thread_of, _N.entry), SAME, _itself),
+    "find_runs": Verb((SAME,), _N.threads),
+    "read_threads": Verb((_N.place, SAME, SAME), _N.page),
+    "show_threads": Verb((_N.place, SAME, SAME, SAME), _N.shown_page),
+    "swap_cell": Verb((_N.shelf, _N.key_of, _N.token_of, _N.cell), _N.swapped, _of_it, writes=True),
+    "read_cells": Verb((_N.shelf, _N.keys), _N.cells, _of_it),
+    "list_cells": Verb((_N.shelf, _N.key_of, _N.key_of, SAME), _N.cell_page, _of_it),
+    "remove_cells": Verb((_N.shelf, _N.tokens), SAME, _of_it),
+    "list_strays": Verb((_N.thread_of, SAME), _N.threads),
+    "make_room": Verb(()),
+    "list_writes": Verb((_N.thread_of, _N.written, SAME), _N.writes, _itself),
+    "list_kinds": Verb((_N.thread_of,), SAME, _itself),
+    "replace_plain": Verb((_N.thread_of, _N.replacement), SAME, _itself),
+    "delete_all": Verb((SAME,)),
+    "list_tenants": Verb((SAME, SAME)),
+}
