@@ -181,19 +181,18 @@ def test_what_is_asked_for_is_what_would_be_chosen_of_all(place: Place) -> None:
         compare(saver)
 
 
-def test_a_question_that_is_stored_before_its_checkpoint_is_found(place: Place) -> None:
-    with place.open() as saver:
-        for thread, first in (("new", 0), ("old", 1)):
-            made = [empty_checkpoint() for _ in range(3)]
-            for at, checkpoint in enumerate(made):
-                if at == first:
-                    asks: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-                    asks["configurable"]["checkpoint_id"] = made[-1]["id"]
-                    saver.put_writes(asks, [(INTERRUPT, (Interrupt("ok?"),))], "task")
-                config: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
-                config["configurable"]["checkpoint_id"] = made[at - 1]["id"] if at else None
-                saver.put(config, checkpoint, {"source": "loop", "step": at}, {})
-        assert {info.thread_id for info in saver.threads(status="waiting")} == {"new", "old"}
+def test_a_question_that_is_stored_before_its_checkpoint_is_found(saver: KeelSaver) -> None:
+    for thread, first in (("new", 0), ("old", 1)):
+        made = [empty_checkpoint() for _ in range(3)]
+        for at, checkpoint in enumerate(made):
+            if at == first:
+                asks: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+                asks["configurable"]["checkpoint_id"] = made[-1]["id"]
+                saver.put_writes(asks, [(INTERRUPT, (Interrupt("ok?"),))], "task")
+            config: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+            config["configurable"]["checkpoint_id"] = made[at - 1]["id"] if at else None
+            saver.put(config, checkpoint, {"source": "loop", "step": at}, {})
+    assert {info.thread_id for info in saver.threads(status="waiting")} == {"new", "old"}
 
 
 def test_in_memory() -> None:

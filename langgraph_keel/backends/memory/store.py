@@ -63,9 +63,9 @@ class State(dict[str, Thread]):
     def __init__(self) -> None:
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
-        # What threads can be found by: of which entry, or of which checkpoints, it is, and the marks.
+        # What threads can be found by: of which entry, or up to which checkpoint, it is, and the marks.
         self.marks: dict[str, tuple[Stamp, Collection[str]]] = {}
-        self.late: dict[str, tuple[set[str | None], set[str]]] = {}
+        self.late: dict[str, tuple[str, set[str]]] = {}
         self.tenants: defaultdict[str, State] = defaultdict(State)
 
     def threads_with_cells(self) -> set[str]:
@@ -143,9 +143,8 @@ class MemoryStore(Store[Request, Any]):
         if not new.address.checkpoint_ns and trunk:
             name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id
             state.marks[name] = stored.stamp, new.terms
-            of, late = state.late.pop(name, (set(), set()))
-            if checkpoint_id in of:
-                state.late[name] = {checkpoint_id}, late
+            if name in state.late and state.late[name][0] < str(checkpoint_id):
+                del state.late[name]
         return stored
 
     def _append(self, thread: Thread, address: Address, channel: str, rows: Sequence[Row]) -> int:
@@ -164,9 +163,8 @@ class MemoryStore(Store[Request, Any]):
             key = address.checkpoint_ns, str(address.checkpoint_id)
             thread.batches.setdefault(key, []).append(batch)
             if batch.terms:
-                of, late = state.late.setdefault(address.thread_id, (set(), set()))
-                of.add(address.checkpoint_id)
-                late.update(batch.terms)
+                last, late = state.late.get(address.thread_id, ("", set()))
+                state.late[address.thread_id] = max(last, str(address.checkpoint_id)), late | {*batch.terms}
 
         return self._send(write)
 
@@ -354,7 +352,7 @@ class MemoryStore(Store[Request, Any]):
         stamp, marks = state.marks.get(info.thread_id, (None, ()))
         if not marks or head is None or head.stamp != stamp:
             return True
-        _, late = state.late.get(info.thread_id, (set(), set()))
+        _, late = state.late.get(info.thread_id, ("", set()))
         return {*terms} <= {*marks, *late}
 
     def swap_cell(
