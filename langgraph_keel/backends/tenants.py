@@ -27,8 +27,8 @@ class TenantStore(Renaming):
     """What a tenant has in another store.
 
     Args:
-        shared: That store; its verbs over all threads give back those of the tenant only.
-        tenant: The tenant.
+        shared: That store, narrowed to the tenant: its verbs over all threads return the tenant's threads only.
+        tenant: The name of the tenant.
     """
 
     def __init__(self, shared: Store[Any, Any], tenant: str) -> None:

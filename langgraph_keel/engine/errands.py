@@ -1,4 +1,4 @@
-"""Errands: requests of plans that go to no store, and carry themselves out."""
+"""Errands: requests of plans that are not sent to a store. They carry themselves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver
 
 
 class Errand:
-    """A request that goes to no store, such as to wait, to run a tool or to fetch an object."""
+    """A request that is not sent to a store: to wait, to run a tool, or to fetch an object."""
 
     # No `ABC`: `isinstance` would call Python code at each request.
     __slots__ = ()
@@ -25,7 +25,7 @@ class Errand:
 
 
 class Call(Errand):
-    """The errand to call a function that blocks; where a loop runs, in a thread.
+    """Calls a function that blocks: in the calling thread, or in another one if an event loop is running.
 
     Args:
         function: The function.
@@ -46,11 +46,11 @@ class Call(Errand):
 
 
 class ErrandDriver:
-    """A driver that has errands carried out, and sends all other requests to a store.
+    """A driver that lets errands carry themselves out, and sends all other requests to a store.
 
     Args:
         store: The driver of the store.
-        kinds: The classes of these errands; a driver below, perhaps under a tap, does the others.
+        kinds: The classes of errands that it recognizes. Other errands are left to a driver below.
     """
 
     def __init__(self, store: Driver[Any, Any], *kinds: type[Errand]) -> None:

@@ -1,7 +1,7 @@
 """Layers: stores upon other stores, between the engine and a backend, such as keys, objects or tenants.
 
-A verb that a layer does not define is the bound method of the store below, with no call between. The others are methods
-of the layer, which may ask any verb of the store below. `Renaming` defines all verbs by `verbs.VERBS`: it turns names.
+A verb that a layer does not define is the bound method of the store below, without a call in between. A verb that it
+defines may use all verbs of the store below. `Renaming` defines its verbs by `verbs.VERBS`: it translates names.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.verbs import SAME, VERBS, Turn
 
 FindNames: TypeAlias = Callable[[bool], Plan[tuple[NameMap, NameMap] | None]]
-"""Returns what turns names on their way down, and up; `None` turns none. Is passed whether new names are stored."""
+"""Returns the maps for names on their way down and up, or `None` if names stay. Is passed whether names are stored."""
 
 
 class Layer(Store[Any, Any]):
     """A store upon another one.
 
-    The verbs of the other one are bound when the layer is made. `read_light` asks this layer's own verbs that read.
+    The verbs of the store below are bound by the constructor. `read_light` uses the reading verbs of this layer.
 
     Args:
-        inner: The other one.
+        inner: The store below.
     """
 
     def __init__(self, inner: Store[Any, Any]) -> None:
@@ -59,9 +59,9 @@ class Renaming(Layer):
     """A store whose threads, channels or cells have other names in the store below.
 
     Args:
-        inner: That store.
-        find_names: Returns what turns names.
-        idle: What turns nothing here. A verb with nothing else to turn is that of the store below.
+        inner: The store below.
+        find_names: Returns the maps of names.
+        idle: Translations that change nothing in this layer. A verb without any other one is not wrapped.
     """
 
     def __init__(self, inner: Store[Any, Any], find_names: FindNames, idle: frozenset[Turn] = frozenset()) -> None:
@@ -74,7 +74,7 @@ class Renaming(Layer):
 
 
 class _Turns(NamedTuple):
-    """What a renaming layer turns of a verb, with what tells the places of arguments that are passed by keyword."""
+    """The translations of a verb in one layer, and its signature, which gives keyword arguments their positions."""
 
     takes: tuple[Turn, ...]
     gives: Turn

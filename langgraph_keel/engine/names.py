@@ -1,4 +1,4 @@
-"""Names in records, turned into others: written once, for whoever calls threads, channels or cells by other names."""
+"""Translates the names in records: ids of threads and tasks, namespaces, channels, and keys of cells."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ def _same_key(_: Shelf, key: str) -> str:
 
 
 class NameMap:
-    """What turns each sort of names; what is left out leaves them. Each method turns a record of one class.
+    """Translates names in one direction. Each method translates the names in a record of one class.
+
+    A name without a function stays as it is.
 
     Args:
-        thread: Turns ids of threads.
-        namespace: Namespaces, but for the root's.
-        channel: Channels.
-        task: Ids of tasks.
-        path: Paths of tasks, if they have one.
-        key: Keys of the cells of a shelf, and beginnings of keys.
-        token: Tokens of the cells of a shelf.
+        thread: Translates the id of a thread.
+        namespace: Translates a namespace, except the root's, which is empty.
+        channel: Translates the name of a channel.
+        task: Translates the id of a task.
+        path: Translates the path of a task, if it has one.
+        key: Translates a key, or the beginning of a key, of the cells of a shelf.
+        token: Translates a token of the cells of a shelf.
     """
 
     __slots__ = ("_by_channel", "_key", "_task", "_token", "channel", "namespace", "path", "thread")
@@ -168,7 +170,7 @@ class NameMap:
         return [(replace(info, thread_id=self.thread(info.thread_id)), head) for info, head in turned]
 
     def shown_page(self, page: Iterable[Listed], _: Any = None) -> list[Listed]:
-        """As `page`; a thread whose names cannot be turned is listed without its head, and logged."""
+        """As `page`. A thread whose names cannot be translated is listed without its head, and logged."""
         shown: list[Listed] = []
         for info, head in page:
             try:

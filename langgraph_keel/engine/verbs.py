@@ -1,4 +1,4 @@
-"""The verbs of a store as data: what each takes and gives, by which a layer is bound (`engine.layers`).
+"""The verbs of a store as data: the names in their arguments and results. `engine.layers` builds layers from it.
 
 A new verb is a method of `Store` and a line here; a new argument is one more `SAME` in its line.
 """
@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 from langgraph_keel.engine.names import NameMap
 
 Turn: TypeAlias = Callable[[NameMap, Any, Any], Any]
-"""Turns the names in one argument or result; the third is the first argument, as the key of a cell is of a shelf."""
+"""Translates the names in an argument or a result. The third argument is the first one of the verb."""
 
 
 def SAME(_: NameMap, value: Any, __: Any) -> Any:  # noqa: N802
-    """Leave what has no names in it."""
+    """Return a value without names as it is."""
     return value
 
 
@@ -25,11 +25,11 @@ class Verb:
     """One verb.
 
     Attributes:
-        takes: How names are turned in its arguments; one that is `None`, or not given, is left.
-        gives: And in its result.
-        thread: Returns the thread that its first argument names; `None` if none is named before it is carried out.
-        writes: Whether it brings names that were not there yet.
-        is_derived: Whether `Store` makes it of other verbs, so that a layer which changes those changes it.
+        takes: Translates the names in each argument. An argument that is `None` or omitted is not translated.
+        gives: Translates the names in the result.
+        thread: Returns the id of the thread in the first argument; `None` if the verb does not concern one thread.
+        writes: Whether it may store new names.
+        is_derived: Whether `Store` implements it with other verbs. A layer that changes those then changes it, too.
     """
 
     takes: tuple[Turn, ...]

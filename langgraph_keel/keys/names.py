@@ -114,19 +114,19 @@ class Names:
 
 
 class NamelessStore(Renaming):
-    """Hides names from another store: what it hands on names no channel, namespace or task.
+    """Hides the names of channels, namespaces and tasks from the store below.
 
-    Cells are listed in the order of their keys as they are stored.
+    Cells are listed in the order of their stored keys.
 
     Args:
-        store: That store.
-        names: Returns what hides them, by a plan that is told whether something is about to be written; `None` if the
-            store hides none.
+        store: The store below.
+        names: A plan that returns the `Names` to use, or `None` if the store does not hide names. Its argument is
+            whether a write follows.
     """
 
     def __init__(self, store: Store[Any, Any], names: Callable[[bool], Plan[Names | None]]) -> None:
         def find_maps(to_write: bool) -> Plan[tuple[NameMap, NameMap] | None]:
-            found = yield from names(to_write)  # no trip, but for the first time
+            found = yield from names(to_write)  # a round trip only at the first call
             return None if found is None else found.maps
 
         super().__init__(store, find_maps, _IDLE)

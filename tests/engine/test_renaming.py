@@ -110,7 +110,7 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 class Recording:
-    """A store that records what each verb is called with, and replies as it is told."""
+    """A store that records the arguments of each verb, and returns a prepared reply."""
 
     def __init__(self) -> None:
         self.calls: list[Mapping[str, Any]] = []

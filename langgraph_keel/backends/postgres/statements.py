@@ -59,8 +59,7 @@ WITH situation AS MATERIALIZED (
     ) AS first
     FROM (SELECT g.channel FROM unnest(%(growing)s::text[]) AS g(channel) LIMIT %(all)s) AS c
 ), claimed AS (
-    INSERT INTO {threads} AS t (thread_id, epoch, seq, basis, put_at, name, head, marks,
-        late_of, late)
+    INSERT INTO {threads} AS t (thread_id, epoch, seq, basis, put_at, name, head, marks, late_of, late)
     SELECT %(thread)s, %(epoch)s, coalesce(seq, 0) + 1, coalesce(epoch, 0), %(put_at)s, %(name)s,
         coalesce(seq, 0) + 1, CASE WHEN follows OR head IS NULL AND NOT beside THEN %(marks)s::text END,
         before.id, CASE WHEN before.id IS NOT NULL THEN '?' END
@@ -160,8 +159,8 @@ SELECT %(thread)s, %(ns)s, %(id)s, 1 + coalesce((
     SELECT max(b.n) FROM {batches} b WHERE b.thread_id = %(thread)s AND b.ns = %(ns)s AND b.checkpoint_id = %(id)s
 ), 0), %(token)s, %(task)s, %(path)s, %(body)s
 """
-# What is written before its thread has a row is not kept so: the put that makes the row looks for it ('?'). The
-# checkpoint is the last one that has been written to: a run need not wait for its checkpoints.
+# late_of is the latest checkpoint to which tasks have written, because durability="async" stores writes before their
+# checkpoint. If the thread has no row yet, nothing is updated: the put that inserts the row sets late to '?' (unknown).
 FIND_LATE = """
 UPDATE {threads} SET
     late_of = greatest(late_of COLLATE "C", %(id)s),

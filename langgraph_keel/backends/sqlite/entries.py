@@ -481,7 +481,7 @@ FIND_HEAD = (
     "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, marks = excluded.marks, "
     "late_of = iif(late_of >= ?, late_of, NULL), late = iif(late_of >= ?, late, NULL)"
 )
-"""What tasks have written to this checkpoint or to a later one stays: a run need not wait for its checkpoints."""
+"""Keeps marks of writes to this or a later checkpoint: durability="async" stores writes before their checkpoint."""
 FIND_TIME = (
     "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
     "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"

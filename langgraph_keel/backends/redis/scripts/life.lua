@@ -7,8 +7,8 @@ local function place(life)
 end
 
 -- What a life can be found by (engine/entries.py), under its epoch: the sequence number of the root entry that the marks
--- are of, the marks, the last checkpoint that tasks have written to, and what these have added, perhaps to earlier ones
--- ('?' if that is not known); and its place in the index, so that a list reads nothing else. Without marks it is always looked at.
+-- are of; the marks; the latest checkpoint to which tasks have written; the marks that these writes have added ('?' if
+-- unknown); and its place in the index, so that a list reads nothing else. Without marks it is always looked at.
 local function marks_of(life)
   local held = redis.call('HGET', KEYS[6], life.epoch) or ''
   local seq, marks, late_of, late = held:match('^(%d*)|([^|]*)|([^|]*)|([^|]*)|')

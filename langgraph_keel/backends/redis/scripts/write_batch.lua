@@ -30,7 +30,7 @@ redis.call('HSET', KEYS[1], string.format('write:%s:%s:%d', ns, id, free), value
 if not line then
   redis.call('HSET', KEYS[1], 'thread', life_line(thread))
 end
--- What is written before the first put is not kept so: the put that lists the thread looks for it.
+-- Before the first put the thread is not in the index: that put looks for such writes.
 if late ~= '' and thread.member ~= '' then
   local held = marks_of(thread)
   held.late_of = held.late_of > id and held.late_of or id

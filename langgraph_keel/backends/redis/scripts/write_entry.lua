@@ -1,6 +1,6 @@
 -- Store.write_entry. With: fields, expiry, life, order
--- Grows with: the rows of the request, of the first one what tasks have written before, the small rows a repack replaces; for an id that is put again, with what was
--- put since.
+-- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
+-- put since; for the first put of a thread, with the writes that tasks have stored before it.
 -- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch, sequence
 -- number and token of the base, what to check, time and id for the index, ttl, of the root namespace '=' and what the thread can be found by; then per channel of appends: name, count of rows, and each row's
 -- count and body; after an empty name the repacks: name, count of rows, and each row's number, count and body.
@@ -154,7 +154,7 @@ if marks ~= '' and state == 'trunk' then
   end
 end
 if thread.member == '' then
-  -- Nobody has kept what tasks have written until now: only that it is not known, up to the last of their checkpoints.
+  -- Marks of writes before the first put were not kept: they are unknown up to the latest checkpoint with writes.
   for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
     local of = name:match('^write::([^:]*):')
     if of and held.late_of < of then
