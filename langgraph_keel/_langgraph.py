@@ -250,25 +250,12 @@ PULL, PUSH = "__pregel_pull", "__pregel_push"
 
 
 def task_id_of(checkpoint_id: str, task_ns: str, step: int, node: str, *started_by: str) -> str:
-    """Return the id of a task, as LangGraph makes it of where it stands. Keel: a renamed node's tasks have others.
-
-    Args:
-        checkpoint_id: The checkpoint that its step begins from.
-        task_ns: The namespace of the node: that of its graph, and the node's name.
-        step: The step.
-        node: The node.
-        *started_by: PULL and the channels that start the node, sorted; or PUSH and the place of the `Send`.
-    """
+    """Return the id of a task, as LangGraph makes it of where it stands. Keel: a renamed node's tasks have others."""
     namespace = bytes.fromhex(checkpoint_id.replace("-", ""))
     hashed = xxh3_128_hexdigest(namespace + "".join((task_ns, str(step), node, *started_by)).encode())
     return f"{hashed[:8]}-{hashed[8:12]}-{hashed[12:16]}-{hashed[16:20]}-{hashed[20:32]}"
 
 
 def interrupt_id_of(task_ns: str, answered: int) -> str:
-    """Return the id of what a task asks, as LangGraph makes it. Keel: as `task_id_of`.
-
-    Args:
-        task_ns: The namespace of the task: that of the node, and the task's id.
-        answered: How many answers the task had got before.
-    """
+    """Return the id of what a task asks, as LangGraph makes it. Keel: as `task_id_of`."""
     return xxh3_128_hexdigest((f"{task_ns}{NS_SEP}{answered}" if answered else task_ns).encode())

@@ -69,15 +69,7 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
 
 
 def import_classes(module: str, asked_by: str) -> list[type]:
-    """Return the classes of a module and, of a package, those of the modules in it that are imported with it.
-
-    Args:
-        module: Its name; it is found from the current directory, too.
-        asked_by: What names it, for the error.
-
-    Raises:
-        InvalidInput: It cannot be imported.
-    """
+    """Return the classes of a module and, of a package, those of the modules in it that are imported with it."""
     _import(module, asked_by)
     names = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
     return [cls for name in names for cls in _classes_in(sys.modules[name], name)]

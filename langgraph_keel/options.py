@@ -149,11 +149,7 @@ _ELSEWHERE = {
 
 
 def check_options(saver: type, given: Iterable[str]) -> None:
-    """Check that a saver has options of these names.
-
-    Raises:
-        InvalidInput: It has not; the error says what to write.
-    """
+    """Check that a saver has options of these names."""
     names = list(given)
     check_names(saver.__name__, names, set(names and _options_of(saver)), _ELSEWHERE)
 
@@ -163,9 +159,6 @@ def check_values(given: Mapping[str, Any]) -> None:
 
     Options that are not in the table below are checked by the feature that they belong to, and names by
     `check_options`.
-
-    Raises:
-        InvalidInput: An option cannot have this value; the error says which one, and what it may be.
     """
     for name, value in given.items():
         may_be, is_right = _RULES.get(name, _ANYTHING)

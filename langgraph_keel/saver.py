@@ -862,11 +862,7 @@ def watch(provenance: bool) -> None:
 def move_at_first_touch(
     source: SourceLike, store: Store[Any, Any], *, can_write: bool
 ) -> tuple[Store[Any, Any], Mover]:
-    """Return a store into which threads move from another one, and who moves them.
-
-    Raises:
-        InvalidInput: The source is none that can be read, or the saver is one that puts no threads itself.
-    """
+    """Return a store into which threads move from another one, and who moves them."""
     from langgraph_keel.moving.sources import source_of
     from langgraph_keel.moving.touch import Mover, MovingStore
 
@@ -880,11 +876,7 @@ def move_at_first_touch(
 
 
 def archive_rule(removed: bool | Collection[str]) -> ArchiveRule | None:
-    """Return the rule that archives what others take out of lists of messages, if there shall be one.
-
-    Raises:
-        InvalidInput: What to watch is neither said by True or False nor by names of channels.
-    """
+    """Return the rule that archives what others take out of lists of messages, if there shall be one."""
     if not isinstance(removed, bool) and not _are_names(removed):
         raise InvalidInput(f"archive_removed must be True, False or names of channels, as in ['messages']: {removed!r}")
     if not removed:

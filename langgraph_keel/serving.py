@@ -26,10 +26,6 @@ async def checkpointer() -> AsyncIterator[KeelSaver]:
     """Open the store that `KEEL_URL` names, for the values of the modules that `KEEL_TYPES` lists.
 
     The server enters it once in each of its event loops, and leaves it when it ends.
-
-    Raises:
-        InvalidInput: `KEEL_URL` is not set, names no store, or one in memory; a module of `KEEL_TYPES` cannot be
-            imported.
     """
     saver = await to_thread(_open)  # imports, and looks at the disk
     async with saver:

@@ -276,11 +276,7 @@ def _ask_round(
 
 
 def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[None]:
-    """See that a graph is where it was when it is resumed.
-
-    Raises:
-        InvalidConfig: It is a subgraph that stores no checkpoints: each run of it has other tasks, which ask anew.
-    """
+    """See that a graph is where it was when it is resumed."""
     new = held.request
     for old in [each.request for each in (yield from approvals.of_thread(new.thread_id))]:
         is_same = (old.checkpoint_id, old.action, old.args_hash) == (new.checkpoint_id, new.action, new.args_hash)

@@ -67,12 +67,7 @@ class _Task:
 
 
 def read_questions(batches: Sequence[Batch], codec: Codec, where: Address) -> Mapping[str, Asked]:
-    """Return what the tasks of a step have asked, answered or not, by the ids of the interrupts.
-
-    Raises:
-        CorruptStore: A batch is damaged.
-        RefusedType: A write names a type that may not be revived here.
-    """
+    """Return what the tasks of a step have asked, answered or not, by the ids of the interrupts."""
     tasks: dict[str, _Task] = {}
     for batch in batches:
         if batch.task_id == NULL_TASK_ID:
@@ -111,17 +106,7 @@ def _merge(one: Asked, other: Asked) -> Asked:
 
 
 def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> Plan[Mapping[str, Asked]]:
-    """Return `read_questions` of a root checkpoint; two trips if subgraphs have to be looked into, else none.
-
-    Args:
-        session: What it runs on.
-        head: The checkpoint.
-        taken: The interrupts whose decisions were taken by tasks that may have ended since, and these tasks.
-
-    Raises:
-        CorruptStore: A batch is damaged.
-        RefusedType: A write names a type that may not be revived here.
-    """
+    """Return `read_questions` of a root checkpoint; two trips if subgraphs have to be looked into, else none."""
     found = dict(read_questions(head.batches, session.codec, head.entry.address))
     inside = {
         name: asked

@@ -16,11 +16,7 @@ _CENTURY = 100 * 365 * 86_400
 
 
 def check_question(action: object, description: object, on_expiry: object, revalidate: object) -> None:
-    """See that a question can be asked.
-
-    Raises:
-        InvalidInput: It cannot.
-    """
+    """See that a question can be asked."""
     if not isinstance(action, str) or not action.strip():
         raise InvalidInput(f"action must name what the agent wants to do, not {action!r}")
     text_of(action, "action")
@@ -35,22 +31,14 @@ def check_question(action: object, description: object, on_expiry: object, reval
 
 
 def mapping_of(what: str, given: object) -> Mapping[str, Any]:
-    """Return a mapping, empty for `None`.
-
-    Raises:
-        InvalidInput: It is none.
-    """
+    """Return a mapping, empty for `None`."""
     if given is not None and not isinstance(given, Mapping):
         raise InvalidInput(f"{what} must be a dict of names and values, not {given!r:.80}")
     return given or {}
 
 
 def names_of(what: str, names: object, known: Collection[str] | None = None) -> Sequence[str]:
-    """Return names, all of them known.
-
-    Raises:
-        InvalidInput: They are no collection of texts, or there is one that is not known; or none of them is.
-    """
+    """Return names, all of them known."""
     listed = None if isinstance(names, str | Mapping) or not isinstance(names, Iterable) else list(names)
     if listed is None or not all(isinstance(name, str) and name.strip() for name in listed):
         raise InvalidInput(
@@ -62,11 +50,7 @@ def names_of(what: str, names: object, known: Collection[str] | None = None) -> 
 
 
 def plain_data(what: str, value: Any) -> Any:
-    """Return plain data as JSON has it: what is approved must be told from everything else, in every process.
-
-    Raises:
-        InvalidInput: It is none.
-    """
+    """Return plain data as JSON has it: what is approved must be told from everything else, in every process."""
     if not _is_plain(value):
         raise InvalidInput(
             f"{what} must be plain data, as JSON carries it: dicts with names as keys, lists, texts, numbers, True, "
@@ -91,11 +75,7 @@ def _is_text(value: Any) -> bool:
 
 
 def ago(what: str, seconds: object, now: datetime) -> str:
-    """Return the time that many seconds before `now`, as ISO text.
-
-    Raises:
-        InvalidInput: `what` is no number of seconds, or negative.
-    """
+    """Return the time that many seconds before `now`, as ISO text."""
     return _shift(what, seconds, now, -1)
 
 
@@ -113,13 +93,7 @@ def _shift(what: str, seconds: object, now: datetime, sign: int) -> str:
 
 
 def find_misfits(asked: Any, given: Any, schema: Any = None) -> Sequence[str]:
-    """Return how edited arguments differ in shape from those of a request; empty if they fit.
-
-    Args:
-        asked: The arguments of the request, as plain data.
-        given: The edited arguments, as plain data.
-        schema: The JSON schema of the tool, if the request has one.
-    """
+    """Return how edited arguments differ in shape from those of a request; empty if they fit."""
     if not isinstance(asked, Mapping) or not isinstance(given, Mapping):
         wrong = asked is not None and _json_type(asked) != _json_type(given)
         return [f"the arguments are {_json_type(given)}, and must be {_json_type(asked)}"] if wrong else ()

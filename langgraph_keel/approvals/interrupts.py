@@ -76,12 +76,7 @@ def interrupts_in(value: Any) -> Sequence[Interrupt]:
 
 
 def asks_of(value: Any, schema: Any = None) -> Asks:
-    """Return what an interrupt asks: one or more, in the order in which they are to be decided.
-
-    Args:
-        value: What the interrupt carries.
-        schema: Its `response_schema`, if it has one.
-    """
+    """Return what an interrupt asks: one or more, in the order in which they are to be decided."""
     return _read(value, schema)[0]
 
 
@@ -104,15 +99,6 @@ def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> 
     """Return what to resume an interrupt with.
 
     A rejection that the asker does not allow (nobody decided in time) is given in words, if it allows an answer.
-
-    Args:
-        value: What the interrupt carries.
-        decisions: One for each that `asks_of` gives, in that order.
-        schema: Its `response_schema`, if it has one.
-
-    Raises:
-        InvalidInput: There are too few decisions, or too many, or the asker has no word for one of them: LangGraph
-            keeps an answer even if the asker fails on it, and would give it again at every attempt.
     """
     asks, write = _read(value, schema)
     _check_number(asks, decisions)
@@ -120,11 +106,7 @@ def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> 
 
 
 def answer_with(request: ApprovalRequest, decision: Decision) -> Any:
-    """Return an answer that has a decision in its place, beside any other ones; `None` if the place is not known.
-
-    Raises:
-        InvalidInput: If the asker has no word for the decision.
-    """
+    """Return an answer that has a decision in its place, beside any other ones; `None` if the place is not known."""
     asks = asks_of(request.value, request.schema)
     said = [Decision(ask.allowed[0], args=ask.args, value="") for ask in asks]  # type: ignore[arg-type]
     if request.part >= len(said):
@@ -137,15 +119,6 @@ def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
     """Read an answer that was made for another format: for programs with an inbox of their own.
 
     The Agent Inbox makes strings of all arguments that were edited there.
-
-    Args:
-        answer: A decision of LangChain's middleware, a `HumanResponse` of the Agent Inbox, or `True` or `False`; the
-            first two also in the list of one in which those programs send them.
-        ask: What it answers.
-        by: Who decided, as your program has authenticated them; whatever `answer` says about that is not read.
-
-    Raises:
-        InvalidInput: It is none of those, or an edit of another action than was asked about.
     """
     said = _single(answer)
     if isinstance(said, bool):

@@ -70,12 +70,6 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
 
     A crash may have left that undone. A question without a request gets one, a request that the thread has gone on
     without is closed, and one that has expired says so. Two trips, if there is nothing to do.
-
-    Args:
-        session: What it runs on.
-        thread_id: The thread.
-        watches: Whether to wait until it is known if a run lives that has asked before its checkpoint was stored, for
-            at most a lease. Until then, its request stays.
     """
     # In this order: of a head that was read first, the question may be answered and over by now, and to ask it again
     # would leave a request that nobody waits for.
@@ -229,13 +223,7 @@ def _source_of(session: Session, entry: Entry) -> str:
 
 
 def decide_request(session: Session, name: str, decision: Decision) -> Plan[ApprovalRequest]:
-    """Decide a request; of two who do so at once, one wins. What stands already, is returned as it is.
-
-    Raises:
-        NotFound: There is no such request.
-        AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
-        NotAllowed: Not by this reviewer, or not so.
-    """
+    """Decide a request; of two who do so at once, one wins. What stands already, is returned as it is."""
     tried: Decision | None = None
     while True:
         held = yield from read_request(session, name)
@@ -255,11 +243,7 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
 
 
 def _check_format(request: ApprovalRequest, decision: Decision) -> None:
-    """See that the asker's format can say a decision: once it is stored, nobody could take it back.
-
-    Raises:
-        InvalidInput: It cannot.
-    """
+    """See that the asker's format can say a decision: once it is stored, nobody could take it back."""
     if request.interrupt_ids and decision.kind in request.allowed:  # else it has no format yet, or is refused as such
         answer_with(request, replace(decision, args=request.args) if decision.kind == "approve" else decision)
 
@@ -273,10 +257,6 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
     """Return a request by its id, or by the beginning of it: the one that waits, or else the only one.
 
     One trip, two if none waits; and one for each that is not over, if there are several.
-
-    Raises:
-        InvalidInput: It is no text, or too short.
-        NotFound: There is none, or more than one, which are listed then.
     """
     if not isinstance(name, str) or len(name) < _LEAST:
         raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
@@ -307,11 +287,7 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
 
 
 def read_request(session: Session, name: str) -> Plan[KeptRequest]:
-    """Return a request that is about to be decided, after a look at its thread, which may take a lease.
-
-    Raises:
-        NotFound: There is no such request.
-    """
+    """Return a request that is about to be decided, after a look at its thread, which may take a lease."""
     held = yield from find_request(session, name)
     request = held.request
     if request.status in CLOSED:
@@ -343,15 +319,7 @@ def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any
 
 
 def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[ApprovalRequest]:
-    """Take a decision back, so that the request waits for another one; an answer that is stored for it is removed.
-
-    Raises:
-        NotFound: There is no such request.
-        AlreadyDecided: The step that asked has ended, or the request has expired.
-        NotAllowed: This reviewer may not decide it.
-        ThreadTaken: A run has the thread.
-        InvalidInput: `by` does not name a person.
-    """
+    """Take a decision back, so that the request waits for another one; an answer that is stored for it is removed."""
     tried = ""
     while True:
         held = yield from read_request(session, name)
@@ -495,11 +463,7 @@ def _answer(requests: Sequence[ApprovalRequest]) -> Any:
 
 
 def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
-    """Return what to invoke the graph with, so that it takes what was decided.
-
-    Raises:
-        NotFound: Nothing was decided that the agent has not taken.
-    """
+    """Return what to invoke the graph with, so that it takes what was decided."""
     from langgraph.types import Command
 
     found = yield from find_answers(session, thread_id)
@@ -524,12 +488,7 @@ def _name_ways(request: ApprovalRequest) -> str:
 
 
 def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequence[ApprovalRequest]]:
-    """Look after every thread that a request names; return those to be reminded of, which say so from then on.
-
-    Args:
-        session: What it runs on.
-        remind_after: Seconds after which what was asked, or reminded of last, is due; `None` is never.
-    """
+    """Look after every thread that a request names; return those to be reminded of, which say so from then on."""
     remind_before = "" if remind_after is None else ago("remind_after", remind_after, session.clock())
     known = yield from Approvals(session).all(CURRENT)
     due: list[ApprovalRequest] = []

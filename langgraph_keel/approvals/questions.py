@@ -73,15 +73,7 @@ def _add_interrupt(approvals: Approvals, held: KeptRequest, asked: ApprovalReque
 def close_request(
     approvals: Approvals, held: KeptRequest, now: str, *, is_answered: bool, given: Sequence[Any] | None = None
 ) -> Plan[None]:
-    """Put a request with those that are over.
-
-    Args:
-        approvals: The plans.
-        held: The request.
-        now: ISO time.
-        is_answered: Whether the agent has received an answer, from a person or from a program.
-        given: The answers that it received, if they are known.
-    """
+    """Put a request with those that are over."""
     request = held.request
     # `request_approval` itself records that it has taken a decision.
     if not is_answered or (is_keel_question(request) and request.status != CONSUMED):

@@ -178,13 +178,7 @@ def request_at(request: ApprovalRequest, now: str) -> ApprovalRequest:
 
 
 def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequest:
-    """Return a request with a decision; `request` is as it is at that time.
-
-    Raises:
-        AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
-        NotAllowed: This reviewer may not decide, another one is about to, or this is no decision it allows.
-        InvalidInput: Nobody is named, or the edited arguments do not fit those of the request.
-    """
+    """Return a request with a decision; `request` is as it is at that time."""
     check_open(request, decision.kind, decision.by)
     check_reviewer(request, decision.by)
     if decision.kind not in request.allowed:
@@ -245,17 +239,7 @@ _ACTS: Mapping[str, tuple[str, str]] = {
 
 
 def check_open(request: ApprovalRequest, kind: str, by: str, *, may_revise: bool = False) -> None:
-    """See that a request can be decided.
-
-    Args:
-        request: The request.
-        kind: What a reviewer is about to do: decide (`approve` and the like), `claim` or `revise`.
-        by: The reviewer.
-        may_revise: Whether the decision that stands can be taken back.
-
-    Raises:
-        AlreadyDecided: It cannot.
-    """
+    """See that a request can be decided."""
     if request.status not in OPEN:
         act, event = _ACTS[kind]
         earlier = times_of(request, event, by)
@@ -270,11 +254,7 @@ def check_open(request: ApprovalRequest, kind: str, by: str, *, may_revise: bool
 
 
 def check_not_changed(request: ApprovalRequest, decision: Decision) -> None:
-    """See that a decision was not recorded, where the reply may have been lost: what others did since must stand.
-
-    Raises:
-        AlreadyDecided: It was recorded, and changed since.
-    """
+    """See that a decision was not recorded, where the reply may have been lost: what others did since must stand."""
     act, event = _ACTS[decision.kind]
     if decision.at in times_of(request, event, decision.by):
         last = request.history[-1]
@@ -319,12 +299,7 @@ def describe_end(request: ApprovalRequest) -> str:
 
 
 def check_reviewer(request: ApprovalRequest, by: str) -> None:
-    """See that a reviewer may decide.
-
-    Raises:
-        InvalidInput: Nobody is named.
-        NotAllowed: Somebody else has to, or is about to.
-    """
+    """See that a reviewer may decide."""
     if not audit.is_name(by):
         raise InvalidInput(f"by must name who decides, as your program has authenticated them, not {by!r}")
     if request.approvers and by not in request.approvers:
@@ -463,12 +438,7 @@ class Approvals:
         return (yield from self._log(_keep(kept, held.shelf))) if done and kept else None
 
     def decide(self, held: KeptRequest, decision: Decision) -> Plan[KeptRequest | None]:
-        """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile.
-
-        Raises:
-            AlreadyDecided: It was decided, has expired, or is over.
-            NotAllowed: Not by this reviewer, or not so.
-        """
+        """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile."""
         new = apply_decision(request_at(held.request, decision.at), decision)
         said = new.decision or decision
         more = {"reason": said.reason or None, "args": said.args, "value": said.value}
@@ -476,12 +446,7 @@ class Approvals:
         return (yield from self.change(held, add_event(new, new.status, said.at, said.by, **more)))
 
     def claim(self, held: KeptRequest, by: str, at: str, until: str) -> Plan[KeptRequest | None]:
-        """Hold a request for a reviewer; with an `until` that is past, let it go.
-
-        Raises:
-            AlreadyDecided: Nobody may decide it any more.
-            NotAllowed: Somebody else holds it, or has to decide.
-        """
+        """Hold a request for a reviewer; with an `until` that is past, let it go."""
         request = request_at(held.request, at)
         check_open(request, "claim", by)
         check_reviewer(request, by)

@@ -124,18 +124,7 @@ IsOver: TypeAlias = Callable[[Kept[ClaimRecord], float], bool | None]
 
 
 def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], float] = time.monotonic) -> Plan[None]:
-    """Claim a thread. One trip; one more to take over a claim that is over, and one every so often to watch one.
-
-    Args:
-        session: What it runs on.
-        claim: What to claim; it is told what is sent, so that it can be withdrawn.
-        is_over: Judges the claim that stands there.
-        timer: Returns seconds.
-
-    Raises:
-        ThreadTaken: Another run has it.
-        CorruptStore: What stands there is no claim.
-    """
+    """Claim a thread. One trip; one more to take over a claim that is over, and one every so often to watch one."""
     claims, is_watched = Cells(session, CLAIMS, claim.thread_id), False
     while True:
         asked = timer()
@@ -404,11 +393,6 @@ class RunClaims(Hook):
 
         Before it is read: a run that comes late must read the head that the other one has left. So it also waits for
         what other runs of this process are storing there: those that were cancelled may do so for some time.
-
-        Raises:
-            ThreadTaken: Another run goes on from there; or has had the thread for as long as this one may wait.
-            InvalidInput: It answers whatever is asked, and that is refused.
-            InvalidConfig: Its thread is named by something that is no text, number or UUID.
         """
         start = _start.get()
         if start is None or not begins_run(reading.config):
@@ -513,11 +497,7 @@ class RunClaims(Hook):
         storing.clear()
 
     def _wait_for_turn(self, held: HeldThread) -> Plan[None]:
-        """Claim a thread when no other run has it, and none waits that came before. Two trips if it is idle.
-
-        Raises:
-            ThreadTaken: Others have had it for as long as this run may wait.
-        """
+        """Claim a thread when no other run has it, and none waits that came before. Two trips if it is idle."""
         claim, until = held.claim, self.timer() + self._timeout
         ticket = Ticket(claim.token, claim.record.holder, claim.record.since)
         place = Place(held.session, claim.thread_id, ticket, self.lease / 1000, self.timer)
@@ -559,9 +539,6 @@ class RunClaims(Hook):
         """Claim a thread for a run that goes on from where it waits, also from a run which does no more than ask.
 
         No trip more, if no run of this process has asked there that is not over.
-
-        Raises:
-            ThreadTaken: Another run goes on from there, or does something beside its question.
         """
         asking = yield from self._wait_for_questions(held)
         yield from self._take(held, asking)

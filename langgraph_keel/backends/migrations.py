@@ -43,17 +43,7 @@ def newest(migrations: Mapping[int, object]) -> int:
 
 
 def find_due(migrations: Mapping[int, T], found: int, where: str) -> Sequence[tuple[int, T]]:
-    """Return the migrations that a store lacks, in their order, with their numbers.
-
-    Args:
-        migrations: All of the backend.
-        found: The format of the store.
-        where: How messages name it.
-
-    Raises:
-        NewerFormat: A newer Keel has carried it further than this one knows.
-        CorruptStore: No Keel has written such a format.
-    """
+    """Return the migrations that a store lacks, in their order, with their numbers."""
     known = newest(migrations)
     if found < 1:
         raise CorruptStore(f"{where}: says that it has format {found}, and formats begin with 1: bring a backup back")

@@ -35,9 +35,6 @@ def checked_path(path: object, scheme: str) -> str:
     """Return the path that a saver was given: the one that it is now, whatever the working directory is later.
 
     In a running loop, which must not wait for a disk, it is as it was given: the driver asks when it opens the store.
-
-    Raises:
-        InvalidInput: It is a URL, or no path at all, such as a connection.
     """
     if not isinstance(path, str | os.PathLike):
         kind = f"{type(path).__module__}.{type(path).__qualname__}"

@@ -36,16 +36,7 @@ class OpenUrl(Protocol):
     """What a backend gives to be opened by URL: a function."""
 
     def __call__(self, url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
-        """Return a saver for the store at `url`.
-
-        Args:
-            url: As the user wrote it, with its scheme.
-            read_only: Never write, and do not create what is missing.
-            **options: What the user gave to `open_saver`.
-
-        Raises:
-            InvalidInput: The URL has the right scheme, and names no store (`refuse_url`).
-        """
+        """Return a saver for the store at `url`."""
         ...
 
 
@@ -78,11 +69,7 @@ class Backend(NamedTuple):
         return not self.client or find_spec(self.client) is not None
 
     def load(self, name: str) -> Any:
-        """Import a name of the backend's package.
-
-        Raises:
-            ModuleNotFoundError: A library is not installed; the message says how to install the backend's own.
-        """
+        """Import a name of the backend's package."""
         try:
             return getattr(import_module(self.package), name)
         except ModuleNotFoundError as error:
@@ -145,11 +132,7 @@ def url_of(store: str) -> str:
 
 
 def find_opener(url: str) -> OpenUrl:
-    """Return the function that opens a URL.
-
-    Raises:
-        InvalidInput: No backend knows the scheme, or what it needs is not installed.
-    """
+    """Return the function that opens a URL."""
     scheme = url.partition(":")[0]
     for backend in BACKENDS:
         if scheme in backend.schemes:
@@ -186,12 +169,7 @@ def refuse_url(url: str) -> InvalidInput:
 
 
 def path_in(url: str, prefix: str) -> str:
-    """Return the path in a URL: what is behind `prefix`. Such URLs take no options.
-
-    Raises:
-        InvalidInput: The URL begins in another way, or ends in what looks like options, which would become a part of
-            the name, and nothing of that name is there.
-    """
+    """Return the path in a URL: what is behind `prefix`. Such URLs take no options."""
     path = url.removeprefix(prefix)
     match = _OPTIONS.fullmatch(url)
     if match and not os.path.lexists(path):

@@ -44,11 +44,7 @@ for them for ever (obstore 0.12)."""
 
 
 def open_bucket(url: str) -> BucketObjects:
-    """Return the bucket that a URL names; `check_blobs` has seen it.
-
-    Raises:
-        InvalidInput: obstore does not know what to do with it.
-    """
+    """Return the bucket that a URL names; `check_blobs` has seen it."""
     options: Any = dict(_CLIENT)
     if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes"):
         options["allow_http"] = True

@@ -85,15 +85,7 @@ class Objects(Protocol):
     exempt: Sequence[str]
 
     def send(self, request: ObjectRequest) -> Any:
-        """Carry out a request, blocking.
-
-        Raises:
-            StoreUnavailable: The place cannot be reached, there is none, or it is another one: a directory that has no
-                folder of the store, which was made by `MakeFolder`.
-            AccessDenied: It lets nobody in who comes so.
-            StoreFull: There is no space left.
-            StoreError: It fails.
-        """
+        """Carry out a request, blocking."""
         ...
 
     async def send_async(self, request: ObjectRequest) -> Any:

@@ -23,11 +23,7 @@ _CREDENTIALS = (
 
 
 def check_blobs(blobs: Any, limit: Any) -> None:
-    """Check where objects are to be, and which values, before anything is opened.
-
-    Raises:
-        InvalidInput: It makes no sense; no password of it is in the error.
-    """
+    """Check where objects are to be, and which values, before anything is opened."""
     if type(limit) is not int or limit < LEAST:
         raise InvalidInput(f"blob_limit must be a whole number of bytes, at least {LEAST:,}, not {limit!r:.100}")
     if blobs is None:
@@ -60,11 +56,7 @@ def _check_url(url: str) -> None:
 
 
 def open_objects(blobs: Any) -> Objects:
-    """Return the place where objects are. Nothing is asked of it yet.
-
-    Raises:
-        InvalidInput: There can be none, or the package obstore is missing.
-    """
+    """Return the place where objects are. Nothing is asked of it yet."""
     if isinstance(blobs, str) and blobs.startswith("file:"):
         path = blobs.removeprefix("file:")
         return DirectoryObjects(unquote(path.removeprefix("//")) if path.startswith("///") else path)

@@ -509,10 +509,6 @@ class BlobStore(Layer):
         """See `Store.copy_thread`. Objects are copied first, in their place, and looked at once more after the rows.
 
         A request for the copies; and of both threads, all rows and writes are read, but not what is in objects.
-
-        Raises:
-            StoreBusy: The source was pruned so that the copy does not have all of its objects, or those of a thread
-                that was there before are still being removed: the copy was deleted again.
         """
         if (yield from self._find_id()) is not None:
             if (yield from self._is_occupied(target)):

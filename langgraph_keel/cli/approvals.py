@@ -113,12 +113,7 @@ def _ids_of(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
 
 
 def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
-    """Return how to decide: lines with commands that a shell takes as they are, not to be wrapped.
-
-    Args:
-        found: The requests that are shown.
-        url: The store, if the command line must name it.
-    """
+    """Return how to decide: lines with commands that a shell takes as they are, not to be wrapped."""
     first = next((request for request in found if request.status in OPEN), None)
     if first is None:
         return
@@ -198,12 +193,7 @@ def _span(seconds: float) -> str:
 
 
 def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
-    """Return all of a request: what will happen, on which facts, and what has happened to it.
-
-    Args:
-        request: The request.
-        decision: What somebody is about to decide.
-    """
+    """Return all of a request: what will happen, on which facts, and what has happened to it."""
     return Group(_heading(request), *_question(request), *_circumstances(request), *_decision(request, decision))
 
 
@@ -296,12 +286,7 @@ def _mark(value: Any) -> bytes:
 
 
 def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
-    """Return what a command answers that has decided, and how the thread goes on; not to be wrapped.
-
-    Args:
-        request: The request.
-        others: What its step asks besides, and nobody has decided.
-    """
+    """Return what a command answers that has decided, and how the thread goes on; not to be wrapped."""
     what = one_line(request.action, 80) or "the question"
     yield Text(f"{request.status}: {what} of thread {plain(request.thread_id)}", _STYLE.get(request.status, ""))
     if others:
@@ -536,11 +521,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
 
 
 def _confirm(decision: Decision) -> None:
-    """Ask.
-
-    Raises:
-        InvalidInput: There is nobody to ask.
-    """
+    """Ask."""
     if not sys.stdin.isatty():
         raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
     confirm(f"{decision.kind.capitalize()}?", "Nothing was decided.")
@@ -553,11 +534,7 @@ def _others(saver: Any, request: ApprovalRequest) -> Sequence[ApprovalRequest]:
 
 
 def _arguments(given: str) -> Any:
-    """Return the arguments that the command line gives, or the file that it names.
-
-    Raises:
-        InvalidInput: They are no JSON, or cannot be read.
-    """
+    """Return the arguments that the command line gives, or the file that it names."""
     try:
         text = Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
         return json.loads(text, parse_constant=_no_json)

@@ -58,11 +58,7 @@ def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any
 
 
 def check_thread(saver: Any, thread: str) -> None:
-    """See that a thread is there: that a name is not misspelt.
-
-    Raises:
-        NotFound: It is not.
-    """
+    """See that a thread is there: that a name is not misspelt."""
     if not _has_checkpoint(saver, thread):
         raise no_thread(saver, thread, "")
 
@@ -83,11 +79,7 @@ def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
 
 
 def open_timeline(saver: Any, thread: str) -> Timeline:
-    """Return the timeline of a thread.
-
-    Raises:
-        NotFound: There is no such thread.
-    """
+    """Return the timeline of a thread."""
     found: Timeline = saver.timeline(thread)
     if not found:
         raise no_thread(saver, thread, "")
@@ -95,12 +87,7 @@ def open_timeline(saver: Any, thread: str) -> Timeline:
 
 
 def moment_of(found: Timeline, at: str) -> Moment:
-    """Return the moment that a word of the command line names.
-
-    Raises:
-        NotFound: There is none.
-        InvalidInput: Several ids begin or end so, or it is a misspelt option.
-    """
+    """Return the moment that a word of the command line names."""
     if at.startswith("--"):
         raise InvalidInput(f"no such option: {at}")
     return found.moment(int(at) if _is_position(at) else at)
@@ -200,16 +187,7 @@ def history_table(
     every_ns: bool = False,
     marks: Mapping[str, str] | None = None,
 ) -> RenderableType:
-    """Return the table of `keel history`.
-
-    Args:
-        thread: The thread's id.
-        moments: Its moments, newest first.
-        limit: How many of them to show.
-        full: Whether to show whole ids.
-        every_ns: Whether to name the namespaces.
-        marks: Remarks to put beside moments, by their ids.
-    """
+    """Return the table of `keel history`."""
     shown = moments[:limit]
     short = {each.id: each.id for each in shown} if full else short_ids(each.id for each in shown)
     cells = [
@@ -505,12 +483,7 @@ def diff(
 
 
 def config_at(saver: Any, thread_id: str, text: str | None) -> RunnableConfig:
-    """Return the config of a moment; of the latest one if `text` is `None`.
-
-    Raises:
-        NotFound: There is no such thread, or no such moment.
-        InvalidInput: Several moments fit.
-    """
+    """Return the config of a moment; of the latest one if `text` is `None`."""
     found = open_timeline(saver, thread_id)
     config: RunnableConfig = config_of(thread_id, "") if text is None else moment_of(found, text).config
     return config

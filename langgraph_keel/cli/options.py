@@ -29,12 +29,7 @@ _JSON = "langgraph_keel.json"
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask in the terminal, on standard error, as standard output may go to a file; leave with status 1 at a no.
-
-    Args:
-        question: What to ask.
-        otherwise: What is said then.
-    """
+    """Ask in the terminal, on standard error, as standard output may go to a file; leave with status 1 at a no."""
     if not typer.confirm(question, err=True):
         typer.echo(otherwise, err=True)
         raise typer.Exit(1)
@@ -86,12 +81,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 def duration(text: str) -> float:
-    """Return the seconds in an option such as `90s`, `15m`, `12h`, `7d` or `2w`.
-
-    Raises:
-        InvalidInput: It is not of this form. A number without a unit is refused: it might be meant as days, and a
-            policy deletes.
-    """
+    """Return the seconds in an option such as `90s`, `15m`, `12h`, `7d` or `2w`."""
     found = _DURATION.fullmatch(text.strip())
     if not found:
         raise InvalidInput(f"{text!r} is no duration: use a number with s, m, h, d or w, such as 12h or 7d")
@@ -105,11 +95,7 @@ def duration(text: str) -> float:
 
 
 def moment_since(text: str, option: str = "--since") -> datetime:
-    """Return the time that `--since` or another option names: so long ago (`12h`, `7d`), or a date or time in ISO form.
-
-    Raises:
-        InvalidInput: It is neither.
-    """
+    """Return the time that `--since` or another option names: so long ago (`12h`, `7d`), or a date or time in ISO form."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -167,11 +153,7 @@ def open_to_change(url: str, *, migrate: bool = False) -> Iterator[Any]:
 
 
 def check_store(url: str, **options: Any) -> None:
-    """See that there is a store.
-
-    Raises:
-        NotFound: There is none; if none was named, the error says how to name one.
-    """
+    """See that there is a store."""
     try:
         with open_store(url, read_only=True, **options) as saver:
             saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})

@@ -196,13 +196,6 @@ def bar(what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = Fa
     """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`.
 
     A Ctrl-C ends it with a line that says how far it has come.
-
-    Args:
-        what: What goes on.
-        quiet: Whether to show nothing.
-        speed: Whether to show how fast it goes as well, and how long the rest will take.
-        keeps: Whether what was done stays after a Ctrl-C, so that the same command goes on from there; else nothing was
-            changed.
     """
     from rich.progress import (
         BarColumn,

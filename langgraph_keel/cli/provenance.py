@@ -454,11 +454,7 @@ def _is_stdout(path: Path) -> bool:
 
 
 def check_free(path: Path, overwrite: bool) -> None:
-    """See that a file may be written.
-
-    Raises:
-        InvalidInput: It is there, and shall not be replaced, or it is a directory.
-    """
+    """See that a file may be written."""
     if path.exists() and not path.is_file():
         raise InvalidInput(f"{path} is there, and is no file")
     if path.exists() and not overwrite:

@@ -147,11 +147,7 @@ def threads(
 
 
 def _where(words: list[str] | None) -> dict[str, Any] | None:
-    """Return what metadata is asked for.
-
-    Raises:
-        InvalidInput: A word is not KEY=VALUE.
-    """
+    """Return what metadata is asked for."""
     asked: dict[str, Any] = {}
     for word in words or ():
         key, is_pair, text = word.partition("=")

@@ -99,13 +99,7 @@ def _money(amount: float) -> str:
 
 
 def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[Text]:
-    """Return what can be done about doubts: lines with commands that a shell takes as they are, not to be wrapped.
-
-    Args:
-        owner: The thread; `None` for calls that threads share.
-        calls: Its calls, oldest first.
-        url: The store, if the command line must name it.
-    """
+    """Return what can be done about doubts: lines with commands that a shell takes as they are, not to be wrapped."""
     where = ["--shared"] if owner is None else ["--thread", owner]
     where += ["--url", url] if url else []
     text = (

@@ -86,11 +86,7 @@ def sha(text: str) -> str:
 
 
 def text_of(content: Mapping[str, Any]) -> str:
-    """Return a content as JSON, always the same for the same content.
-
-    Raises:
-        InvalidInput: JSON cannot hold it.
-    """
+    """Return a content as JSON, always the same for the same content."""
     try:
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -109,11 +105,7 @@ def cell_of(codec: Codec, token: str, link: Link) -> Cell:
 
 
 def link_in(codec: Codec, key: str, cell: Cell) -> Link:
-    """Return the link in a cell.
-
-    Raises:
-        CorruptStore: It cannot be read, or is not the one with this key.
-    """
+    """Return the link in a cell."""
     stored = _values_in(codec, cell, f"event {number_in(key) or key}")
     if [type(part) for part in stored] == [int, str, str, str, str, str]:
         link = Link(*stored)
@@ -126,11 +118,7 @@ def link_in(codec: Codec, key: str, cell: Cell) -> Link:
 
 
 def content_in(codec: Codec, link: Link, cell: Cell) -> tuple[str, dict[str, Any]]:
-    """Return the digest of a content, and what it says.
-
-    Raises:
-        CorruptStore: It cannot be read.
-    """
+    """Return the digest of a content, and what it says."""
     what = f"the content of event {link.number}"
     stored = _values_in(codec, cell, what)
     try:
@@ -224,11 +212,7 @@ def is_name(by: object) -> bool:
 
 
 def check_by(by: object) -> None:
-    """Check the optional name of the person who acts.
-
-    Raises:
-        InvalidInput: It names nobody.
-    """
+    """Check the optional name of the person who acts."""
     if by is not None and not is_name(by):
         raise InvalidInput(f"by must name who does it, as your program has authenticated them, not {by!r:.100}")
 
@@ -266,22 +250,6 @@ def append(
     """Append an event. Four trips; one more for the very first, two for each rival who was faster.
 
     To append again, after a crash or a lost reply, makes a second event, unless a `secret` says that it is the same.
-
-    Args:
-        session: What it runs on.
-        thread_id: The thread that the content is deleted with; it is added to the content.
-        at: ISO time.
-        kind: What has happened.
-        content: All about it: what JSON can hold.
-        secret: The salt, 32 letters and digits that nobody can guess: with the same secret and content the event is
-            appended once, whoever does it, and however often.
-
-    Returns:
-        The event's number.
-
-    Raises:
-        InvalidInput: JSON cannot hold the content.
-        CorruptStore: The last link cannot be read, so nothing can be linked to it; `verify` says more.
     """
     salt = secret or session.new_token()
     text, digest = _text_and_digest(thread_id, content, salt)
@@ -329,11 +297,7 @@ def _ensure_head(session: Session) -> Plan[Cell]:
 def _search(
     session: Session, digest: str, after: int, end: tuple[int, str]
 ) -> Plan[tuple[int | None, tuple[int, str]]]:
-    """Search the links after a number for the one of a content. A trip for each 200.
-
-    Returns:
-        Its number, or `None` if there is no such link; and number and hash of the last link, `end` if none was seen.
-    """
+    """Search the links after a number for the one of a content. A trip for each 200."""
     while True:
         page = yield from _read_page(session.store, key_of(after), _PAGE)
         for key, cell in page[:-1]:
@@ -371,20 +335,7 @@ def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token:
 
 
 def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Sequence[AuditEvent]]:
-    """Read a page of the trail, oldest first. Two trips.
-
-    Args:
-        session: What it runs on.
-        after: The number of the last event of the page before.
-        limit: Most to read; fewer mean that there are no more.
-
-    Returns:
-        The events. Whether nobody has changed them, `verify` says.
-
-    Raises:
-        InvalidInput: `after` or `limit` cannot be meant.
-        CorruptStore: One of them cannot be read.
-    """
+    """Read a page of the trail, oldest first. Two trips."""
     if after < 0 or limit < 1:
         raise InvalidInput(f"after must be 0 or an event's number, and limit 1 or more, not {after!r} and {limit!r}")
     page = yield from _read_page(session.store, key_of(after), limit)
@@ -427,17 +378,6 @@ def verify(
     """Check the whole trail: that every event is there, says what it said, and follows the one before it.
 
     A trip for the head, and two for each 200 events. Events that are appended meanwhile do no harm.
-
-    Args:
-        session: What it runs on.
-        expected: `number:hash` of an event, as a verdict has named its head earlier: the event must still be there.
-        progress: Told after each page how many events were checked, and how many there are, about.
-
-    Returns:
-        What is wrong, if anything: damage is reported, not raised.
-
-    Raises:
-        InvalidInput: `expected` is not of that form.
     """
     anchor = None if expected is None else _anchor(expected)
     walk = _Walk(session.codec)

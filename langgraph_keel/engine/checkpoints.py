@@ -316,12 +316,7 @@ def _compose(
 def _recall(
     session: Session, parent: Address, inheritance: Inheritance
 ) -> Plan[tuple[KnownEntry | None, Mapping[str, Any]]]:
-    """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again.
-
-    Returns:
-        What is known of it. Of a parent that another version of the application has stored, nothing is, and all is
-        written anew: then also the values that it leaves to the new checkpoint.
-    """
+    """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
     try:
         reading = Reading(config_of(parent, "named"), parent)
         base = yield from _read(session, reading, runs=True)
@@ -509,13 +504,7 @@ def _revive(
 
 
 def revive_other(session: Session, found: Found, channels: Collection[str] | None = None) -> Revived | None:
-    """Return what stands for a checkpoint that another version of the application has stored; `None` if none has.
-
-    Args:
-        session: What it runs on.
-        found: What the store has.
-        channels: The channels whose rows were read; `None` if all were.
-    """
+    """Return what stands for a checkpoint that another version of the application has stored; `None` if none has."""
     if not session.hooks.revive:
         return None
     return _ask_hooks(session, found, unpack_header(found.entry.header, session.codec, found.entry.address), channels)
@@ -707,9 +696,6 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
     """Copy a thread to a new one, and then what features have beside it; see `KeelSaver.copy_thread`.
 
     In that order, for only then is the target known to be new. A copy that is cut off in between knows less.
-
-    Raises:
-        BlobsMissing: The store has objects, and was opened without them.
     """
     if source == target:
         raise InvalidInput(f"cannot copy thread {source!r} to itself")

@@ -76,11 +76,7 @@ class ThreadId(str):
 
 
 def configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the `configurable` mapping of a config.
-
-    Raises:
-        InvalidConfig: It has none.
-    """
+    """Return the `configurable` mapping of a config."""
     # A question to an abstract class takes as long as all the rest.
     values = config.get("configurable") if type(config) is dict or isinstance(config, Mapping) else None
     if type(values) is not dict and not isinstance(values, Mapping):
@@ -91,12 +87,7 @@ def configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def thread_id_of(value: object) -> str:
-    """Return a valid thread id; an int or a UUID is accepted, as LangGraph does.
-
-    Raises:
-        InvalidConfig: It is missing, of another type, empty, not text that any encoding can carry, or begins as the
-            names of tenants' threads do where all share tables.
-    """
+    """Return a valid thread id; an int or a UUID is accepted, as LangGraph does."""
     if value is None:
         raise InvalidConfig("config has no thread_id: pass {'configurable': {'thread_id': ...}}")
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 4096:
@@ -108,11 +99,7 @@ def thread_id_of(value: object) -> str:
 
 
 def text_of(value: object, what: str, empty: bool = True) -> str:
-    """Return a name or id that every store can carry; a UUID is accepted, as text.
-
-    Raises:
-        InvalidConfig: It is not a str, empty where it may not be, or holds a lone surrogate.
-    """
+    """Return a name or id that every store can carry; a UUID is accepted, as text."""
     if isinstance(value, UUID):
         return str(value)
     if not isinstance(value, str):
@@ -125,12 +112,7 @@ def text_of(value: object, what: str, empty: bool = True) -> str:
 
 
 def texts_of(values: Collection[str], what: str) -> set[str]:
-    """Return names or ids that every store can carry, as `text_of` does for one.
-
-    Raises:
-        InvalidInput: `values` is one string, which would be taken for a list of its letters.
-        InvalidConfig: One of them is unusable.
-    """
+    """Return names or ids that every store can carry, as `text_of` does for one."""
     if isinstance(values, str):
         raise InvalidInput(f"pass a list of {what}s, not one string: [{values!r}]")
     return {text_of(value, what) for value in values}
@@ -150,11 +132,7 @@ def _encodable(value: str, what: str) -> None:
 
 
 def address_of(config: Mapping[str, Any]) -> Address:
-    """Return the address that a config names. An absent namespace is the root; an id of `None` is none.
-
-    Raises:
-        InvalidConfig: The thread id, namespace or checkpoint id is missing or unusable.
-    """
+    """Return the address that a config names. An absent namespace is the root; an id of `None` is none."""
     values = configurable(config)
     checkpoint_id = values.get("checkpoint_id")
     return Address(
@@ -238,26 +216,13 @@ def owner_in(metadata: Mapping[str, Any]) -> str:
 
 
 def check_owner(owner: object, what: str) -> None:
-    """Check that LangGraph does not make another name of a user's: it leaves NUL out of all metadata.
-
-    Raises:
-        InvalidConfig: It holds one.
-    """
+    """Check that LangGraph does not make another name of a user's: it leaves NUL out of all metadata."""
     if isinstance(owner, str) and "\0" in owner:
         raise InvalidConfig(f"{what} holds NUL, without which it would be somebody else's: {owner!r:.80}")
 
 
 def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
-    """Return whose the thread of a run is; empty if nobody says.
-
-    Args:
-        config: The run's.
-        tell: The program's own function, which is asked where the config does not say it.
-
-    Raises:
-        InvalidInput: The function failed, or returned something else than text.
-        InvalidConfig: A name holds NUL.
-    """
+    """Return whose the thread of a run is; empty if nobody says."""
     for part in (config.get("configurable"), config.get("metadata")):
         if owner := owner_in(part or {}):
             check_owner(owner, "user_id")
@@ -266,11 +231,7 @@ def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
 
 
 def _ask_owner(config: Mapping[str, Any], tell: Owner | None) -> str:
-    """Return what a program's own function says; empty if there is none, or it says nothing.
-
-    Raises:
-        InvalidInput: It failed, or returned something else than text.
-    """
+    """Return what a program's own function says; empty if there is none, or it says nothing."""
     if tell is None:
         return ""
     try:

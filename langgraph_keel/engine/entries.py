@@ -97,11 +97,7 @@ def state_beside(stored: Any) -> int:
 
 
 def check_state(where: Address, about: Mapping[str, Any], beside: Iterable[Any], known: int) -> None:
-    """See that no newer version of the application has stored a checkpoint, or its writes.
-
-    Raises:
-        NewerState: One has.
-    """
+    """See that no newer version of the application has stored a checkpoint, or its writes."""
     newest = max([state_of(about), *map(state_beside, beside)])
     if newest > known:
         raise NewerState(str(where), newest, known)
@@ -140,11 +136,7 @@ _THREE = array_header(3)
 
 
 def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
-    """Return the framed bytes of a header.
-
-    Raises:
-        UnstorableValue: The metadata holds something the serializer cannot store.
-    """
+    """Return the framed bytes of a header."""
     try:
         about = [header.about] if header.about else []
         return codec.encode([header.checkpoint, header.metadata, header.inline, *about])
@@ -153,12 +145,7 @@ def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
 
 
 def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
-    """Return a header from its framed bytes, with fresh objects.
-
-    Raises:
-        CorruptStore: The bytes are damaged or written with another serializer.
-        RefusedType: The metadata names a type that may not be revived here.
-    """
+    """Return a header from its framed bytes, with fresh objects."""
     try:
         checkpoint, metadata, inline, *rest = codec.decode(body)
         about = rest[0] if rest else {}
@@ -413,20 +400,7 @@ def pack_batch(
     beside: Sequence[Any] = (),
     places: Iterable[int] | None = None,
 ) -> Batch:
-    """Return the writes of one call, and what hooks have to store with them.
-
-    Args:
-        writes: Channels and values.
-        task_id: The task that has written them.
-        task_path: Where it stands among the tasks of its step.
-        codec: What encodes them.
-        where: The checkpoint, for errors.
-        beside: What hooks have to store.
-        places: The places that they had in the call, if these are not all that it wrote.
-
-    Raises:
-        UnstorableValue: The serializer cannot store one of them; the error names its channel.
-    """
+    """Return the writes of one call, and what hooks have to store with them."""
     heads = [
         [name, WRITES_IDX_MAP.get(name, place)] for place, (name, _) in zip(places or count(), writes, strict=False)
     ]
@@ -446,12 +420,7 @@ def _task_check(task_id: str, task_path: str) -> int:
 
 
 def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[str, int, Any]]:
-    """Return the writes of one call as it wrote them: channels, numbers and values, with what hooks have stored.
-
-    Raises:
-        CorruptStore: It is damaged.
-        RefusedType: It names a type that may not be revived here.
-    """
+    """Return the writes of one call as it wrote them: channels, numbers and values, with what hooks have stored."""
     try:
         check, *parts = codec.decode(batch.body)
         if codec.shows and is_lost(check):
@@ -470,12 +439,7 @@ def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[s
 
 
 def pending_writes(batches: Sequence[Batch], codec: Codec, where: Address) -> list[PendingWrite]:
-    """Return the writes that count, in the order in which LangGraph applies them.
-
-    Raises:
-        CorruptStore: A batch is damaged.
-        RefusedType: A write names a type that may not be revived here.
-    """
+    """Return the writes that count, in the order in which LangGraph applies them."""
     return unpack_batches(batches, codec, where)[0]
 
 
@@ -584,11 +548,6 @@ def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:
 
     LangGraph leaves it there when a task has taken it, and gives it to the next question of another run, unasked: "one"
     to the first question, and `{id: "two"}` to the second, and the third is "one" (seen with 1.2.22).
-
-    Args:
-        found: The checkpoint.
-        is_by_id: Whether the run brings answers by the ids of interrupts. If it brings none at all, such an answer may
-            have been stored, and the process have died before a task took it: it counts unless a task has any.
     """
     writes = found.pending_writes or []
     is_spent = is_by_id or any(task != NULL_TASK_ID and channel == RESUME for task, channel, _ in writes)

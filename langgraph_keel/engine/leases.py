@@ -184,12 +184,6 @@ class Watch:
         """Return whether a claim that stands there is over: `None` as long as that cannot be said.
 
         It is, if it was not renewed for a lease; it is not, if it was renewed less than a lease ago.
-
-        Args:
-            token: The claim's.
-            mark: What its last renewal has written: another number each time.
-            asked: When this look began: a reply may have been on its way for long.
-            lease: Seconds, if its holder has said them.
         """
         lease = lease or self.lease
         last = self._seen.get(token)

@@ -55,12 +55,7 @@ def roots_in(moments: Sequence[NodeAndHeader]) -> list[NodeAndHeader]:
 
 
 def leaves(moments: Sequence[NodeAndHeader], but: Collection[Stamp] = ()) -> list[NodeAndHeader]:
-    """Return the checkpoints that nothing goes on from: no child, and no twin that a rewind has made of them.
-
-    Args:
-        moments: The checkpoints of a thread.
-        but: Without these.
-    """
+    """Return the checkpoints that nothing goes on from: no child, and no twin that a rewind has made of them."""
     continued = {(node.address.checkpoint_ns, node.parent) for node, _ in moments}
     ends = [each for each in moments if _place(each) not in continued and each[0].stamp not in but]
     if not ends:  # mostly: then no header needs to be decoded
@@ -158,13 +153,7 @@ def find_steps_behind(moments: Sequence[NodeAndHeader], kept: Collection[Stamp])
 
 
 def origin_of(parent: str | None, metadata: Mapping[str, Any], known: Container[object]) -> str | None:
-    """Return the checkpoint that one came from; for a twin, its original: what led there led to the twin, too.
-
-    Args:
-        parent: The id of its parent.
-        metadata: Its metadata.
-        known: The ids of the checkpoints that are there; where the original is not, the parent counts.
-    """
+    """Return the checkpoint that one came from; for a twin, its original: what led there led to the twin, too."""
     originals = (metadata.get(mark) for mark in (REWOUND_TO, BRANCHED_FROM))
     return next((each for each in originals if isinstance(each, str) and each in known), parent)
 
@@ -174,10 +163,6 @@ def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> It
 
     The line ends where a checkpoint is not there: it was pruned, or there was none. What stands beside the checkpoints
     may say more (records of calls are carried to the first one that stays); no other checkpoint is put in its place.
-
-    Args:
-        start: The id of the checkpoint.
-        origins: Per id of the root checkpoints that are there, the id of the one it came from (`origin_of`).
     """
     seen: set[str | None] = set()
     while start in origins and start not in seen:  # what is stored may lead in a circle
@@ -240,11 +225,7 @@ class Memories:
             self._found.setdefault(memory.node.address.checkpoint_ns, []).append(memory)
 
     def find_moves_back(self, moment: Node) -> dict[str, Node | None]:
-        """Return where memories must go back to, together with the root; without those that are there already.
-
-        Returns:
-            Per namespace, outer ones first, the checkpoint; `None` if there was nothing yet.
-        """
+        """Return where memories must go back to, together with the root; without those that are there already."""
         way = self._way(moment) if self._found else {}
         back = {namespace: _choose_memory(found, way) for namespace, found in sorted(self._found.items())}
         return {namespace: node for namespace, (node, is_there) in back.items() if not is_there}

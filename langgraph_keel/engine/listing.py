@@ -19,13 +19,6 @@ def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str
     """Name all threads and strays, those also that have come to the top of the list while it was read.
 
     A trip for each 200 of them, and one at least. The names are in memory, all of them.
-
-    Args:
-        store: Where.
-        passes: Whether to pass over what cannot be listed.
-
-    Raises:
-        CorruptStore: One of the threads cannot be read.
     """
     names: dict[str, None] = {}
     newest: tuple[str, str] | None = None

@@ -14,17 +14,7 @@ T = TypeVar("T")
 
 
 def check_names(owner: str, given: Iterable[str], known: Collection[str], advice: Mapping[str, str]) -> None:
-    """Check that options of these names are known.
-
-    Args:
-        owner: What has the options, as its user calls it.
-        given: The names.
-        known: All that there are.
-        advice: What to write in the place of some that others have.
-
-    Raises:
-        InvalidInput: One is not; the error says what to write.
-    """
+    """Check that options of these names are known."""
     for name in given:
         if name not in known:
             near = [f"do you mean {each!r}?" for each in get_close_matches(name, sorted(known), 1)]

@@ -26,11 +26,7 @@ PAGE = 50
 
 
 def checked_limit(limit: int | None) -> int | None:
-    """Return `limit`.
-
-    Raises:
-        InvalidInput: It is not a whole number, or negative.
-    """
+    """Return `limit`."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise InvalidInput(f"limit must be None or a whole number that is not negative: {limit!r}")
     return limit
@@ -42,12 +38,7 @@ def query_of(
     before: Mapping[str, Any] | None,
     limit: int | None,
 ) -> Query:
-    """Return the query for the first page.
-
-    Raises:
-        InvalidInput: An argument cannot be meant as it is.
-        InvalidConfig: A config names no usable thread or checkpoint.
-    """
+    """Return the query for the first page."""
     if filter is not None and not isinstance(filter, Mapping):
         raise InvalidInput(f"filter must map metadata keys to values, not {filter!r}")
     size = PAGE if checked_limit(limit) is None else min(PAGE, max(1, limit or 1))

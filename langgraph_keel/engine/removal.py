@@ -89,13 +89,6 @@ def check_objects(session: Session, why: str) -> Plan[None]:
     """See that what is kept outside of the store can be removed, or copied, with the rest.
 
     One trip; none where it can.
-
-    Args:
-        session: What it runs on.
-        why: What would become of it: the end of "values are kept outside of it, which ...".
-
-    Raises:
-        BlobsMissing: The store has objects, and was opened without them.
     """
     if (yield from session.store.read_cells(OBJECTS, [OBJECTS_KEY])):
         raise BlobsMissing(
@@ -160,14 +153,7 @@ def merge_runs(runs: Collection[Run]) -> list[Run]:
 
 
 def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection[str] = ()) -> Plan[None]:
-    """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips.
-
-    Args:
-        session: What it runs on.
-        thread_id: The thread.
-        choose: Returns what stays.
-        run_ids: The runs whose checkpoints go, if that is why; hooks hear of them.
-    """
+    """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips."""
     read = yield from survey(session, thread_id)
     kept = choose(read.seen)
     yield from carry_out(session, read, kept, plan_removal(read.all, kept), run_ids)
@@ -250,17 +236,7 @@ def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int,
 def view_removed(
     store: Store[Any, Any], graph: Graph, removal: Removal, view: Callable[[bytes], T]
 ) -> Plan[tuple[dict[RowPlace, T], list[T]]]:
-    """Look at the rows and writes that would go. A trip for each 16 entries that would.
-
-    Args:
-        store: Where they are.
-        graph: Its entries.
-        removal: Which of them would go.
-        view: Returns what is to be known of a body, as it is stored.
-
-    Returns:
-        That of each row, and of the writes.
-    """
+    """Look at the rows and writes that would go. A trip for each 16 entries that would."""
     live = live_after(graph, removal)
     gone = [node for node in reversed(graph.nodes) if node.stamp in removal.gone or node.stamp in removal.ghosts]
     rows: dict[RowPlace, T] = {}

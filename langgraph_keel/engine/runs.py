@@ -170,12 +170,7 @@ def refuse_run(run: LiveRun, error: CheckpointConflict | ThreadTaken) -> None:
 
 
 def check_run(config: Mapping[str, Any]) -> None:
-    """See that the run which a config is of was not refused.
-
-    Raises:
-        CheckpointConflict: It was.
-        ThreadTaken: It had asked, and another run has gone on from there.
-    """
+    """See that the run which a config is of was not refused."""
     if _refused:
         _check(find_runs(run_of(config)))
 
@@ -217,12 +212,7 @@ class _TaskHandler(BaseCallbackHandler):
         metadata: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """Note a task that begins.
-
-        Raises:
-            CheckpointConflict: Its run was refused.
-            ThreadTaken: It was, too.
-        """
+        """Note a task that begins."""
         if _refused:
             _check_start(parent_run_id)
         about = metadata or {}
@@ -239,12 +229,7 @@ class _TaskHandler(BaseCallbackHandler):
                 run.has_asked |= run_id in run.tasks
 
     def on_tool_start(self, *given: Any, parent_run_id: UUID | None = None, **more: Any) -> None:
-        """See that whatever begins is of no run that was refused.
-
-        Raises:
-            CheckpointConflict: It is.
-            ThreadTaken: It is, too.
-        """
+        """See that whatever begins is of no run that was refused."""
         _check_start(parent_run_id)
 
     on_chat_model_start = on_llm_start = on_tool_start

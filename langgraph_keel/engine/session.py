@@ -209,11 +209,7 @@ class Memo:
             self._contents_room = CONTENTS
 
     def open_frame(self, body: bytes, opener: Callable[[bytes], bytes] = open_frame) -> bytes:
-        """Return what `opener` does, opening no large frame again that was opened a moment ago.
-
-        Raises:
-            CorruptStore: As the opener.
-        """
+        """Return what `opener` does, opening no large frame again that was opened a moment ago."""
         if type(body) is not bytes or len(body) < WORTHWHILE // 8 or body.startswith(RAW):
             return opener(body)
         with self.lock:

@@ -21,12 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 
 def check_tenant(name: object) -> str:
-    """Return the name of a tenant.
-
-    Raises:
-        InvalidInput: It cannot be one. It stands in keys of Redis and names of directories, so it is 1 to 64 of the
-            characters a-z, A-Z, 0-9, `.`, `_`, `@`, `+` and `-`, and begins with a letter or digit.
-    """
+    """Return the name of a tenant."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         shown = f"{name!r:.80}" if isinstance(name, str) else f"a {type(name).__name__}"
         raise InvalidInput(

@@ -57,12 +57,7 @@ class Comparison:
 
 
 def compare_branches(left: Sequence[Moment], right: Sequence[Moment]) -> Comparison:
-    """Return two branches, aligned at the last moment that is in both.
-
-    Args:
-        left: The moments of one branch, oldest first; it may begin with moments that are also in the other.
-        right: Those of the other. It may be of another thread: the checkpoints of a fork have the ids of the original.
-    """
+    """Return two branches, aligned at the last moment that is in both."""
     places = {_key(moment): place for place, moment in enumerate(right)}
     last = next((place for place in reversed(range(len(left))) if _key(left[place]) in places), -1)
     start = places[_key(left[last])] + 1 if last >= 0 else 0

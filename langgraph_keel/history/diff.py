@@ -79,13 +79,7 @@ def _list_operations(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
 
 
 def _move_operations(path: _Path, moved: dict[int, int], removed: AbstractSet[int]) -> Iterator[Operation]:
-    """Put each moved element behind the one that it follows.
-
-    Args:
-        path: The list.
-        moved: For each moved element, by its place before, its place among those that have stayed.
-        removed: The places of the elements that were removed before.
-    """
+    """Put each moved element behind the one that it follows."""
     if not moved:
         return
     most = max(*moved, *moved.values(), *removed, 0) + len(moved) + len(removed) + 1
@@ -220,12 +214,7 @@ _Sides: TypeAlias = tuple[_Side, _Side]
 
 
 def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[StateDiff]:
-    """Return what changed between two checkpoints. Three trips; two if no channel of some size did.
-
-    Raises:
-        NotFound: One of them is not there.
-        CorruptStore: Stored bytes do not add up.
-    """
+    """Return what changed between two checkpoints. Three trips; two if no channel of some size did."""
     codec = session.codec.with_placeholders()
     unpacker = Unpacker(codec)
     older, newer = (yield from _entry(session.store, before)), (yield from _entry(session.store, after))
@@ -290,11 +279,7 @@ def _entry(store: Store[Q, R], address: Address) -> Plan[Entry]:
 
 
 def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[bool]:
-    """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once.
-
-    Returns:
-        Whether both are as their headers say; `False` if one was removed, or put again, in the meantime.
-    """
+    """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once."""
     refs = [{name: ref for name, ref in side.refs.items() if name in channels} for side in sides]
     if all(ref.kind is Kind.INLINE for each in refs for ref in each.values()):
         return True

@@ -108,14 +108,7 @@ class Edit:
 
 
 def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> Iterator[Edit]:
-    """Yield what changed between two values, in the order of the values.
-
-    Args:
-        before: The older value.
-        after: The newer one.
-        mark: Returns equal bytes for equal values (`Codec.fingerprint`).
-        path: Where both are.
-    """
+    """Yield what changed between two values, in the order of the values."""
     if before is NOTHING or after is NOTHING:
         yield Edit("added" if before is NOTHING else "removed", path, before, after)
     elif mark(before) == mark(after):

@@ -51,11 +51,7 @@ LABELS: CellTable[StoredLabel] = CellTable("labels", "a label", list, _unpack)
 
 
 def check_name(name: object) -> str:
-    """Return a name that a checkpoint may have.
-
-    Raises:
-        InvalidInput: It is no text, empty or blank, too long, or looks like a position.
-    """
+    """Return a name that a checkpoint may have."""
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST:
         raise InvalidInput(f"a label must be a text of 1 to {LONGEST} characters, not {name!r:.60}")
     if name.lstrip("-").isdigit():
@@ -85,12 +81,7 @@ class LabelHook(Hook):
 
 
 def give_label(session: Session, address: Address, name: str) -> Plan[None]:
-    """Give a name to a checkpoint, or to the latest of its namespace; no error if it has that already. Two trips.
-
-    Raises:
-        NotFound: There is no such checkpoint.
-        InvalidInput: The name cannot be one, or another checkpoint of the thread has it.
-    """
+    """Give a name to a checkpoint, or to the latest of its namespace; no error if it has that already. Two trips."""
     name = check_name(name)
     address = yield from _find_checkpoint(session, address)
     cells = Cells(session, LABELS, address.thread_id)
@@ -116,11 +107,7 @@ def _find_checkpoint(session: Session, address: Address) -> Plan[Address]:
 
 
 def remove_label(session: Session, thread_id: str, name: str) -> Plan[None]:
-    """Take a name back. Two trips.
-
-    Raises:
-        NotFound: No checkpoint of the thread has it.
-    """
+    """Take a name back. Two trips."""
     labels, key = Cells(session, LABELS, thread_id), _key(name)
     cells = yield from labels.read_raw([key])
     if key not in cells:

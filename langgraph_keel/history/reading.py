@@ -64,11 +64,6 @@ def moments_of(session: Session, entries: Sequence[Entry], *, is_brief: bool = F
     """Return the moments of entries, without those gone meanwhile. A trip, and one for each parent not among them.
 
     Their positions, labels and whether something continues them are not known here.
-
-    Args:
-        session: What it runs on.
-        entries: The entries.
-        is_brief: Whether to leave out what changed, and read no values but those that tell which nodes run.
     """
     known = {entry.address: entry for entry in entries}
     parents: dict[Address, Entry] = {}
@@ -218,11 +213,7 @@ class Doing:
 
 
 def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:
-    """Return what threads are doing at their latest checkpoints. One trip.
-
-    Raises:
-        CorruptStore: One of them cannot be read.
-    """
+    """Return what threads are doing at their latest checkpoints. One trip."""
     found = yield from session.store.read_values([replace(head, refs=_triggers(head)) for head in heads])
     reader = _Reader(session.codec)
     read = {head.address: head for head in heads}

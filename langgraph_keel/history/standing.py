@@ -164,11 +164,7 @@ def _shorten(error: str) -> str:
 
 
 def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
-    """Return where a thread stands. Five trips, one for each request, and mostly one more. Nothing is written.
-
-    Raises:
-        CorruptStore: Its latest checkpoint cannot be read.
-    """
+    """Return where a thread stands. Five trips, one for each request, and mostly one more. Nothing is written."""
     found = yield from session.store.read_entry(Address(thread_id))
     moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
     moment = moments[0] if moments else None

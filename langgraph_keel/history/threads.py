@@ -135,11 +135,7 @@ def filter_of(
     error: str | type[BaseException] | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> ThreadFilter:
-    """Return what a list of threads is asked for; `KeelSaver.threads` has the arguments.
-
-    Raises:
-        InvalidInput: One of them cannot be meant.
-    """
+    """Return what a list of threads is asked for; `KeelSaver.threads` has the arguments."""
     for name, value in (("model", model), ("match", match), ("owner", owner), ("label", label), ("node", node)):
         if value is not None and not isinstance(value, str):
             raise InvalidInput(f"{name} must be a text, not {value!r:.100}")

@@ -99,12 +99,7 @@ class Listing:
     @overload
     def __getitem__(self, which: Reference) -> Moment: ...
     def __getitem__(self, which: slice | Reference) -> Moment | Moments:
-        """Return a moment by anything that names it, or a slice of moments.
-
-        Raises:
-            MomentNotFound: There is no such position; it is an `IndexError`, too.
-            NotFound: There is no such moment, or it was deleted.
-        """
+        """Return a moment by anything that names it, or a slice of moments."""
         if isinstance(which, slice):
             return self._slice(which)
         return self.moment(which)

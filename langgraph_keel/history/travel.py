@@ -38,15 +38,6 @@ def rewind(session: Session, address: Address, by: str | None = None) -> Plan[Ad
 
     The root goes last: a crash in between leaves a thread that goes on from where it was, with the memories of some
     subgraphs as they were at the moment. To rewind again completes it.
-
-    Args:
-        session: What it runs on.
-        address: The checkpoint; without an id, the latest.
-        by: Who does it, for the audit trail: four trips more.
-
-    Raises:
-        NotFound: There is no such checkpoint, or it was deleted meanwhile.
-        InvalidInput: It belongs to a subgraph.
     """
     _check_root(address)
     graph = yield from session.store.read_graph(address.thread_id)
@@ -95,15 +86,6 @@ def branch(session: Session, address: Address, by: str | None = None) -> Plan[Ad
     latest: the checkpoint's parent is the latest itself (what had followed it there was deleted).
 
     Subgraphs with a memory of their own have one memory for all branches, as everywhere in LangGraph.
-
-    Args:
-        session: What it runs on.
-        address: The checkpoint; without an id, the latest.
-        by: Who does it, for the audit trail: four trips more.
-
-    Raises:
-        NotFound: There is no such checkpoint, or it was deleted meanwhile.
-        InvalidInput: It belongs to a subgraph.
     """
     _check_root(address)
     entry = yield from _read_entry(session, address)
@@ -129,18 +111,6 @@ def fork(session: Session, address: Address, target: str, by: str | None = None)
 
     As after a prune, what shares a row with something that is shown stays with it: up to 32 small elements of a list
     are packed into one, so the bytes of a fork (never what it shows) may hold some from after the moment.
-
-    Args:
-        session: What it runs on.
-        address: The checkpoint; without an id, the latest.
-        target: The new thread.
-        by: Who does it, for the audit trail.
-
-    Raises:
-        NotFound: There is no such checkpoint, or it, or the new thread, was deleted meanwhile.
-        ThreadExists: The new thread holds something already.
-        InvalidInput: The checkpoint belongs to a subgraph.
-        BlobsMissing: The store has objects, and was opened without them.
     """
     _check_root(address)
     check_by(by)

@@ -19,11 +19,7 @@ By: TypeAlias = Literal["owner", "tenant", "status", "day", "thread"]
 
 
 def check_by(by: str, tenant: str | None) -> None:
-    """Check by what usage is to be told apart.
-
-    Raises:
-        InvalidInput: It cannot be.
-    """
+    """Check by what usage is to be told apart."""
     if by == "tenant" and tenant is not None:
         raise InvalidInput(f"this saver is tenant {tenant!r}'s, who does not see which others there are")
     if isinstance(by, str) and by in get_args(By):

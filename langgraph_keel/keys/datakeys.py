@@ -180,12 +180,7 @@ class KeyChest:
         return (yield from self._open_store()).marker
 
     def names(self, to_write: bool) -> Plan[Names | None]:
-        """Return what hides names; `None` if they stand there as they are. Trips as for `shared`.
-
-        Args:
-            to_write: Whether something is about to be written: a store that has no keys yet gets them. If not, the
-                names that are asked for are in it under no token.
-        """
+        """Return what hides names; `None` if they stand there as they are. Trips as for `shared`."""
         if self._own is None and not to_write:
             if (cell := (yield from self._read_cell())) is None:
                 return self._no_names
@@ -225,11 +220,7 @@ class KeyChest:
             yield from self._store.swap_cell(Shelf(thread_id, KIND), KEY, None, keys.cell)
 
     def adopt(self, source: str, target: str) -> Plan[tuple[DataKeys | None, DataKeys | None]]:
-        """Give a thread the keys of another one, before it gets its records. Up to four trips.
-
-        Returns:
-            The keys that the target had before, and those of the source; `None` where there are none.
-        """
+        """Give a thread the keys of another one, before it gets its records. Up to four trips."""
         found = yield from self.find_to_seal(source)
         before = yield from self.find_to_seal(target)
         if found is None:
@@ -356,9 +347,6 @@ class KeyChest:
         """Give the store a key that the current master key wraps, and what threads share another one. Two trips.
 
         One trip if that was done, with this master key, and the renewal has not ended.
-
-        Returns:
-            The name of the new key; `None` if nothing is sealed yet.
         """
         current = self._keyring.current
 
@@ -378,9 +366,6 @@ class KeyChest:
         """See that the key of the store wraps the keys of a thread, and that one made since then seals what is new.
 
         Two trips, and two for each who was quicker; one if that is so.
-
-        Returns:
-            The keys of the thread, `None` if it has none; and whether they were changed.
         """
         while True:
             cell: Cell | None = (yield from self._store.read_cells(Shelf(thread_id, KIND), [KEY])).get(KEY)

@@ -232,15 +232,7 @@ def _refuse_open_file(path: str | PathLike[str], mode: int) -> None:
 
 
 def parse_keys(text: str, where: str) -> list[LocalKey]:
-    """Return the keys in a text.
-
-    Args:
-        text: `id:secret` once or several times, separated by commas or white space; the secret in base64.
-        where: How an error names it.
-
-    Raises:
-        InvalidInput: It holds something else. The error does not show it.
-    """
+    """Return the keys in a text."""
     parts = [part for part in re.split(r"[\s,]+", text) if part]
     if not parts:
         raise InvalidInput(f"{where} holds no key: `keel keys new` prints one")
@@ -262,20 +254,12 @@ def _parse_key(part: str, nth: int, where: str) -> LocalKey:
 
 
 def new_key(id: str) -> str:
-    """Return a new key as `Keyring.from_env` and `from_file` read it.
-
-    Raises:
-        InvalidInput: Such a name is none.
-    """
+    """Return a new key as `Keyring.from_env` and `from_file` read it."""
     return f"{check_id(id)}:{b64encode(token_bytes(KEY_BYTES)).decode()}"
 
 
 def check_id(id: object) -> str:
-    """Return the name of a master key.
-
-    Raises:
-        InvalidInput: It cannot be one.
-    """
+    """Return the name of a master key."""
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise InvalidInput(f"{id!r:.80} cannot name a key: use 1 to 64 letters, digits, '.', '_' and '-'")
     return id

@@ -53,16 +53,7 @@ class Sealed:
 
 
 def migrate(store: SealedStore, tell: Tell) -> Plan[Sealed]:
-    """Seal all that a store holds.
-
-    Args:
-        store: The store.
-        tell: Is told how many threads were looked at, and of how many.
-
-    Raises:
-        StoreBusy: Somebody goes on writing in plain text.
-        StoreError: The store fails.
-    """
+    """Seal all that a store holds."""
     done = Sealed()
     for _ in range(ROUNDS):
         before = done.records

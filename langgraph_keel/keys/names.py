@@ -61,12 +61,7 @@ class Names:
         self.maps = _map_of(self.hide, self.hide_key), _map_of(self.open, self.open_key)
 
     def hide(self, what: bytes, name: str) -> str:
-        """Return what stands for a name.
-
-        Args:
-            what: What it names: a channel and a namespace of one name have other tokens.
-            name: The name.
-        """
+        """Return what stands for a name."""
         if type(name) is not str:
             return name  # what stands in a store for a name that it does not know any more
         if (token := self._tokens.get((what, name))) is None:
@@ -77,11 +72,7 @@ class Names:
         return token
 
     def open(self, what: bytes, token: str) -> str:
-        """Return the name that a token stands for.
-
-        Raises:
-            SealBroken: It stands for none.
-        """
+        """Return the name that a token stands for."""
         from cryptography.exceptions import InvalidTag
 
         if type(token) is not str:

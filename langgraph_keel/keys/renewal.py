@@ -30,16 +30,7 @@ class Renewal:
 
 
 def renew(store: SealedStore, tell: Tell) -> Plan[Renewal]:
-    """Renew the key of a store, and those of its threads.
-
-    Args:
-        store: The store.
-        tell: Is told how many threads were looked at, and of how many.
-
-    Raises:
-        KeyMissing: The keyring has not the key that the store needs now.
-        StoreError: The store fails.
-    """
+    """Renew the key of a store, and those of its threads."""
     done = Renewal()
     id = yield from store.chest.begin_renewal()
     if id is None:

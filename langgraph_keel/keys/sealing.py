@@ -60,11 +60,7 @@ class Sealer:
         return nonce + self._encrypt(nonce, data, place)
 
     def open(self, sealed: bytes, place: bytes) -> bytes:
-        """Return what was sealed.
-
-        Raises:
-            SealBroken: It is not what was sealed here.
-        """
+        """Return what was sealed."""
         from cryptography.exceptions import InvalidTag
 
         if len(sealed) < _NONCE + _TAG:
@@ -97,12 +93,7 @@ def key_in(body: bytes) -> bytes | None:
 
 
 def open_sealed(body: bytes, sealer: Sealer, place: bytes) -> bytes:
-    """Return the frame that was sealed.
-
-    Raises:
-        SealBroken: It is not what was sealed here.
-        CorruptStore: What was sealed has no padding.
-    """
+    """Return the frame that was sealed."""
     padded = sealer.open(body[HEAD:], place)
     end = padded.rstrip(b"\0")
     if not end.endswith(_END):
@@ -130,11 +121,7 @@ def pack(parts: Sequence[Any]) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Return what `pack` was given.
-
-    Raises:
-        CorruptStore: It is something else.
-    """
+    """Return what `pack` was given."""
     try:
         return ormsgpack.unpackb(data)
     except ValueError as error:

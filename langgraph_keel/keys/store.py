@@ -403,13 +403,7 @@ class SealedStore(Layer):
         return any(key_in(body) is None for body in bodies) and (yield from self.chest.accepts_plain())
 
     def opener(self, thread_id: str | None, bodies: Sequence[bytes], accepts_plain: bool | None = None) -> Plan[Seals]:
-        """Return what opens records of a thread, or of what threads share. No trip if its keys are known.
-
-        Args:
-            thread_id: The thread; `None` is what threads share.
-            bodies: The records.
-            accepts_plain: Whether those in plain text are taken as they are; `None` if that was not looked up yet.
-        """
+        """Return what opens records of a thread, or of what threads share. No trip if its keys are known."""
         bodies = [body for body in bodies if not body.startswith(ABSENT)]  # which no key opens
         found = {key_in(body) for body in bodies}
         names = {name for name in found if name is not None}
@@ -636,11 +630,7 @@ class Seals:
         return self._seal(parts, "entry", address.checkpoint_ns, address.checkpoint_id)
 
     def open_parts(self, body: bytes, address: Address) -> tuple[bytes, str | None, str | None, Digests]:
-        """Return what `header` was given.
-
-        Raises:
-            SealBroken: It was changed, or put there from elsewhere.
-        """
+        """Return what `header` was given."""
         parts = self._open(body, f"{address}: its header", "entry", address.checkpoint_ns, address.checkpoint_id)
         frame, parent, run_id, digests = unpack(parts)
         return frame, parent, run_id, {name: (kind, digest) for name, kind, digest in digests}
@@ -654,12 +644,7 @@ class Seals:
         return frame, digests
 
     def open_entry(self, entry: Entry, *, is_part: bool = False) -> tuple[Entry, Digests | None]:
-        """Return an entry, opened, and the digests of its channels.
-
-        Raises:
-            SealBroken: It continues another checkpoint than it was put after, is of another run, or shows other
-                channels than were put; if `is_part`, it may show fewer.
-        """
+        """Return an entry, opened, and the digests of its channels."""
         if key_in(entry.header) is None:
             self._check_plain(f"{entry.address}: its header")
             return entry, None
@@ -702,14 +687,7 @@ class Seals:
         return replace(cell, header=header, body=self._seal(cell.body, "body", *place) if cell.body else b"")
 
     def open_cell(self, cell: Cell, shelf: Shelf, key: str, *, has_body: bool) -> Cell:
-        """Return a cell, opened.
-
-        Args:
-            cell: The cell.
-            shelf: Where it stands.
-            key: Its key.
-            has_body: Whether its body was asked for.
-        """
+        """Return a cell, opened."""
         place = _place_of_cell(cell, shelf, key)
         whose = "what threads share" if shelf.thread_id is None else f"thread {shelf.thread_id!r}"
         where = f"{whose}: the {shelf.kind} {key}"

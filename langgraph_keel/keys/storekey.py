@@ -62,11 +62,7 @@ class StoreCell:
         return place_of(self.store_id, "tenant key", self.tenant, *renewed, *hides)
 
     def unwrap(self, keyring: Keyring) -> Sealer:
-        """Return the key of the store.
-
-        Raises:
-            KeyMissing: The keyring has not its master key, or that does not open it.
-        """
+        """Return the key of the store."""
         return Sealer(_unwrap(keyring.get(self.master_id), self.wrapped, self.context))
 
     def wrap(self, key: Sealer, master: MasterKey) -> StoreCell:
@@ -86,11 +82,7 @@ class StoreCell:
         return place_of(self.store_id, "migration")
 
     def is_ended(self, key: Sealer) -> bool:
-        """Return whether it says that a migration has ended.
-
-        Raises:
-            SealBroken: What says so was changed.
-        """
+        """Return whether it says that a migration has ended."""
         return self.ended is not None and key.open(self.ended, self.end_place) == _ENDED
 
     def end(self, key: Sealer, *, is_ended: bool) -> StoreCell:
@@ -102,11 +94,7 @@ class StoreCell:
         return replace(self, names=key.seal(names.secret, self._names_place))
 
     def open_names(self, key: Sealer) -> Names | None:
-        """Return what hides names; `None` if none are hidden.
-
-        Raises:
-            SealBroken: It was changed.
-        """
+        """Return what hides names; `None` if none are hidden."""
         return None if self.names is None else Names(key.open(self.names, self._names_place))
 
     @property
@@ -114,11 +102,7 @@ class StoreCell:
         return place_of(self.store_id, "names")
 
     def open_earlier(self, key: Sealer) -> Mapping[bytes, Sealer]:
-        """Return all keys of the store by their names, the current one first.
-
-        Raises:
-            SealBroken: One was changed.
-        """
+        """Return all keys of the store by their names, the current one first."""
         keys = {self.id: key}
         for id, sealed in self.earlier:
             try:
@@ -128,12 +112,7 @@ class StoreCell:
         return keys
 
     def renew(self, keys: Mapping[bytes, Sealer], master: MasterKey) -> tuple[StoreCell, Sealer]:
-        """Return it with a new key, and that key; its shared data keys are yet to be wrapped by it.
-
-        Args:
-            keys: All its keys, as `open_earlier` returns them.
-            master: What wraps the new one.
-        """
+        """Return it with a new key, and that key; its shared data keys are yet to be wrapped by it."""
         key, was_ended = Sealer(token_bytes(KEY_BYTES)), self.is_ended(keys[self.id])
         names = self.open_names(keys[self.id])
         new = replace(self, id=token_bytes(_ID_BYTES), is_renewing=True)
@@ -146,11 +125,7 @@ class StoreCell:
 
 
 def parse_cell(cell: Cell) -> StoreCell:
-    """Return what the cell of a store holds.
-
-    Raises:
-        CorruptStore: It holds something else.
-    """
+    """Return what the cell of a store holds."""
     try:
         store_id, (tenant, master_id, wrapped, *renewed), shared, *rest = unpack(open_frame(cell.header))
         id, earlier, is_renewing = renewed or (FIRST, (), False)

@@ -54,13 +54,7 @@ class CellCopy:
         self._size = 1
 
     def join(self, shelf: Shelf, is_meant: Callable[[str, Cell], bool], is_ours: Callable[[Cell], bool]) -> Plan[None]:
-        """Have a shelf of the target hold what that of the source does.
-
-        Args:
-            shelf: The shelf.
-            is_meant: Whether a cell of the source, by its key, is to be copied.
-            is_ours: Whether a cell of the target is one that was copied, and may be replaced and removed.
-        """
+        """Have a shelf of the target hold what that of the source does."""
         wanted: dict[str, str | None] = {}
         doubtful: list[str] = []
         pair = _Pair(self._source, self._target, shelf)
@@ -135,11 +129,6 @@ class CellCopy:
         """Return the first cell that the target has not as the source has it, body and all; `None` if there is none.
 
         The token is no content: of what two stores have got from a third one, each has tokens of its own.
-
-        Args:
-            shelf: The shelf.
-            is_meant: Whether a cell of the source counts.
-            is_whole: Whether a cell that only the target has is a difference.
         """
         keys: list[str] = []
         pair = _Pair(self._source, self._target, shelf)

@@ -113,12 +113,7 @@ def _read_text(data: bytes) -> str | bytes:
 
 @contextmanager
 def open_sqlite(path: str) -> Iterator[Connection]:
-    """Open a file.
-
-    Raises:
-        NotFound: There is none.
-        InvalidInput: It is no database of SQLite.
-    """
+    """Open a file."""
     if not os.path.isfile(path):
         raise NotFound(f"there is no file {path}")
     with sqlite_errors(path):
@@ -182,13 +177,7 @@ class PostgresConnection:
 
 @contextmanager
 def open_postgres(url: str) -> Iterator[Connection]:
-    """Open a database.
-
-    Raises:
-        InvalidInput: psycopg is not installed, or cannot read the URL.
-        AccessDenied: The server refuses this user.
-        StoreUnavailable: It cannot be reached.
-    """
+    """Open a database."""
     try:
         import psycopg
     except ModuleNotFoundError as error:
@@ -229,11 +218,7 @@ _WITH_COLON = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def find_place(given: str | os.PathLike[str]) -> tuple[Literal["postgresql", "sqlite"], str]:
-    """Return which database a URL or a path names: PostgreSQL by its URL, or SQLite by the path of its file.
-
-    Raises:
-        InvalidInput: It names neither. What may hold a password is not shown, and taken for no file's name.
-    """
+    """Return which database a URL or a path names: PostgreSQL by its URL, or SQLite by the path of its file."""
     if not isinstance(given, str):
         return "sqlite", os.fspath(given)
     scheme, is_url, rest = given.partition("://")

@@ -138,11 +138,7 @@ class CopyReport:
 
 
 def check_mode(mode: object) -> None:
-    """Check what a copy is to do.
-
-    Raises:
-        InvalidInput: It cannot be meant.
-    """
+    """Check what a copy is to do."""
     if not (isinstance(mode, str) and mode in get_args(Mode)):
         raise InvalidInput(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r:.100}")
 
@@ -222,13 +218,7 @@ class StoreCopy:
         self._tell(self._looked, self._total, self._nbytes)
 
     def run(self, thread_ids: Collection[str] | None, wanted: ThreadFilter) -> Plan[CopyReport]:
-        """Copy threads; those of these ids that fit, or all that fit.
-
-        Raises:
-            InvalidInput: Both stores are one.
-            NotFound: The source has no thread of one of the ids.
-            KeyMissing: The source is sealed, and opened without keys.
-        """
+        """Copy threads; those of these ids that fit, or all that fit."""
         is_whole = thread_ids is None and wanted.is_empty
         if self._mode == "copy":
             yield from self._check_apart()

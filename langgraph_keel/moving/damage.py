@@ -45,11 +45,7 @@ def name_damage(thread_id: str) -> Iterator[None]:
 
 
 def check_texts(*texts: Any) -> None:
-    """See that names and ids are texts that every store can carry.
-
-    Raises:
-        CorruptStore: One is not.
-    """
+    """See that names and ids are texts that every store can carry."""
     for text in texts:
         if type(text) is not str:
             raise CorruptStore(f"a name or an id is no text: {text!r:.40}")
@@ -57,11 +53,7 @@ def check_texts(*texts: Any) -> None:
 
 
 def add_inflated(before: int, bodies: Iterable[bytes], most: int) -> int:
-    """Return how many bytes values of a thread have that take a thousandth as they are stored, added to those before.
-
-    Raises:
-        CorruptStore: More than `most`: a small file can claim to be any number of gigabytes.
-    """
+    """Return how many bytes values of a thread have that take a thousandth as they are stored, added to those before."""
     sizes = ((content_size(body), len(body)) for body in bodies)
     inflated = before + sum(size for size, stored in sizes if size > _RATIO * stored)
     if inflated > most:

@@ -73,16 +73,7 @@ class ExportReport:
 
 @contextmanager
 def open_target(target: SourceLike, call: Call | None = None) -> Iterator[Call]:
-    """Open the store of one of LangGraph's savers, and make its tables; yield what calls the saver's methods.
-
-    Args:
-        target: `sqlite:///new.db`, the path of a file, `postgresql://...`, or a saver object.
-        call: How methods of an object are called, if not directly.
-
-    Raises:
-        InvalidInput: It names none, its package is not installed, or what stands there is another program's.
-        StoreError: It cannot be opened.
-    """
+    """Open the store of one of LangGraph's savers, and make its tables; yield what calls the saver's methods."""
     if isinstance(target, BaseCheckpointSaver):
         if engine_of(target) is not None:
             raise InvalidInput("this is a saver of Keel's: copy the threads to it (`keel copy`)")
@@ -135,17 +126,7 @@ def _check_tables(place: str, columns: set[str], has_tables: bool) -> None:
 
 
 def export_threads(session: Session, call: Call, threads: Sequence[str] | None, on_progress: Any) -> ExportReport:
-    """Write threads into another saver, one after the other. Cut off, it is done by beginning again.
-
-    Args:
-        session: The saver's.
-        call: Calls the methods of the other one.
-        threads: Their ids; `None` is all.
-        on_progress: Is told how many are done, and of how many.
-
-    Raises:
-        StoreError: A store failed; what is done stays.
-    """
+    """Write threads into another saver, one after the other. Cut off, it is done by beginning again."""
     # As it was stored: by the version of the application that has put it.
     session = replace(session, hooks=Hooks(), memo=Memo(0, 0), state_version=sys.maxsize)
     report = ExportReport()
@@ -302,14 +283,7 @@ class Versions:
         self._of: dict[Spot, Mapping[str, tuple[Any, str]]] = {}
 
     def carry(self, checkpoint: Mapping[str, Any], ns: str, id: str, parent: str | None) -> dict[str, Any]:
-        """Return a checkpoint with the versions that another saver is given.
-
-        Args:
-            checkpoint: The checkpoint.
-            ns: Its namespace.
-            id: Its id there.
-            parent: The id of its parent; `None` if it has none.
-        """
+        """Return a checkpoint with the versions that another saver is given."""
         before = self._of.get((ns, parent), {}) if parent else {}
         own: dict[str, tuple[Any, str]] = {}
         for channel, version in checkpoint["channel_versions"].items():

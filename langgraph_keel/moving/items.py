@@ -15,11 +15,7 @@ from langgraph_keel.errors import CorruptStore
 
 
 def pairs_of(theirs: Sequence[Run], ours: Sequence[Run]) -> Iterator[tuple[int, int, int]]:
-    """Yield which items of two values stand at the same places: the first number of each, and how many.
-
-    Raises:
-        CorruptStore: One of the values has more items.
-    """
+    """Yield which items of two values stand at the same places: the first number of each, and how many."""
     there, here = list(reversed(theirs)), list(reversed(ours))
     while there and here:
         (lo, hi), (to, upto) = there.pop(), here.pop()
@@ -77,13 +73,6 @@ class Numbers:
         """Return rows that hold what is missing of runs, numbered from `NEW` on, and know their items from then on.
 
         A row of which nothing is known is taken as it is, whatever it holds besides; of others, the items.
-
-        Args:
-            runs: What an entry shows.
-            rows: The rows of the source that have it.
-
-        Raises:
-            CorruptStore: They do not have it.
         """
         taken: list[Row] = []
         at = NEW

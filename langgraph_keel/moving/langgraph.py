@@ -75,23 +75,7 @@ def allows_of(session: Session) -> Allows:
 
 
 def move_thread(session: Session, reader: Reader, thread_id: str, index: Index) -> bool:
-    """Move a thread in, unless something stands under its name.
-
-    Args:
-        session: As `arriving` returns it.
-        reader: The source.
-        thread_id: The thread.
-        index: What it has.
-
-    Returns:
-        Whether it was moved.
-
-    Raises:
-        RefusedType: It holds something that may not be revived here.
-        UnstorableValue: It holds something that cannot be stored.
-        CorruptStore: It cannot be read, or does not come back as it was: nothing was moved.
-        StoreError: A store failed.
-    """
+    """Move a thread in, unless something stands under its name."""
     with _staged(session, reader, thread_id, index) as staged:
         return _take_name(session, staged, thread_id, index)
 
@@ -255,19 +239,7 @@ def import_threads(
     on_progress: Progress,
     is_cut_off: Callable[[], bool] = lambda: False,
 ) -> ImportReport:
-    """Move threads in, one after the other. It may be cut off anywhere: what is done is passed over the next time.
-
-    Args:
-        session: As `arriving` returns it.
-        reader: The source.
-        threads: Their ids; `None` is all.
-        dry_run: Whether to read only.
-        on_progress: Is told how many are done, and of how many.
-        is_cut_off: Whether to stop after a thread.
-
-    Raises:
-        StoreError: A store failed; what is done stays.
-    """
+    """Move threads in, one after the other. It may be cut off anywhere: what is done is passed over the next time."""
     report = ImportReport(is_dry=dry_run)
     if not dry_run:
         _sweep(session)

@@ -74,16 +74,6 @@ def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], 
     """Read what a thread holds.
 
     Three trips, and one for each 64 writes and 100 cells. In memory are the headers of its checkpoints.
-
-    Args:
-        store: Where.
-        thread_id: The thread.
-        takes: Whether a kind of cells is copied.
-        most: How many bytes writes may have that are much smaller as they are stored.
-
-    Raises:
-        CorruptStore: Something of it is damaged.
-        KeyMissing: It is sealed, and the saver has no keyring.
     """
     graph: Graph = yield from store.read_graph(thread_id)
     for node in graph.nodes:

@@ -144,15 +144,7 @@ Call: TypeAlias = Callable[..., Any]
 
 
 def source_of(given: SourceLike, call: Call | None = None) -> Source:
-    """Return a source by its URL, by the path of a file of SQLite, or a saver object.
-
-    Args:
-        given: It.
-        call: How methods of an object are called, if not directly.
-
-    Raises:
-        InvalidInput: It names none that can be read.
-    """
+    """Return a source by its URL, by the path of a file of SQLite, or a saver object."""
     if isinstance(given, BaseCheckpointSaver):
         if engine_of(given) is not None:
             raise InvalidInput("this is a saver of Keel's: copy its threads (`keel copy`)")

@@ -147,11 +147,7 @@ def _bars(title: str, sizes: Mapping[str, int]) -> list[str]:
 
 
 def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[StoreStats]:
-    """Read where the bytes are, of all threads with what they share, or of those that are wanted.
-
-    Raises:
-        StoreError: The store fails.
-    """
+    """Read where the bytes are, of all threads with what they share, or of those that are wanted."""
     names = yield from read_names_of(session, wanted)
     count = _Count(session)
     for number, name in enumerate(names):

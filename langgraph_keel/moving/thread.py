@@ -69,16 +69,7 @@ class ThreadCopy:
     inflated: int = 0
 
     def add(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
-        """Add to a thread of the target what that of the source has besides.
-
-        Args:
-            thread_id: The thread.
-            want: What the source holds.
-            have: What the target holds, which is the beginning of it.
-
-        Raises:
-            ThreadChanged: The thread was changed meanwhile, on one of the sides.
-        """
+        """Add to a thread of the target what that of the source has besides."""
         yield from self._add_entries(want, have)
         yield from self._add_writes(thread_id, have)
         moved = Moved()
@@ -194,11 +185,7 @@ class ThreadCopy:
     # -- comparing ---------------------------------------------------------------------------------------------
 
     def find_difference(self, thread_id: str, want: Outline, have: Outline) -> Plan[str | None]:
-        """Return what differs between two threads; `None` if nothing does. Each item is read once, and compared.
-
-        Raises:
-            ThreadChanged: The thread was changed meanwhile.
-        """
+        """Return what differs between two threads; `None` if nothing does. Each item is read once, and compared."""
         if (differs := _difference_of(want, have)) is not None:
             return differs
         done: defaultdict[tuple[str, str], Compared] = defaultdict(Compared)

@@ -55,17 +55,7 @@ class StoredValues:
         return JsonPlusSerializer(allowed_msgpack_modules=self._known, allowed_json_modules=paths)
 
     def load(self, kind: str | None, data: bytes | None, where: str) -> Any:
-        """Return a value.
-
-        Args:
-            kind: What LangGraph has called its encoding.
-            data: The bytes.
-            where: Where it stands, for errors.
-
-        Raises:
-            RefusedType: It holds a class that may not be revived, a pickle, or what another serializer has written.
-            CorruptStore: It does not decode.
-        """
+        """Return a value."""
         if kind in ("msgpack", "json"):
             self._check(kind, data or b"", where)
         elif kind not in ("null", "bytes", "bytearray"):
@@ -76,12 +66,7 @@ class StoredValues:
             raise _corruption(where, error) from error
 
     def load_metadata(self, data: Any, where: str) -> dict[str, Any]:
-        """Return metadata that stand in a row as JSON.
-
-        Raises:
-            RefusedType: It is a pickle.
-            CorruptStore: It is no JSON object.
-        """
+        """Return metadata that stand in a row as JSON."""
         if isinstance(data, bytes) and data.startswith(b"\x80"):
             raise RefusedType("pickle", _PICKLE, where=f"{where}, metadata")
         try:

@@ -101,12 +101,7 @@ def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
 
 
 def describe_request(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that are known when a call begins.
-
-    Args:
-        given: What LangChain hands a callback: `invocation_params` and `metadata`.
-        prompt: What `hash_prompt` returned.
-    """
+    """Return the fields of a record that are known when a call begins."""
     metadata, params = _mapping(given.get("metadata")), _merge_sources(_mapping(given.get("invocation_params")))
     found = {**prompt, "provider": _text(params.get("_type"))}
     # Of the metadata only these names are LangChain's and LangGraph's; all others are the user's.
@@ -263,11 +258,7 @@ class _Call:
     clock: float = field(default_factory=time.perf_counter)
 
     def end(self, facts: Mapping[str, Any]) -> None:
-        """Complete the record, and hand it to the saver.
-
-        Raises:
-            DriftDetected: The saver was told to raise.
-        """
+        """Complete the record, and hand it to the saver."""
         self.waiting.record.update(record_of({"seconds": round(time.perf_counter() - self.clock, 6), **facts}))
         self.recorder.end(self.waiting)
 
@@ -394,11 +385,7 @@ class Capture(BaseCallbackHandler):
             _log.warning("a call of a model is not recorded", exc_info=True)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **more: Any) -> None:
-        """Hand the record of a call that was answered to the saver.
-
-        Raises:
-            DriftDetected: The saver was told to raise.
-        """
+        """Hand the record of a call that was answered to the saver."""
         self._end(run_id, describe_answer, response)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:

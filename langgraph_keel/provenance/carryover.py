@@ -136,12 +136,6 @@ def carry(session: Session, thread_id: str, moments: Sequence[NodeAndHeader], ke
     """Put the records that led to what stays into cells.
 
     One trip for each checkpoint of the root graph that stays, and one more if tasks have failed or asked.
-
-    Args:
-        session: What it runs on.
-        thread_id: The thread.
-        moments: All its checkpoints, but ghosts, in the order they were put.
-        kept: Those that stay.
     """
     cells = Cells(session, CARRYOVERS, thread_id)
     for line in _find_lines(moments, kept):
@@ -223,11 +217,7 @@ def _read_unled_items(
 
 
 def read_carryovers(session: Session, thread_id: str) -> Plan[list[Carryover]]:
-    """Read what the prunes of a thread have carried. One trip a page.
-
-    Raises:
-        CorruptStore: A cell does not decode.
-    """
+    """Read what the prunes of a thread have carried. One trip a page."""
     return [kept.record for _, kept in (yield from Cells(session, CARRYOVERS, thread_id).every())]
 
 
@@ -253,14 +243,7 @@ def drop_runs(
 
 
 def copy_carryovers(session: Session, source: str, target: str, names: Sequence[str | None] | None) -> Plan[None]:
-    """Copy what the prunes of a thread have carried. A trip a page, and one for each that is copied.
-
-    Args:
-        session: What it runs on.
-        source: The thread.
-        target: The copy, or the fork.
-        names: Of a fork, the ids of its root checkpoints: what was carried to those is copied. `None` for all.
-    """
+    """Copy what the prunes of a thread have carried. A trip a page, and one for each that is copied."""
     if names is None:
         yield from Cells(session, CARRYOVERS, source).copy_raw(target)
         return

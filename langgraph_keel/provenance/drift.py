@@ -182,13 +182,7 @@ def _unpack_lists(stored: Any) -> dict[str, list[str]]:
 def update_fingerprint(
     before: Fingerprint, calls: Iterable[Record], versions: Mapping[str, str]
 ) -> tuple[Fingerprint, list[Change]]:
-    """Return the fingerprint of a thread after more calls, and what they bring that the thread has not seen.
-
-    Args:
-        before: What the thread was written with.
-        calls: The calls. Those that failed, or that a cache answered, say nothing.
-        versions: The versions of the packages of today.
-    """
+    """Return the fingerprint of a thread after more calls, and what they bring that the thread has not seen."""
     answered = [call for call in calls if "error" not in call and not call.get("cached")]
     if not before.nodes and not answered:
         return before, []

@@ -84,11 +84,7 @@ class ThreadFilter:
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what would silently take every thread, or none.
-
-        Raises:
-            InvalidInput: One of these is nothing that threads can be chosen by.
-        """
+        """Refuse what would silently take every thread, or none."""
         if not (self.label is None or isinstance(self.label, str) or callable(self.label)):
             raise InvalidInput(f"label= is a text, such as '5', or a function of the latest checkpoint: {self.label!r}")
         if not isinstance(self.model, str | None):

@@ -108,11 +108,7 @@ class WaitingRecord:
 
 
 def check_refusals(records: Sequence[WaitingRecord]) -> None:
-    """Refuse once more what was refused before: somebody has caught it, such as a middleware that tries again.
-
-    Raises:
-        DriftDetected: One of the calls was refused.
-    """
+    """Refuse once more what was refused before: somebody has caught it, such as a middleware that tries again."""
     changes = [change for each in records for change in each.refused]
     if changes:
         raise DriftDetected(DriftReport(records[0].thread_id, tuple(dict.fromkeys(changes))))
@@ -461,12 +457,7 @@ class Recorder(Hook):
     # -- calls of models (`capture`) ---------------------------------------------------------------------------
 
     def end(self, waiting: WaitingRecord) -> None:
-        """Note that a call is over, and its record complete.
-
-        Raises:
-            DriftDetected: The thread was not written with what has answered, and the saver was told to raise. So the
-                node fails that has called, before anything acts on the answer.
-        """
+        """Note that a call is over, and its record complete."""
         if self.on_drift == "raise":
             before = self.known.find_fingerprint(waiting.thread_id, waiting.lineage.get(""), waiting.run)
             waiting.refused = update_fingerprint(before, [waiting.record], {})[1]
@@ -486,12 +477,7 @@ class Recorder(Hook):
         self._see_run(reading.address.thread_id, run_of(reading.config))
 
     def read(self, session: Session, reading: Reading) -> None:
-        """Learn what a checkpoint says from which a run begins.
-
-        Raises:
-            DriftDetected: A run begins from it, of other versions, and the saver was told to raise. LangGraph would
-                notice the refusal of its first checkpoint only when it has run further, to the end of the run perhaps.
-        """
+        """Learn what a checkpoint says from which a run begins."""
         if not (reading.beside or reading.about) or reading.result is None:
             return
         address = address_of(reading.result.config)
@@ -502,11 +488,7 @@ class Recorder(Hook):
                 raise DriftDetected(DriftReport(address.thread_id, tuple(changes)))
 
     def _learn(self, address: Address, about: Mapping[str, Any], beside: Iterable[Any]) -> Fingerprint:
-        """Remember what is stored with a checkpoint: what its thread was written with, and calls that led nowhere yet.
-
-        Returns:
-            What the thread was written with.
-        """
+        """Remember what is stored with a checkpoint: what its thread was written with, and calls that led nowhere yet."""
         records = [pack_call(call) for stored in beside for call in unpack_calls(stored)]  # what fits a record of today
         if records:
             self.known.remember_unfinished(address, records)
@@ -523,11 +505,7 @@ class Recorder(Hook):
     # -- with the writes of a task -----------------------------------------------------------------------------
 
     def draft_writes(self, session: Session, writes: Writes) -> None:
-        """Add the records of a task to what it has written.
-
-        Raises:
-            DriftDetected: Somebody has caught the refusal of one of its calls.
-        """
+        """Add the records of a task to what it has written."""
         records = self.waiting.select_for_task(writes.address.thread_id, writes.task_id, run_of(writes.config))
         if not records:
             return
@@ -544,12 +522,7 @@ class Recorder(Hook):
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Add to a checkpoint what it takes along.
-
-        Raises:
-            DriftDetected: The thread goes on with something else, and the saver was told to raise; or somebody has
-                caught the refusal of a call that led here.
-        """
+        """Add to a checkpoint what it takes along."""
         entry = self._record_entry(put)
         check_refusals(entry.selection.led)
         if entry.drift and put.source in ("input", "loop"):  # what a person puts (`update_state`) is marked only
@@ -680,11 +653,7 @@ PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgra
 
 
 def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
-    """Return the recorder of a saver.
-
-    Raises:
-        InvalidInput: There is no such way to treat drift, or the version is no text.
-    """
+    """Return the recorder of a saver."""
     if on_drift not in ("ignore", "warn", "raise"):
         raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
     if not isinstance(graph_version, str | None):

@@ -22,18 +22,7 @@ _NEVER = 9e9
 
 
 def upkeep_of(saver: EngineSaver, driver: Any, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
-    """Return the upkeep that a saver's options ask for; `None` if they ask for none.
-
-    Args:
-        saver: The saver.
-        driver: Its blocking driver. If that has `read_only` or `is_async_only`, and it is true, there can be no upkeep.
-        keep_last: The option of `KeelSaver`.
-        ttl: The option of `KeelSaver`.
-        every: The option `upkeep_every` of `KeelSaver`.
-
-    Raises:
-        InvalidInput: One of them makes no sense, or this saver cannot do it.
-    """
+    """Return the upkeep that a saver's options ask for; `None` if they ask for none."""
     if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
         raise InvalidInput(f"keep_last must be a whole number of checkpoints, at least 1, not {keep_last!r}")
     seconds = seconds_of("upkeep_every", every)

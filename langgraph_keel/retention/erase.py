@@ -91,12 +91,7 @@ def check_order(
     reclaim: bool | str = True,
     by: str | None = None,
 ) -> Order:
-    """Check the arguments of an erasure, and return them as an order.
-
-    Raises:
-        InvalidInput: One of them makes no sense.
-        InvalidConfig: The name holds NUL, which no thread's has.
-    """
+    """Check the arguments of an erasure, and return them as an order."""
     is_id = isinstance(user_id, str | int | UUID) and not isinstance(user_id, bool)
     user = str(user_id) if is_id else ""
     check_owner(user, "user_id")

@@ -69,12 +69,7 @@ class OwnerHook(Hook):
             self._remember(reading.address, checkpoint_id, owner_in(reading.result.metadata))
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Name the owner, if the config of the run does not.
-
-        Raises:
-            InvalidInput: The program's own function failed, or returned something else than text.
-            InvalidConfig: A name holds NUL.
-        """
+        """Name the owner, if the config of the run does not."""
         owner = owner_in(put.header.metadata)
         if owner:
             owner_of(put.config)
@@ -130,11 +125,7 @@ def note_copy(session: Session, source: str, target: str) -> Plan[None]:
 
 
 def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:
-    """Return when a thread was made of another one, in milliseconds since 1970; `None` if it was not. One trip.
-
-    Raises:
-        CorruptStore: The note does not decode.
-    """
+    """Return when a thread was made of another one, in milliseconds since 1970; `None` if it was not. One trip."""
     held = yield from Cells(session, COPY_TIMES, thread_id).find(AT)
     return None if held is None else instant(held.record)
 
@@ -154,11 +145,7 @@ def note_owners(
 
 
 def read_noted_owners(session: Session, thread_id: str) -> Plan[set[str]]:
-    """Return the owners that only removed checkpoints named. A trip for each 500.
-
-    Raises:
-        CorruptStore: A note does not decode.
-    """
+    """Return the owners that only removed checkpoints named. A trip for each 500."""
     return {held.record for _, held in (yield from Cells(session, OWNERS, thread_id).every())}
 
 

@@ -159,11 +159,7 @@ def in_seconds(wait: float | timedelta | None) -> float:
 
 
 def seconds_of(name: str, given: object) -> float | None:
-    """Return a duration in seconds.
-
-    Raises:
-        InvalidInput: It is none, or not more than 0.
-    """
+    """Return a duration in seconds."""
     if given is None:
         return None
     seconds = in_seconds(given) if isinstance(given, timedelta) else given
@@ -173,11 +169,7 @@ def seconds_of(name: str, given: object) -> float | None:
 
 
 def check_rules(policy: Retention) -> Retention:
-    """Return a policy, if it says what stays.
-
-    Raises:
-        InvalidInput: It does not say so.
-    """
+    """Return a policy, if it says what stays."""
     if policy.says_nothing:
         is_about = policy.threads != "*" or policy.idle is not None
         raise InvalidInput(
@@ -200,12 +192,7 @@ def pack_policies(policies: Sequence[Retention]) -> list[dict[str, Any]]:
 
 
 def unpack_policies(stored: object) -> tuple[Retention, ...]:
-    """Return policies that were stored.
-
-    Raises:
-        TypeError: That is no list, or something else than policies stands in it.
-        InvalidInput: One of them makes no sense.
-    """
+    """Return policies that were stored."""
     if not isinstance(stored, list):
         raise TypeError("not a list")
     return tuple(Retention.from_dict(each) for each in stored)
@@ -215,14 +202,7 @@ def unpack_policies(stored: object) -> tuple[Retention, ...]:
 
 
 def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, named: Collection[Address]) -> set[Stamp]:
-    """Return what the rules keep of a thread, besides its heads and the branches that wait for somebody.
-
-    Args:
-        policy: The rules.
-        moments: The checkpoints of the thread, in the order they were put.
-        now: Milliseconds since 1970.
-        named: The places that have a label.
-    """
+    """Return what the rules keep of a thread, besides its heads and the branches that wait for somebody."""
     roots = [moment for moment in moments if not moment[0].address.checkpoint_ns]
     if policy.keeps_all:
         return {node.stamp for node, _ in moments}

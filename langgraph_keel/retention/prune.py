@@ -190,12 +190,7 @@ class Pruning:
 
 
 def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple[list[str], Retention | None]:
-    """Check the arguments of `prune`; return the threads, and what stays of them (`None` is nothing).
-
-    Raises:
-        InvalidInput: There is no such strategy, it is for `sweep` or says nothing, or the threads are no list of ids.
-        InvalidConfig: One of the ids is unusable.
-    """
+    """Check the arguments of `prune`; return the threads, and what stays of them (`None` is nothing)."""
     if thread_ids is None:
         raise InvalidInput("prune needs the ids of threads: for all threads of the store use sweep(Retention(...))")
     if isinstance(thread_ids, str):
@@ -337,12 +332,7 @@ def _of_other_runs(moments: Sequence[NodeAndHeader], run_ids: Collection[str]) -
 
 
 def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | None] = ()) -> set[Stamp]:
-    """Return the latest checkpoint of every namespace, except those of subgraph calls that are over.
-
-    Args:
-        moments: The checkpoints of a thread, in the order they were put.
-        others: The ids of checkpoints beside the heads whose steps are not over.
-    """
+    """Return the latest checkpoint of every namespace, except those of subgraph calls that are over."""
     return _Heads(moments, others).find_open()
 
 

@@ -124,13 +124,7 @@ class Receipt:
 
 
 def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
-    """Return the receipt of an erasure.
-
-    Args:
-        erased: What it has done.
-        at: ISO time.
-        elsewhere: What the store's own backend cannot reach.
-    """
+    """Return the receipt of an erasure."""
     order = erased.order
     done = {name: whose for name, whose in sorted(erased.threads.items()) if name not in erased.failed}
     return Receipt(

@@ -32,12 +32,7 @@ _Wait: TypeAlias = float | timedelta | None
 
 
 def check_policies(policies: object) -> tuple[Retention, ...]:
-    """Return policies, as a tuple.
-
-    Raises:
-        InvalidInput: Something else stands among them, or one of them does not say what stays, or can never count,
-            since an earlier one fits whatever it fits.
-    """
+    """Return policies, as a tuple."""
     found = (policies,) if isinstance(policies, Retention) else policies
     if not isinstance(found, Sequence) or not all(isinstance(each, Retention) for each in found):
         raise InvalidInput(f"policies must be Retention(...), one or several, not {policies!r:.200}")
@@ -56,11 +51,7 @@ def _refuse_unless_asked(policy: Retention, earlier: Sequence[Retention]) -> Non
 
 
 def read_policies(session: Session) -> Plan[tuple[Retention, ...]]:
-    """Return the policies of the store. One trip.
-
-    Raises:
-        CorruptStore: They do not decode.
-    """
+    """Return the policies of the store. One trip."""
     held = yield from Cells(session, POLICIES, None).find(_KEY)
     return held.record if held else ()
 

@@ -101,13 +101,6 @@ def delete_tenant(
     """Delete all that a tenant has; or look how much it is.
 
     Nothing is marked before and nothing kept after: a deletion that broke off is finished by the next one.
-
-    Args:
-        session: That of no tenant.
-        theirs: That of the tenant.
-        elsewhere: What the store's backend cannot reach.
-        dry_run: Whether to look only.
-        tell: Is called with how many threads were counted (`None` in all), then how many of how many are deleted.
     """
     tenant = str(theirs.tenant)
     was_there = tenant in (yield from read_tenants(session.store))

@@ -58,21 +58,13 @@ def _id(message: object) -> object:
 
 
 def check_messages(messages: Sequence[BaseMessage], key: str) -> None:
-    """Check that there are no `RemoveMessage` objects among them, which only a reducer leaves that ignores them.
-
-    Raises:
-        InvalidInput: Some do.
-    """
+    """Check that there are no `RemoveMessage` objects among them, which only a reducer leaves that ignores them."""
     if any(isinstance(message, RemoveMessage) for message in messages):
         raise InvalidInput(f"the state holds RemoveMessage objects under {key!r}: {_wanted(key)}")
 
 
 def check_summary_key(channels: Channels, key: str) -> None:
-    """Check that the graph has a channel for the summary: LangGraph silently drops what has none.
-
-    Raises:
-        InvalidInput: It has none.
-    """
+    """Check that the graph has a channel for the summary: LangGraph silently drops what has none."""
     if channels and key not in channels:
         raise InvalidInput(
             f"summary_key={key!r}: the graph's state has no such key, so the summary would be lost. Declare it "
@@ -81,17 +73,7 @@ def check_summary_key(channels: Channels, key: str) -> None:
 
 
 def check_reducer(channels: Channels, key: str, writes: Sequence[BaseMessage], wanted: Sequence[str | None]) -> None:
-    """Try an update on a copy of the channel, before anything is written.
-
-    Args:
-        channels: The graph's, if they are known.
-        key: The channel.
-        writes: The update.
-        wanted: The ids that the messages must have then.
-
-    Raises:
-        InvalidInput: The channel's reducer makes something else of it.
-    """
+    """Try an update on a copy of the channel, before anything is written."""
     if key not in channels:
         return
     tried = channels[key].copy()
@@ -127,22 +109,6 @@ def removal(
     """Return a description of messages that a node is about to take out of its state.
 
     Its `id` is known before anything is written, and the same when the node runs again on the same messages.
-
-    Args:
-        config: The config that the node was given: it says which thread, namespace, checkpoint and step.
-        messages: What goes, in order.
-        channel: The channel of the state.
-        by: What takes them: "summary" or "window".
-        model: The model that wrote the summary.
-        summary: Its text.
-        summary_id: The id of the message that stands for them.
-        previous: The id of the archived part that the summary builds on.
-        node: The node, if the config does not say.
-        among: The whole list before: with it, what goes can be put back exactly where it stood, between others.
-
-    Raises:
-        InvalidInput: There is nothing to remove, or no checkpoint: the archive would be of a thread that is not there.
-        InvalidConfig: The config names no usable thread.
     """
     if not messages:
         raise InvalidInput("nothing is to be removed: there is nothing to archive")

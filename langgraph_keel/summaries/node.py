@@ -302,11 +302,7 @@ def _name_of(model: Any) -> str:
 
 
 def _check_saver(saver: Any) -> Any:
-    """Return the saver that a user has given, if one was.
-
-    Raises:
-        InvalidInput: It is none of Keel's.
-    """
+    """Return the saver that a user has given, if one was."""
     if saver is None or engine_of(saver) is not None:
         return saver
     meant = "; did you mean keep=?" if isinstance(saver, (tuple, list, int)) else ": the archive needs one of Keel's"
@@ -314,11 +310,7 @@ def _check_saver(saver: Any) -> Any:
 
 
 def _engine_with_archive(saver: Any) -> Engine:
-    """Return what a saver runs on that has an archive.
-
-    Raises:
-        InvalidInput: It has none.
-    """
+    """Return what a saver runs on that has an archive."""
     engine = engine_of(saver)
     if engine is not None:
         return engine
@@ -332,11 +324,7 @@ def _engine_with_archive(saver: Any) -> Engine:
 def _check_options(
     name: Any, key: Any, summary_key: Any, counter: Any, pinned: Any, most: Any, archive: Any, on_error: Any
 ) -> None:
-    """Check the types of options.
-
-    Raises:
-        InvalidInput: One is not.
-    """
+    """Check the types of options."""
     wanted = {
         "name must be a text": (name, isinstance(name, str) and name),
         "messages_key must name a channel": (key, isinstance(key, str) and key),

@@ -27,15 +27,7 @@ _COUNTED = ("messages", "tokens")
 
 
 def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
-    """Return what a trigger says: any of these, all of which must be reached.
-
-    Args:
-        trigger: As the user gives it.
-        window: Most tokens that the model takes, if that is known.
-
-    Raises:
-        InvalidInput: It is no trigger, or a fraction of a window that is not known.
-    """
+    """Return what a trigger says: any of these, all of which must be reached."""
     given: Any = trigger
     if given is None:
         return ((),)
@@ -61,11 +53,7 @@ def _clause(given: Any, window: int | None) -> Clause:
 
 
 def kept_size(keep: Size, window: int | None) -> tuple[str, int]:
-    """Return how much stays: in messages or in tokens.
-
-    Raises:
-        InvalidInput: It says nothing of the kind, or a fraction of a window that is not known.
-    """
+    """Return how much stays: in messages or in tokens."""
     return _size("keep", keep, _COUNTED, window)
 
 
@@ -94,11 +82,7 @@ def _tokens(what: str, fraction: Any, window: int | None) -> int:
 
 
 def check_shrinks(clauses: Sequence[Clause], keep: tuple[str, int]) -> None:
-    """See that what stays does not reach the trigger again.
-
-    Raises:
-        InvalidInput: It would, at every turn.
-    """
+    """See that what stays does not reach the trigger again."""
     kind, kept = keep
     for clause in filter(None, clauses):
         if all(named == kind and least <= kept for named, least in clause):
@@ -153,10 +137,6 @@ class Cut:
         Each message that goes is named, and what other nodes write in the same step stays, whichever comes first: after
         `REMOVE_ALL_MESSAGES` it would be lost. A new message would then stand last, since only one whose id is there
         already is put in its place: so the summary has the id of the first that goes.
-
-        Args:
-            summary: It, under the id of the first message that goes.
-            by_id: Whether all messages have an id where this is written; if not, the whole list is.
         """
         if not by_id:
             return [RemoveMessage(REMOVE_ALL_MESSAGES), *self.with_summary(summary)]
@@ -176,12 +156,6 @@ def cut(
     which a result is missing yet; and with each message the whole of its group: an answer of the model, and the
     results of all tools it called. A group on the border stays when messages are counted, and goes when tokens are, as
     long as anything stays then. A result without a call is a group of its own.
-
-    Args:
-        messages: The conversation.
-        keep: `("messages", least)` or `("tokens", most)`.
-        count: Counts tokens.
-        is_pinned: Says which messages must stay.
     """
     groups = groups_of(messages)
     stays = {groups[number] for number in range(_tail(messages, keep, count, groups), len(messages))}

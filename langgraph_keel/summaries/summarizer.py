@@ -91,16 +91,6 @@ def summarize(
     """Ask the model for a summary of messages, part by part; each part builds on the summary of those before it.
 
     Where the model finds a part too long after all, the parts become half as long.
-
-    Args:
-        messages: All that goes; at least one.
-        previous: The summary of what came before; may be empty.
-        prompt: Where `{messages}` and `{previous}` stand.
-        room: Most tokens of messages and previous summary in one part, as `count` has them.
-        count: Counts tokens.
-
-    Raises:
-        NoAnswer: The model has answered with nothing, or only thought.
     """
     left = [render(message) for message in messages]
     if previous and count(previous) > room // 2:
@@ -315,12 +305,7 @@ class Summarizer:
     now: Callable[[], datetime]
 
     def shorten(self, state: Any, config: RunnableConfig) -> StorePlan[Request, Any, Update | None]:
-        """Return the update of the state that shortens its messages; `None` if nothing is to be done, or it failed.
-
-        Raises:
-            SummaryFailed: The model answered with nothing, and `raises`.
-            InvalidInput: The state has no messages, or could not take the update.
-        """
+        """Return the update of the state that shortens its messages; `None` if nothing is to be done, or it failed."""
         given = self._messages(state)
         if self.summary_key:  # not only when it is due, hours later
             check_summary_key(channels_of(config, self.messages_key, given), self.summary_key)

@@ -152,12 +152,7 @@ class TaskCalls:
             return not self._asks or min(self._asks, key=lambda each: self._asks[each]) is slot
 
     def ask(self, slot: CallSlot, by_time: bool) -> int:
-        """Return which of the questions of this attempt one is, from 1: the lowest is shown.
-
-        Args:
-            slot: The call that asks.
-            by_time: Whether the first in time is shown (async), and not the first in the order of the calls.
-        """
+        """Return which of the questions of this attempt one is, from 1: the lowest is shown."""
         with self._lock:
             self._asked += 1
             return self._asked if by_time else slot.nth + 1

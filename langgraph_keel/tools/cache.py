@@ -78,11 +78,7 @@ def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes 
 
 
 def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any) -> None:
-    """Check what a `ToolCache` is given.
-
-    Raises:
-        InvalidInput: It is not what it must be; the message names it.
-    """
+    """Check what a `ToolCache` is given."""
     if engine_of(saver) is None:
         raise InvalidInput(f"ToolCache needs a saver of Keel, not a {type(saver).__name__}")
     if not isinstance(policies, Mapping):
@@ -316,12 +312,7 @@ class ToolCache:
         return self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
 
     def _check_store(self, config: RunnableConfig, is_async: bool) -> Steps:
-        """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer.
-
-        Raises:
-            InvalidInput: They are in another one: what a thread has used of the ledger would not be known, nor what is
-                in doubt in it.
-        """
+        """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer."""
         runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         if runs_on is None:
             return

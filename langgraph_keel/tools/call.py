@@ -56,11 +56,7 @@ class Place:
 
 
 def place_of(config: Mapping[str, Any]) -> Place:
-    """Return where a call is made.
-
-    Raises:
-        InvalidConfig: The config names no thread: the tool runs outside of a graph with a checkpointer.
-    """
+    """Return where a call is made."""
     configurable = config.get("configurable") or {}
     info = getattr(configurable.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     thread_id = configurable.get("thread_id")
@@ -82,12 +78,7 @@ def place_of(config: Mapping[str, Any]) -> Place:
 
 
 def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> tuple[Shelf, str]:
-    """Return where a call is kept, and what of its scope is part of its key.
-
-    Raises:
-        InvalidInput: The scope is a function, and it fails or returns no text.
-        InvalidConfig: The scope is the run, and the config names none.
-    """
+    """Return where a call is kept, and what of its scope is part of its key."""
     if callable(scope):
         return Shelf(None, TOOLS), f"of {_evaluate_scope(tool, scope, config)}"
     if scope == "run" and not place.run_id:
@@ -189,21 +180,7 @@ class CallBuilder:
         secret: bytes,
         execute: Callable[[str], Any],
     ) -> Call:
-        """Return a call, ready to be claimed.
-
-        Args:
-            tool: The tool.
-            args: What the model gave.
-            call_id: The model's name for the call; empty if it gave none.
-            config: The config it runs with.
-            slot: Its place among the calls of its task.
-            secret: The key of the hash.
-            execute: Runs the tool, given the idempotency key.
-
-        Raises:
-            InvalidConfig: The config does not say what the call's scope needs.
-            InvalidInput: The policy names an argument that the tool has not, or an argument has no canonical form.
-        """
+        """Return a call, ready to be claimed."""
         policy = self.policy_of(tool.name) or self._default
         where = place_of(config)
         version = self._version_of(tool, policy)
@@ -263,11 +240,7 @@ class CallBuilder:
 
 
 def _check_names(tool: BaseTool, policy: ToolPolicy) -> None:
-    """Check that a tool has the arguments that its policy names.
-
-    Raises:
-        InvalidInput: It has not.
-    """
+    """Check that a tool has the arguments that its policy names."""
     known = _arguments_of(tool)
     if known is None:
         return

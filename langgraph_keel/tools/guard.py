@@ -110,10 +110,6 @@ class ToolGuard(_ToolHandler):
         """Return the key of the recorded call that answers one; a task that runs again gets the same ones again.
 
         What has used a person's answer is for one call, of its own step: the ledger keeps the last of those only.
-
-        Args:
-            call: The call.
-            found: The recorded calls of this tool with these arguments, by their keys.
         """
         mine = call.task_id, call.tool_call_id, call.place
         with self._lock:

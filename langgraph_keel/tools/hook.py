@@ -117,11 +117,6 @@ def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], 
     """Remove or rewrite the calls of a shelf; return how many were removed.
 
     One trip a page; three more for every page with something to remove, and two for each record that is rewritten.
-
-    Args:
-        session: What it runs on.
-        shelf: Which calls.
-        change: Returns what a record is to be: `None` if it is no longer needed.
     """
     calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
     page = yield from calls.page()

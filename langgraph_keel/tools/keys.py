@@ -76,13 +76,7 @@ class HashSecret:
 
 
 def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
-    """Return the arguments of a call as the tool's own schema has them, without those that are injected.
-
-    Args:
-        tool: The tool; one whose schema is plain JSON Schema, as those of MCP, gets the arguments as they are.
-        args: What the model gave. Where it does not fit the schema, it is taken as it is: the tool will refuse it.
-        ignore: Names of arguments that make no difference, and may be missing.
-    """
+    """Return the arguments of a call as the tool's own schema has them, without those that are injected."""
     model, injected = _model_of(tool.get_input_schema(), _names_in(tool.tool_call_schema), frozenset(ignore))
     given = {name: value for name, value in args.items() if name not in injected}
     if model is None:
@@ -147,17 +141,7 @@ def _source(tool: BaseTool) -> str:
 
 
 def key_of(secret: bytes, tool: str, scope: Sequence[str], args: Mapping[str, Any]) -> str:
-    """Return the key of a call: 64 hexadecimal digits.
-
-    Args:
-        secret: The key of the hash.
-        tool: The tool's name.
-        scope: What else must be the same: a run, a tenant, a model's version.
-        args: The validated arguments, in any order.
-
-    Raises:
-        InvalidInput: An argument is of a type that has no canonical form, nested too deep, or holds itself.
-    """
+    """Return the key of a call: 64 hexadecimal digits."""
     try:
         text = rfc8785.dumps(["keel.tool.1", tool, list(scope), canonical(tool, args)])
     except (RecursionError, UnicodeEncodeError, rfc8785.CanonicalizationError) as error:
@@ -166,11 +150,7 @@ def key_of(secret: bytes, tool: str, scope: Sequence[str], args: Mapping[str, An
 
 
 def canonical(tool: str, args: Mapping[str, Any]) -> Any:
-    """Return the arguments of a tool's call as plain JSON, in which different values differ.
-
-    Raises:
-        InvalidInput: An argument is of a type that has no canonical form.
-    """
+    """Return the arguments of a tool's call as plain JSON, in which different values differ."""
     return to_json(dict(args), f"tool {tool!r}, arguments")
 
 

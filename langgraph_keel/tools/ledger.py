@@ -239,12 +239,7 @@ class Ledger:
         return Claim(shelf, key, self._session.new_token(), mine)
 
     def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Verdict]:
-        """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there.
-
-        Args:
-            draft: What to claim; what is sent is recorded in it, so that it can be withdrawn.
-            doubt: The call that shall be made again, whatever became of it.
-        """
+        """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there."""
         mine, suspect = draft.record, ""
         if doubt:
             draft.expected, draft.record = doubt.token, _continue_attempt(mine, doubt.record)
@@ -325,15 +320,7 @@ class Ledger:
         return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, settlement)).done
 
     def settle_doubt(self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes) -> Plan[bool]:
-        """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip.
-
-        Args:
-            shelf: Where the call belongs.
-            key: The hash of the call.
-            expected: The token of the doubt.
-            record: How it ended.
-            body: What the person has said in the place of the tool.
-        """
+        """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip."""
         return (yield from self._calls(shelf).swap_raw(key, expected, self._cell(record, body=body))).done
 
     def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
@@ -424,13 +411,7 @@ def begins_with(key: str, given: str) -> bool:
 
 
 def is_lost(kept: Kept[CallRecord], watch: Watch, asked: float) -> bool | None:
-    """Return whether nobody knows how a call ended; `None` if its claim is to be watched.
-
-    Args:
-        kept: The call.
-        watch: What was seen of its claim before.
-        asked: When this look at it began, by the timer of `watch`.
-    """
+    """Return whether nobody knows how a call ended; `None` if its claim is to be watched."""
     record = kept.record
     if record.state != CLAIMED:
         return record.state == UNKNOWN

@@ -89,12 +89,7 @@ class Past:
 
 
 def read_past(moments: Sequence[NodeAndHeader], starts: Iterable[Node]) -> Past:
-    """Return what lies behind checkpoints of one namespace.
-
-    Args:
-        moments: The checkpoints of that namespace, in the order they were put.
-        starts: Where the ways begin.
-    """
+    """Return what lies behind checkpoints of one namespace."""
     headers = {node.address.checkpoint_id: header for node, header in moments}
     way, steps, invocations, originals = set[str](), set[str](), dict[str, str](), set[str]()
     for node in Ancestry(node for node, _ in moments).way(*starts):
@@ -154,13 +149,6 @@ def find_orphan(
     """Return the orphan that a call is to be taken for; `None` if all equal calls are other calls.
 
     One trip; none if all of them are of the same step or invocation.
-
-    Args:
-        session: What it runs on.
-        mine: The call, about to be made.
-        equals: The calls with the same arguments in its thread, by their keys.
-        config: The config it runs with.
-        is_patient: Whether a checkpoint that is not stored yet is worth waiting for.
     """
     orphans = [Orphan(key, kept) for key, kept in equals.items() if is_same_call(kept.record, mine)]
     theirs: dict[str, dict[str, str]] = {}

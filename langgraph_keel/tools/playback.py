@@ -55,11 +55,7 @@ class Playback:
         slot: CallSlot,
         make: Callable[[str], Any],
     ) -> Steps:
-        """Plan one call. One trip, and one more a page of the ledger for the first call.
-
-        Raises:
-            ToolNotReplayed: The ledger has no answer to it.
-        """
+        """Plan one call. One trip, and one more a page of the ledger for the first call."""
         guard, is_allowed = self._guard, tool.name in self._guard.allowed
         if self._secret is None and not is_allowed:
             raise guard.refuse(tool.name, _NEVER)

@@ -83,11 +83,7 @@ class ToolPolicy:
 
 
 def check_number(name: str, value: Any, *, least: float, is_more: bool = False) -> None:
-    """Check a number that the user gives.
-
-    Raises:
-        InvalidInput: It is none, or too small, or too large to be meant.
-    """
+    """Check a number that the user gives."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < _MOST or (is_more and value == least):
         wanted = f"above {least:g}" if is_more else f"of at least {least:g}"

@@ -64,11 +64,7 @@ def _map_messages(result: Any, change: ChangeMessage) -> Any:
 
 
 def can_be_replayed(result: Any, call_id: str) -> bool:
-    """Return whether a result can be given to another call: nothing in it names this one in a way we cannot change.
-
-    Raises:
-        UnstorableValue: Nobody can tell: it holds something of an unknown kind.
-    """
+    """Return whether a result can be given to another call: nothing in it names this one in a way we cannot change."""
     if not call_id or isinstance(result, ToolMessage):
         return True
     # In the bytes of our own serializer: those of another one may be compressed or encrypted.
@@ -181,16 +177,7 @@ def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
 
 
 def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tuple[str, Any]:
-    """Return what a person has decided, and the result if one was given.
-
-    Args:
-        answer: A word, or `{"decision": ..., "result": ..., "attempt": ...}`.
-        attempt: The attempt that was asked about.
-        needs_name: Whether the answer must name it.
-
-    Raises:
-        InvalidInput: It is neither of those, or about another attempt.
-    """
+    """Return what a person has decided, and the result if one was given."""
     given = answer if isinstance(answer, dict) else {"decision": answer}
     decision = str(given.get("decision")).strip().lower()
     if decision not in ("retry", "done", "skip"):

@@ -50,18 +50,7 @@ def upgrade_threads(
     dry_run: bool = False,
     on_progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> UpgradeReport:
-    """Carry threads over.
-
-    Args:
-        saver: A saver with upgrades.
-        threads: The ids of the threads.
-        dry_run: Whether to look only, and to put nothing.
-        on_progress: Is told how many are done.
-
-    Raises:
-        InvalidInput: The saver has no upgrades.
-        StoreError: The store failed; what is done stays.
-    """
+    """Carry threads over."""
     hook = saver.engine.session.hooks.find(UpgradeHook)
     if hook is None:
         raise InvalidInput("there is nothing to upgrade with: the saver has no upgrades=[...]")

@@ -37,11 +37,7 @@ class Upgrade:
     classes: Mapping[str, ClassChange] = field(default_factory=dict, hash=False)
 
     def __call__(self, change: Change) -> Upgrade:
-        """Return the upgrade with this function: `@upgrade(1, 2)`.
-
-        Raises:
-            InvalidInput: It has one.
-        """
+        """Return the upgrade with this function: `@upgrade(1, 2)`."""
         if self.change is not None:
             raise InvalidInput(f"upgrade({self.start}, {self.end}) has a function already: {self.change!r:.100}")
         return upgrade(self.start, self.end, change, graph=self.graph, classes=self.classes)
@@ -98,11 +94,7 @@ def upgrade(
 
 
 def name_of_class(text: object) -> tuple[str, str]:
-    """Return the module and the name of a class.
-
-    Raises:
-        InvalidInput: It is not of the form `"module:Class"`.
-    """
+    """Return the module and the name of a class."""
     module, mark, name = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not (module and mark and name):
         raise InvalidInput(f"a class is named by 'module:Class', such as 'app.models:Order', not {text!r:.100}")
@@ -171,11 +163,7 @@ class Chain:
         return moved
 
     def after(self, version: int) -> Sequence[Upgrade]:
-        """Return the upgrades that a state of a version has to go through.
-
-        Raises:
-            LookupError: None begins there.
-        """
+        """Return the upgrades that a state of a version has to go through."""
         steps = [each for each in self.steps if each.start >= version]
         if version < self.version and (not steps or steps[0].start != version):
             raise LookupError(version)

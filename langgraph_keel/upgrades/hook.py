@@ -43,13 +43,7 @@ class UpgradeHook(Hook):
     def revive(
         self, session: Session, found: Found, header: Header, channels: Collection[str] | None
     ) -> Revived | None:
-        """Return a checkpoint that an older version has stored as this one reads it.
-
-        Raises:
-            NewerState: A newer version has stored it, or what its tasks have written.
-            UpgradeFailed: It cannot be carried over.
-            RefusedType: A value in it may not be revived here, and no upgrade says what becomes of it.
-        """
+        """Return a checkpoint that an older version has stored as this one reads it."""
         where, stored = found.entry.address, state_of(header.about)
         if not session.codec.shows:
             check_state(where, header.about, (), self.chain.version)

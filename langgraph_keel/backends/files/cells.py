@@ -69,17 +69,7 @@ def text_of(key: str, cell: Cell) -> bytes:
 
 
 def cell_of(text: bytes, key: str, has_body: bool = True) -> Cell:
-    """Return the cell that a file holds.
-
-    Args:
-        text: The content of the file.
-        key: The key that its name says.
-        has_body: Whether to make the body too.
-
-    Raises:
-        ValueError: It is damaged.
-        CorruptStore: It holds what stands for no value.
-    """
+    """Return the cell that a file holds."""
     fields = check_cell(unseal(text.removesuffix(b"\n")))
     if fields["key"] != key:
         raise ValueError(f"it is the cell {fields['key']!r:.140}")
@@ -138,12 +128,7 @@ class Shelves:
         return []
 
     def open(self, kind: str, *, make: bool = False) -> Folder:
-        """Open the directory of a kind.
-
-        Raises:
-            FileNotFoundError: There is none, or somebody is removing it.
-            CorruptStore: There is a link or a file in its place.
-        """
+        """Open the directory of a kind."""
         return Folder.at(self._root, (*self._names, directory_of(kind)), make=make)
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -275,11 +260,7 @@ class Shelves:
                         yield cell
 
     def remove_shared_by(self, origin: str) -> None:
-        """Remove the shared cells that a thread has written. Reads every cell.
-
-        Raises:
-            CorruptStore: One is damaged, and may be the thread's; all others are removed.
-        """
+        """Remove the shared cells that a thread has written. Reads every cell."""
         damaged: list[CorruptStore] = []
         for kind in self.kinds():
             with suppress(FileNotFoundError), self.open(kind) as folder:
@@ -306,11 +287,7 @@ def keys_in(folder: Folder) -> list[str]:
 
 
 def read_cell(folder: Folder, key: str, has_body: bool = True) -> Cell | None:
-    """Return a cell; `None` if it is empty.
-
-    Raises:
-        CorruptStore: Its file is damaged.
-    """
+    """Return a cell; `None` if it is empty."""
     try:
         with folder.open_file(name_of(key), "r") as file:
             return _parse_cell(file, folder, key, has_body)

@@ -203,11 +203,7 @@ class Check:
         self._timeout = timeout
 
     def findings(self) -> Iterator[Finding]:
-        """Check everything, and change nothing.
-
-        Raises:
-            NewerFormat: A newer Keel wrote one of the logs.
-        """
+        """Check everything, and change nothing."""
         unmerged = {decision.path: decision for decision in decisions(self._root)}
         yield from map(_explain_conflict, unmerged.values())
         yield from map(explain_cell_conflict, cell_conflicts(self._root))
@@ -258,11 +254,7 @@ class Check:
             yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
 
     def repair(self) -> Iterator[Finding]:
-        """Replace each damaged log by a new one with all that can be read; put damaged logs and cells aside.
-
-        Returns:
-            The findings of before the repair; those that are `repairable` are repaired now.
-        """
+        """Replace each damaged log by a new one with all that can be read; put damaged logs and cells aside."""
         for finding in list(self.findings()):
             if finding.kind == "repairable":
                 yield replace(finding, advice=self._repair_one(Path(finding.path), finding.thread_id or ""))

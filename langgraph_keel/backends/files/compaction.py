@@ -33,11 +33,7 @@ Ends = Mapping[tuple[str, str], int]
 
 
 def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
-    """Replace the log by one without removed entries, and without items below `graph.ends` that are not live.
-
-    Returns:
-        How many items were removed.
-    """
+    """Replace the log by one without removed entries, and without items below `graph.ends` that are not live."""
     with files.writing() as handle:
         replica = files.read_on(handle) if handle is not None else None
         if handle is None or replica is None or replica.thread is None or replica.thread.epoch != graph.epoch:
@@ -57,13 +53,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
 
 
 def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Replace the log by one of another format; leave it alone if it has that already, or is damaged.
-
-    Args:
-        files: The thread's.
-        number: The format.
-        change: Returns the fields of a record as they are then, or `None` if it is to go.
-    """
+    """Replace the log by one of another format; leave it alone if it has that already, or is damaged."""
     with files.writing() as handle:
         data = b"" if handle is None else read(handle, 0)
         if handle is None or (format_in(data) or 0) >= number:

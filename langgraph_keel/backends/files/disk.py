@@ -89,17 +89,7 @@ def open_handle(path: str | Path, flags: int, folder: int | None = None) -> int:
 
 
 def open_file(path: Path, mode: str, folder: int | None = None) -> FileIO:
-    """Open a regular file: no link, and no pipe.
-
-    Args:
-        path: Its path.
-        mode: As `open` has it.
-        folder: A handle of its directory, if that is open; it is used in the place of the path.
-
-    Raises:
-        FileNotFoundError: There is none.
-        CorruptStore: It is something else: the root may come from a repository of other people.
-    """
+    """Open a regular file: no link, and no pipe."""
     handle = None
     try:
         handle = open_handle(path if folder is None else path.name, _FLAGS[mode], folder)
@@ -177,11 +167,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def lock(handle: int, deadline: float, where: Path) -> None:
-    """Wait for the lock of an open file.
-
-    Raises:
-        StoreBusy: Somebody else held it until `deadline`.
-    """
+    """Wait for the lock of an open file."""
     while fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,11 +181,7 @@ def lock(handle: int, deadline: float, where: Path) -> None:
 def open_locked(
     opening: Callable[[], FileIO], is_current: Callable[[int], bool], timeout: float, where: Path
 ) -> FileIO | None:
-    """Open a file and wait for its lock, again if it was replaced meanwhile; `None` if there is no file.
-
-    Raises:
-        StoreBusy: Others held it for longer than `timeout`.
-    """
+    """Open a file and wait for its lock, again if it was replaced meanwhile; `None` if there is no file."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -255,17 +237,7 @@ class Folder:
 
     @classmethod
     def at(cls, root: Path, names: Sequence[str], *, make: bool = False) -> Self:
-        """Open a directory below another one.
-
-        Args:
-            root: A directory that is there.
-            names: The way from it.
-            make: Whether to make what is missing. Its names are not durable.
-
-        Raises:
-            FileNotFoundError: It is not there; or is removed at this moment.
-            CorruptStore: There is a link or a file on the way.
-        """
+        """Open a directory below another one."""
         folder = cls(root, os.open(root, _DIRECTORY))
         for name in names:
             with folder:
@@ -328,17 +300,7 @@ class Folder:
         return os.path.samestat(os.fstat(handle), status)
 
     def put(self, name: str, data: bytes, *, replaces: bool) -> None:
-        """Make a file as a whole, durably.
-
-        Args:
-            name: Its name.
-            data: What it holds.
-            replaces: Whether to put it in the place of another one, whose lock the caller holds.
-
-        Raises:
-            FileExistsError: There is one, and it was not to be replaced.
-            FileNotFoundError: Somebody has removed it while it was being written: see `clear`.
-        """
+        """Make a file as a whole, durably."""
         temporary = f"{name}.{token_hex(4)}.tmp"
         try:
             self._write(temporary, data)
@@ -400,11 +362,7 @@ class DirectoryName(str):
 
 
 def directory_of(thread_id: str) -> str:
-    """Return the name of a thread's directory.
-
-    Raises:
-        InvalidInput: The id has no UTF-8 (it holds half of a surrogate pair).
-    """
+    """Return the name of a thread's directory."""
     if isinstance(thread_id, DirectoryName):
         return str(thread_id)
     try:
@@ -428,11 +386,7 @@ def _escape_first(found: re.Match[str]) -> str:
 
 
 def thread_of(directory: str) -> str | None:
-    """Return the id of the thread in a directory of this name; `None` for a long name: the log's first line tells it.
-
-    Raises:
-        CorruptStore: No thread has such a directory: `directory_of` never gives this name.
-    """
+    """Return the id of the thread in a directory of this name; `None` for a long name: the log's first line tells it."""
     if _is_long(directory):
         return None
     try:

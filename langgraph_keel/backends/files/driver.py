@@ -106,9 +106,6 @@ class FileRoot:
         """Make the directories, if they are not there, and see that their names are durable.
 
         Whoever made them may have died before they were; and git keeps no empty directories.
-
-        Args:
-            is_new: Whether git's settings are to be there, too.
         """
         threads = self.root / THREADS
         missing = [path for path in (*self.root.parents, self.root, threads) if not path.exists()]
@@ -184,15 +181,7 @@ class FileRoot:
         terms: Sequence[str] = (),
         oldest_first: bool = False,
     ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
-        """Return the threads that come after a place in the listing, last activity first, with their places.
-
-        Args:
-            after: The place.
-            passes: Whether this is for somebody who only looks: an index will do, and one whose log is damaged comes
-                last, instead of having all of this fail.
-            terms: If so, only threads that can be found by these.
-            oldest_first: In the opposite order.
-        """
+        """Return the threads that come after a place in the listing, last activity first, with their places."""
         places = self._listing.places(after, self._activity, passes=passes, terms=terms, oldest_first=oldest_first)
         return ((place, self.thread(place[1])) for place in places)
 
@@ -287,11 +276,7 @@ class FileDriver(FileRoot):
         return find_due(self.mark.migrations, found, str(self.root))
 
     def migrations(self) -> list[str]:
-        """Return what is done to the store to carry it over.
-
-        Raises:
-            NotFound: There is no store.
-        """
+        """Return what is done to the store to carry it over."""
         return [f"Format {number}: {migration.what}." for number, migration in self._find_due(self.format)]
 
     def _format(self) -> int | None:
@@ -326,11 +311,7 @@ class FileDriver(FileRoot):
 
     @property
     def format(self) -> int:
-        """The format of the store.
-
-        Raises:
-            NotFound: There is none.
-        """
+        """The format of the store."""
         with named_errors(self.root):
             version = self._format()
         if version is None:
@@ -338,12 +319,7 @@ class FileDriver(FileRoot):
         return version
 
     def open_check(self, writes: bool, tenant: str = "") -> Check:
-        """Return a check of the store, or of what a tenant has in it.
-
-        Raises:
-            NotFound: There is none.
-            StoreError: As `prepare`.
-        """
+        """Return a check of the store, or of what a tenant has in it."""
         from langgraph_keel.backends.files.check import Check
 
         assert self.format
@@ -353,12 +329,7 @@ class FileDriver(FileRoot):
             return Check(root, self.timeout, self.mark)
 
     def prepare(self, writes: bool) -> None:
-        """Check that there is a store, and that it may be read or written; make it before the first write.
-
-        Raises:
-            StoreError: It may not be (`ReadOnlyStore`, `StoreClosed`, `NotSetUp`), or is none (`NotAKeelStore`,
-                `NotFound`).
-        """
+        """Check that there is a store, and that it may be read or written; make it before the first write."""
         if self._is_closed:
             raise refuse_closed(self.root)
         if writes and self.read_only:
@@ -385,11 +356,7 @@ class FileDriver(FileRoot):
         self._may_read = version is not None
 
     def clean(self, abandoned: float = ABANDONED) -> None:
-        """Finish interrupted deletions, and remove threads, and indexes, whose making was abandoned.
-
-        Args:
-            abandoned: Seconds after which a thread that is still being made is.
-        """
+        """Finish interrupted deletions, and remove threads, and indexes, whose making was abandoned."""
         for path in (self.root / THREADS).glob(".*-*"):
             with suppress(FileNotFoundError):
                 is_old = time.time() - path.stat().st_mtime > abandoned
@@ -443,11 +410,7 @@ class FileDriver(FileRoot):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def send(self, request: Work) -> Any:
-        """Carry out a request.
-
-        Raises:
-            StoreError: As `disk.named_errors` tells them apart.
-        """
+        """Carry out a request."""
         with named_errors(self.root):
             self.prepare(request.writes)
             return request.run(self)

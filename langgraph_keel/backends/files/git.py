@@ -97,11 +97,7 @@ class Repository:
             self.find(root)
 
     def find(self, root: Path) -> None:
-        """Find git, and the working tree that the store's directory is in; once.
-
-        Raises:
-            InvalidInput: git is not installed, or the directory is not in a working tree.
-        """
+        """Find git, and the working tree that the store's directory is in; once."""
         if self._git:
             return
         self._root, git = root, shutil.which("git")
@@ -121,9 +117,6 @@ class Repository:
         """Commit what is new below a path of the root and in shared cells, and nothing else that is changed or staged.
 
         Waits up to 20 seconds for other processes' commits, and 2 for another git that holds a lock.
-
-        Returns:
-            Why git refused; empty if it was done, or there was nothing to commit.
         """
         try:
             with self._hold_lock():

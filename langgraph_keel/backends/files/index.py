@@ -67,12 +67,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 
 @contextmanager
 def changing(changed: str, name: str) -> Iterator[None]:
-    """Name a thread that is about to change, if there is an index.
-
-    Args:
-        changed: The path of `.changed`.
-        name: The name of the thread's directory.
-    """
+    """Name a thread that is about to change, if there is an index."""
     handle, since = _name_in(changed, name), monotonic()
     try:
         yield
@@ -276,11 +271,7 @@ class Index:
         return None
 
     def begin(self, count: int) -> Changes | None:
-        """Return what was named before all logs are looked at, if an index is to be made of that.
-
-        Args:
-            count: How many threads there are.
-        """
+        """Return what was named before all logs are looked at, if an index is to be made of that."""
         if not (self._writes and _boot_id() and count >= LEAST) or self._is_in_git():
             return None
         found = self._read_changed()

@@ -60,20 +60,12 @@ def line_of(fields: Mapping[str, Any]) -> bytes:
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line of a log.
-
-    Raises:
-        ValueError: It is damaged, or no record.
-    """
+    """Return the fields of a line of a log."""
     return check_record(unseal(line))
 
 
 def unseal(line: bytes) -> Any:
-    """Return the JSON of a line, after checking its checksum.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Return the JSON of a line, after checking its checksum."""
     text = line[:-_CRC]
     if line[-_CRC:] != b',"crc":"%08x"}' % crc32(text):
         raise ValueError("its checksum does not fit")
@@ -200,11 +192,7 @@ class Bodies:
         self._where = where
 
     def of(self, body: bytes) -> bytes:
-        """Return the body that a line stands for; a body itself as it is.
-
-        Raises:
-            CorruptStore: The line holds no body.
-        """
+        """Return the body that a line stands for; a body itself as it is."""
         if not isinstance(body, Line):
             return body
         try:
@@ -222,11 +210,7 @@ class Bodies:
         return raw_frame(pack_items(values, text))
 
     def check(self, fields: Mapping[str, Any], line: Line) -> None:
-        """Check that the body can be made for which a record stands.
-
-        Raises:
-            CorruptStore: A value is damaged, or its file is missing or has other content.
-        """
+        """Check that the body can be made for which a record stands."""
         if fields["k"] in ("item", "ckpt", "writes"):
             self.of(line)
 
@@ -247,11 +231,7 @@ class Bodies:
 
 
 def entry_in(fields: Mapping[str, Any], line: Line, stamp: str, address: Any) -> Record:
-    """Return the entry of a record.
-
-    Raises:
-        CorruptStore: It lacks something.
-    """
+    """Return the entry of a record."""
     try:
         refs = {channel: ref_from_json(shown) for channel, shown in fields["ch"].items()}
         entry = Entry(address, fields.get("parent"), stamp, line, refs, fields.get("run"))
@@ -307,13 +287,7 @@ class Replica:
         self._tails: dict[tuple[str, str], _Tail] = {}
 
     def read(self, data: bytes, where: str) -> None:
-        """Apply what stands in the log from `end` on.
-
-        Raises:
-            CorruptStore: There is damage that no interrupted write leaves; nothing was applied.
-            NewerFormat: A newer Keel wrote it.
-            NotSetUp: An older Keel wrote it after the store was carried over, or git has brought it.
-        """
+        """Apply what stands in the log from `end` on."""
         if self.thread is None:
             self._check_format(data, where)
         records, size = read_committed(data, self.end, where)
@@ -334,11 +308,7 @@ class Replica:
             self.nbytes += 2 * size
 
     def apply(self, fields: dict[str, Any], line: Line) -> None:
-        """Apply one record.
-
-        Raises:
-            CorruptStore: It cannot follow the others.
-        """
+        """Apply one record."""
         kind = fields["k"]
         if (kind == "thread") is not (self.thread is None):
             raise CorruptStore("a log begins with its thread, and holds only one")
@@ -428,17 +398,7 @@ def format_in(data: bytes) -> int | None:
 def read_committed(
     data: bytes, base: int, where: str, parse: Callable[[bytes], dict[str, Any]] = parse_line
 ) -> tuple[Records, int]:
-    """Return the records of all complete transactions, and how many bytes they take.
-
-    Args:
-        data: What stands in the log from the byte `base` on, where a transaction begins.
-        base: The offset of `data` in the log.
-        where: How messages name the log.
-        parse: Returns the fields of a line.
-
-    Raises:
-        CorruptStore: There is damage that no interrupted write leaves.
-    """
+    """Return the records of all complete transactions, and how many bytes they take."""
     records: Records = []
     pending: Records = []
     end = 0

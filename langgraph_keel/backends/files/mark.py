@@ -31,12 +31,7 @@ class Mark:
         self.migrations = migrations
 
     def read(self) -> int | None:
-        """Return the format; the one before, where the way to a newer one has begun; `None` if there is no mark.
-
-        Raises:
-            NotAKeelStore: It is another program's.
-            NewerFormat: A newer Keel wrote it.
-        """
+        """Return the format; the one before, where the way to a newer one has begun; `None` if there is no mark."""
         try:
             mark = orjson.loads((self.root / MARK).read_bytes())
             found, begun_from = mark["format"], mark.get("from", mark["format"])
@@ -52,12 +47,7 @@ class Mark:
         return begun_from
 
     def write(self, found: int | None = None, begun_from: int | None = None) -> None:
-        """Say, durably, which format the store has; by itself the present one.
-
-        Args:
-            found: The format.
-            begun_from: The one before, while there is still something that has that.
-        """
+        """Say, durably, which format the store has; by itself the present one."""
         fields = {"keel": "files", "format": newest(self.migrations) if found is None else found}
         if begun_from is not None:
             fields["from"] = begun_from
@@ -66,11 +56,7 @@ class Mark:
 
     @contextmanager
     def hold(self, timeout: float) -> Iterator[None]:
-        """Hold the lock of the directory: of all that carry the store over, one does it, and the others wait.
-
-        Raises:
-            StoreBusy: Another process held it for longer than `timeout` seconds.
-        """
+        """Hold the lock of the directory: of all that carry the store over, one does it, and the others wait."""
         handle = os.open(self.root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
         try:
             lock(handle, time.monotonic() + timeout, self.root)

@@ -434,13 +434,7 @@ def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> Listed:
 
 
 def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
-    """Return an entry with its rows, with bodies in the place of lines; a shared row stays one object.
-
-    Args:
-        part: The entry and its rows, as the thread has them.
-        bodies: Makes bodies of lines.
-        made: Rows that were made before, by the identities of those they were made from.
-    """
+    """Return an entry with its rows, with bodies in the place of lines; a shared row stays one object."""
     made = {} if made is None else made
 
     def row(old: Row) -> Row:

@@ -90,11 +90,7 @@ class ThreadFiles:
         return replica.nbytes if replica else 0
 
     def load(self, blob: str) -> bytes:
-        """Return the content of a large value.
-
-        Raises:
-            CorruptStore: It is not there, or is not what it was.
-        """
+        """Return the content of a large value."""
         path = self.directory / BLOBS / f"{blob}.json"
         if not (len(blob) == 64 and blob.isalnum()):
             raise CorruptStore(f"{self.log}: {blob!r} is no name of a blob")
@@ -170,11 +166,7 @@ class ThreadFiles:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def change(self, decide: Decide[T]) -> T:
-        """Append what `decide` drafts, durably; make the thread if it is not there.
-
-        Raises:
-            StoreBusy: Others held the log for longer than the timeout; nothing was written.
-        """
+        """Append what `decide` drafts, durably; make the thread if it is not there."""
         while True:
             with self.writing() as handle:
                 if handle is not None:
@@ -194,9 +186,6 @@ class ThreadFiles:
         """Hold the lock of the log, and that of this process; `None` if there is no log.
 
         The lock of the log first: a thread that waits for another process keeps none of this one from reading.
-
-        Raises:
-            StoreBusy: Others held the log for longer than the timeout.
         """
         log = open_locked(lambda: self._open_log(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
         if log is None:
@@ -278,9 +267,6 @@ class ThreadFiles:
         """Put a new log in the place of the old one, whose lock the caller holds, and hold its lock.
 
         Whoever has the old one open reads on in it unharmed.
-
-        Raises:
-            StoreError: There is another one in its place by now.
         """
         temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
         log = FileIO(temporary, "x+")
@@ -386,14 +372,7 @@ class ThreadFiles:
         return aside
 
     def delete(self, last: Stamp | None = None) -> bool:
-        """Delete the thread, if it is there: first its name, atomically and durably, and then its content.
-
-        Args:
-            last: If given, nothing is deleted unless this entry is the one that was put last.
-
-        Returns:
-            Whether it was deleted; without `last`, `True`.
-        """
+        """Delete the thread, if it is there: first its name, atomically and durably, and then its content."""
         while True:
             with self.writing() as handle:
                 if last is not None and (handle is None or not is_last(self.read_on(handle).thread, last)):

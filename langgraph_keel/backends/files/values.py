@@ -61,12 +61,7 @@ class MessageForm:
 
     @staticmethod
     def implied_names(fields: dict[str, Any], more: list[Any]) -> list[str]:
-        """Return the names of the fields that count as set if there is no `$set`: all that are written, extra ones too.
-
-        Args:
-            fields: The fields that are written.
-            more: Extra fields and private attributes, if the message has any.
-        """
+        """Return the names of the fields that count as set if there is no `$set`: all that are written, extra ones too."""
         if more and type(more[0]) is dict:
             return sorted({*fields, *more[0]})
         return sorted(fields)
@@ -128,14 +123,7 @@ class _Ext(NamedTuple):
 
 
 def items_to_json(content: bytes) -> list[Any]:
-    """Return one object for `orjson` for each item.
-
-    Args:
-        content: An unframed body: a msgpack array of items.
-
-    Raises:
-        CorruptStore: The content is not one msgpack array.
-    """
+    """Return one object for `orjson` for each item."""
     try:
         items = ormsgpack.unpackb(content, ext_hook=_unpack_ext)
     except ValueError:  # what ormsgpack does not read it did not write
@@ -275,26 +263,13 @@ def _message_to_json(item: list[Any], level: int) -> Any:
 
 
 def pack_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
-    """Reverse `items_to_json`: return the content.
-
-    Args:
-        values: What `orjson.loads` returned for each item.
-        text: JSON text that contains all of them, such as their line of the log. If it has no tags but those of
-            messages, the values are packed as they are, without looking at each of their parts.
-
-    Raises:
-        CorruptStore: One of them is no item.
-    """
+    """Reverse `items_to_json`: return the content."""
     plain = text is not None and _is_plain(values, text)
     return array_header(len(values)) + b"".join([_pack_item(value, plain) for value in values])
 
 
 def pack_item(value: Any, text: bytes | None = None) -> bytes:
-    """Return the bytes of one item, an element of the array; see `pack_items`.
-
-    Raises:
-        CorruptStore: The value is no item.
-    """
+    """Return the bytes of one item, an element of the array; see `pack_items`."""
     return _pack_item(value, text is not None and _is_plain((value,), text))
 
 
@@ -572,11 +547,7 @@ OPTIONAL: dict[str, Test] = {
 
 
 def check_record(fields: Any) -> dict[str, Any]:
-    """Return the fields of a record, after checking them.
-
-    Raises:
-        ValueError: They are no record: a kind that is not known, a field that is missing or of another type.
-    """
+    """Return the fields of a record, after checking them."""
     kind = fields.get("k") if type(fields) is dict else None
     required = REQUIRED_FIELDS.get(kind) if isinstance(kind, str) else None
     if not isinstance(kind, str) or required is None:
@@ -595,11 +566,7 @@ _CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": _is_time}
 
 
 def check_cell(fields: Any) -> dict[str, Any]:
-    """Return the fields of a cell, after checking them.
-
-    Raises:
-        ValueError: They are no cell.
-    """
+    """Return the fields of a cell, after checking them."""
     if type(fields) is not dict or fields.get("k") != "cell" or "head" not in fields:
         raise ValueError("it is no cell")
     wrong = [name for name, test in _CELL.items() if not test(fields.get(name))]

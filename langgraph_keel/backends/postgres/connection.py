@@ -440,12 +440,7 @@ class RetryBudget:
         self._resent = self.was_broken = False
 
     def check(self, error: Exception, watched: WatchedRequest) -> None:
-        """Decide what becomes of a request that failed; if it is to fail with this error, return.
-
-        Raises:
-            Retry: It is to be sent again.
-            StoreUnavailable: It was given up.
-        """
+        """Decide what becomes of a request that failed; if it is to fail with this error, return."""
         if watched.was_cut:
             text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
             raise StoreUnavailable(text) from error

@@ -91,14 +91,7 @@ Asked: TypeAlias = "str | Request"
 
 
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
-    """Check that the tables are there and have the present format, in one trip, or see to it.
-
-    Raises:
-        NotFound: Not all are there, and `read_only`.
-        NotSetUp: Not all are there, or they have an older format, and `create` is off, or this user may not do it.
-        NewerFormat: A newer Keel made them.
-        NotAKeelStore: Tables of these names belong to something else.
-    """
+    """Check that the tables are there and have the present format, in one trip, or see to it."""
     for _ in range(TRIES * (1 + len(tables.migrations))):
         missing, formats = yield from _find_missing(tables, where)
         due = find_due(tables.migrations, min(formats, default=1), where)
@@ -152,12 +145,7 @@ def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any])
 
 
 def list_due(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[tuple[int, Migration[Any]]]]:
-    """Return the migrations that the tables lack, and their numbers.
-
-    Raises:
-        NotFound: There are no tables.
-        NewerFormat: A newer Keel made them.
-    """
+    """Return the migrations that the tables lack, and their numbers."""
     formats = yield from _read_formats(tables, where)
     if formats is None:
         raise NotFound(f"{where}: there are no tables of Keel")
@@ -165,11 +153,7 @@ def list_due(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[tupl
 
 
 def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
-    """After an error that a newer format would give, look whether the tables have one.
-
-    Raises:
-        NewerFormat: A newer Keel has carried them on since they were opened.
-    """
+    """After an error that a newer format would give, look whether the tables have one."""
     try:
         yield from _read_formats(tables, where)
     except NewerFormat:
@@ -338,11 +322,7 @@ class PostgresDriver:
     # -- sending -----------------------------------------------------------------------------------------------
 
     def send(self, request: Request) -> list[Rows]:
-        """Send `request` as one transaction; return the rows of each of its statements.
-
-        Raises:
-            StoreError: As `connection.NAMED` tells them apart; `StoreUnavailable` after `timeout` seconds.
-        """
+        """Send `request` as one transaction; return the rows of each of its statements."""
         self._check(request)
         if not self._ready:
             self.open(self.auto_setup)

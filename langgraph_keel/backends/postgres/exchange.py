@@ -92,9 +92,6 @@ def exchange(connection: OwnConnection | AsyncOwnConnection, statements: Sequenc
 
     The server skips what follows one that fails. A transaction that was begun among them is then rolled back, which
     takes a trip more.
-
-    Raises:
-        psycopg.Error: That of the statement that fails, or of the connection.
     """
     pgconn, prepared = connection.pgconn, connection.prepared
     pgconn.enter_pipeline_mode()

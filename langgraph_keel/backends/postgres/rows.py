@@ -159,11 +159,7 @@ class Mark(NamedTuple):
 
 
 def stamp_of(epoch: int, seq: int, token: int) -> int:
-    """Return a stamp; see `Mark`.
-
-    Raises:
-        CorruptStore: A number is negative.
-    """
+    """Return a stamp; see `Mark`."""
     if (epoch | seq | token) < 0:
         raise CorruptStore(f"the number of a checkpoint is damaged: epoch {epoch}, {seq}, token {token}")
     return epoch << 128 | seq << 64 | token
@@ -298,11 +294,7 @@ def parent_of(line: Line) -> str | None:
 
 
 def refs_of(line: Line) -> dict[str, Ref]:
-    """Return the refs of an entry.
-
-    Raises:
-        CorruptStore: They do not add up.
-    """
+    """Return the refs of an entry."""
     names = names_by_key(line.names)
     try:
         return _refs_of(line, names)
@@ -501,11 +493,7 @@ _SQL = {file: cast(bytes, get_data(__package__, file)).decode() for file in PART
 
 
 def quote(name: str) -> str:
-    """Quote a name for SQL.
-
-    Raises:
-        InvalidInput: It is empty, longer than PostgreSQL keeps, or holds a NUL.
-    """
+    """Quote a name for SQL."""
     if not name or len(name.encode()) > 63 or "\0" in name:
         raise InvalidInput(f"{name!r} cannot be a name in PostgreSQL: use 1 to 63 bytes without NUL")
     return '"' + name.replace('"', '""') + '"'

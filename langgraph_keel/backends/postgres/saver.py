@@ -51,12 +51,7 @@ _IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given 
 
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
-    """Give back free space.
-
-    Args:
-        driver: That of the database.
-        full: Whether to give it back to the system, which locks the tables for as long as that takes.
-    """
+    """Give back free space."""
     _check_writable(driver)
     driver.open(create=driver.auto_setup)
     if driver.own is None:

@@ -172,11 +172,7 @@ class QueueingCluster(AsyncRedisCluster):
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and hold it.
-
-        Raises:
-            MaxConnectionsError: There was none within the timeout.
-        """
+        """Wait for a turn, and hold it."""
         try:
             await asyncio.wait_for(self._turns.acquire(), self._timeout)
         except builtins.TimeoutError as error:
@@ -212,11 +208,7 @@ _SCHEMES = "redis", "rediss", "unix", "redis+cluster", "rediss+cluster"
 
 
 def check_url(url: str) -> None:
-    """Check that redis-py can read a URL: it would say so with the first request, or pass over what it cannot read.
-
-    Raises:
-        InvalidInput: It cannot. The error repeats nothing that may be a password.
-    """
+    """Check that redis-py can read a URL: it would say so with the first request, or pass over what it cannot read."""
     scheme, _, rest = url.partition("://")
     if scheme not in _SCHEMES:
         raise InvalidInput(
@@ -257,11 +249,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def check_client(client: Any) -> Any:
-    """Return a user's own client, after checking that it returns bytes as they are.
-
-    Raises:
-        InvalidInput: It decodes replies.
-    """
+    """Return a user's own client, after checking that it returns bytes as they are."""
     pool = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", None)
     if pool is not None and pool.connection_kwargs.get("decode_responses"):
         raise InvalidInput("the client was made with decode_responses=True: Keel stores bytes, pass one without it")
@@ -478,14 +466,6 @@ class ServerCheck:
         """Check the store and the server, and make the store if it is to be written. Three to seven round trips.
 
         A store of an older format is carried over: that takes a trip for each of its threads.
-
-        Raises:
-            NewerFormat: A newer Keel wrote here.
-            NotAKeelStore: There are keys of somebody else under the prefix.
-            NotSetUp: There is no store, or it has an older format, and `auto_setup` is off.
-            NotFound: There is no store, and it may only be read.
-            UnsafeStore: The server throws threads away when memory is short, and it is to be written.
-            StoreBusy: Another process was carrying it over for longer than 30 s.
         """
         found = yield from self._format()
         if not self.has_read_server:
@@ -521,11 +501,7 @@ class ServerCheck:
         return formats[-1]
 
     def refuse_newer(self) -> StorePlan[Ask, Replies, None]:
-        """After an error that a newer format would give, look whether the store has one.
-
-        Raises:
-            NewerFormat: A newer Keel has carried it on since it was opened.
-        """
+        """After an error that a newer format would give, look whether the store has one."""
         with suppress(NotFound, NotSetUp):
             yield from self._format()
 

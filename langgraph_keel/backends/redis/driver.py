@@ -165,11 +165,7 @@ class RedisDriver:
         self._process = os.getpid()
 
     def send(self, request: Request) -> list[Any]:
-        """Carry out the calls of `request`; return their replies.
-
-        Raises:
-            StoreError: As `connection.named` tells them apart.
-        """
+        """Carry out the calls of `request`; return their replies."""
         try:
             with named_errors(self.where):
                 client = self.ready(request.writes)

@@ -251,11 +251,7 @@ class RedisSaver(KeelSaver):
 
 
 def milliseconds_of(ttl: float | timedelta | None) -> int | None:
-    """Return a time to live in milliseconds, or `None` for ever.
-
-    Raises:
-        InvalidInput: It is not a positive time.
-    """
+    """Return a time to live in milliseconds, or `None` for ever."""
     if ttl is None:
         return None
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl

@@ -71,14 +71,7 @@ def refuse_to_make(path: str) -> NotSetUp:
 
 
 def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
-    """Open a database that must exist, for reading.
-
-    Raises:
-        NotFound: There is no such file.
-        NotAKeelStore: It is something else.
-        NewerFormat: A newer Keel wrote it.
-        NotSetUp: It has an older format.
-    """
+    """Open a database that must exist, for reading."""
     if not Path(path).exists():
         raise NotFound(f"there is no store at {path}")
     try:
@@ -120,13 +113,7 @@ def _check_format(connection: sqlite3.Connection, path: str) -> int:
 
 
 def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration[Any]]]:
-    """Return the migrations that a database lacks, and their numbers.
-
-    Raises:
-        NotFound: There is no such file.
-        NotAKeelStore: It is something else.
-        NewerFormat: A newer Keel wrote it.
-    """
+    """Return the migrations that a database lacks, and their numbers."""
     if not Path(path).exists():
         raise NotFound(f"there is no store at {path}")
     with closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)) as connection:
@@ -173,12 +160,7 @@ def read_format(execute: Execute) -> int:
 
 
 def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migrations) -> bool:
-    """Return whether a database is Keel's and has all that it should, before anything is made beside it.
-
-    Raises:
-        NotAKeelStore: It holds something else.
-        NewerFormat: A newer Keel wrote it.
-    """
+    """Return whether a database is Keel's and has all that it should, before anything is made beside it."""
     with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn, and looks again
         tables, found = _look(connection, path)
         is_whole = not (find_due(migrations, found, path) or _find_missing(tables, found))
@@ -196,14 +178,7 @@ def _find_missing(tables: set[str], found: int) -> set[str]:
 
 
 def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations: Migrations) -> None:
-    """Check that a database is Keel's and of the present format, or make it so. The caller holds the lock file.
-
-    Raises:
-        NotAKeelStore: It holds something else.
-        NotSetUp: `create` is false, and the database is empty, lacks a table that an earlier Keel did not make, or has
-            an older format.
-        NewerFormat: A newer Keel wrote it.
-    """
+    """Check that a database is Keel's and of the present format, or make it so. The caller holds the lock file."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Keel needs 3.35 or newer")
     tables, found = _look(connection, path)

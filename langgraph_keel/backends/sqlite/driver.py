@@ -99,9 +99,6 @@ class LockFile:
         """Hold the lock.
 
         Without a timeout the kernel makes the wait, and it is fair. With one, the lock is polled.
-
-        Raises:
-            StoreBusy: Another process held it for longer than `timeout` seconds.
         """
         if timeout is not None:
             self._poll(timeout)
@@ -406,9 +403,6 @@ class Writer:
 
         Never in the main thread, where a signal may raise an exception between any two lines. (LangGraph's puts come
         from its thread pool.)
-
-        Returns:
-            Whether it was had. If another process has the lock file, the writing thread waits for it.
         """
         if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
             return False
@@ -630,12 +624,7 @@ class SqliteDriver:
     # -- sending -----------------------------------------------------------------------------------------------
 
     def send(self, request: Work) -> Any:
-        """Run `request` in one transaction and return its result.
-
-        Raises:
-            StoreBusy: Another process held the store longer than the timeout; nothing was done.
-            StoreError: As `named_errors` tells them apart.
-        """
+        """Run `request` in one transaction and return its result."""
         try:
             if not self._ready:
                 self._start()

@@ -301,11 +301,7 @@ class RefTable:
         self._known: dict[tuple[int, ...], tuple[str, Ref]] = {}
 
     def unpack(self, body: bytes) -> dict[str, Ref]:
-        """Return refs from their stored form.
-
-        Raises:
-            CorruptStore: They do not decode, or name a channel that is not there.
-        """
+        """Return refs from their stored form."""
         known = self._known
         try:
             packed = open_frame(body, _MOST_REFS + _SHRINKS * len(body))
@@ -644,20 +640,12 @@ def _batches(execute: Execute, namespace: int, checkpoint_id: str) -> list[Batch
 
 
 def batch_of(task: Any, path: Any, body: Any) -> Batch:
-    """Return a batch from its columns.
-
-    Raises:
-        CorruptStore: One of them is of another type.
-    """
+    """Return a batch from its columns."""
     return Batch(text_of(task), text_of(path), body)
 
 
 def text_of(stored: Any) -> str:
-    """Return a stored name.
-
-    Raises:
-        CorruptStore: It is no text.
-    """
+    """Return a stored name."""
     if not isinstance(stored, str):
         raise CorruptStore(f"a stored name is no text: {stored!r:.100}")
     return stored

@@ -44,16 +44,7 @@ INCREMENTAL = 2
 
 
 def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
-    """Give back free space. Writers wait for it, readers do not.
-
-    Args:
-        driver: The database's.
-        full: Whether to write the file anew however little is free.
-        scrub: As `full`, and nothing that was deleted may be left in the write-ahead log.
-
-    Raises:
-        StoreBusy: Others held the store for longer than the timeout; with `scrub`, readers count as well.
-    """
+    """Give back free space. Writers wait for it, readers do not."""
     from langgraph_keel.retention.reclaim import Reclaimed
 
     if driver.private:

@@ -69,13 +69,7 @@ class Light:
 
 
 def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None = None) -> bytes:
-    """Return a link, framed: an entry, and those of its rows that no link before it has.
-
-    Args:
-        entry: The entry.
-        rows: Those rows.
-        after: The stamp of the entry of the link before it.
-    """
+    """Return a link, framed: an entry, and those of its rows that no link before it has."""
     refs = [[name, int(ref.kind), ref.runs] for name, ref in entry.refs.items()]
     kept = [[name, [[row.lo, row.count, shrink(row.body)] for row in each]] for name, each in rows.items()]
     parts = [
@@ -131,11 +125,7 @@ def room_after(link: bytes) -> int:
 
 
 def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:
-    """Return a chain that the hot store has, and the entry that it ends with, without batches.
-
-    Raises:
-        CorruptStore: It does not add up.
-    """
+    """Return a chain that the hot store has, and the entry that it ends with, without batches."""
     try:
         runs = kept.entry.refs[LOG].runs
         rows = kept.rows[LOG]

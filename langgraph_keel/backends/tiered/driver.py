@@ -35,11 +35,7 @@ class Absence:
         self._until: float | None = None
 
     def check(self, request: Hot) -> None:
-        """See that the store is to be asked.
-
-        Raises:
-            StoreUnavailable: It has failed a moment ago.
-        """
+        """See that the store is to be asked."""
         if self._until is not None and not request.must and monotonic() < self._until:
             raise StoreUnavailable("the hot store has failed a moment ago, and is left alone for some seconds")
 

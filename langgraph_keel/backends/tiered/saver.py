@@ -195,11 +195,7 @@ def open_url(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return the URLs of the hot store and of the cold one.
-
-    Raises:
-        InvalidInput: They are not two.
-    """
+    """Return the URLs of the hot store and of the cold one."""
     parts = _BETWEEN.split(url.removeprefix(_SCHEME), maxsplit=1)
     if not url.startswith(_SCHEME) or len(parts) != 2 or any(part.startswith(_SCHEME) for part in parts):
         raise refuse_url(url)

@@ -84,11 +84,7 @@ def _measure(data: bytes, at: int) -> tuple[int, int]:
 
 
 def element_end(data: bytes, at: int) -> int:
-    """Return where the element that begins at `at` ends.
-
-    Raises:
-        CorruptStore: It ends after the end of `data`, or is no msgpack.
-    """
+    """Return where the element that begins at `at` ends."""
     missing, end, fixed = 1, len(data), _FIXED
     while missing:
         if at >= end:
@@ -102,11 +98,7 @@ def element_end(data: bytes, at: int) -> int:
 
 
 def split_array(content: bytes) -> list[bytes]:
-    """Return the bytes of each element of a msgpack array.
-
-    Raises:
-        CorruptStore: The content is not exactly one array.
-    """
+    """Return the bytes of each element of a msgpack array."""
     if not content or not (content[0] & 0xF0 == 0x90 or content[0] in (0xDC, 0xDD)):
         raise CorruptStore("stored items are not an array")
     at, count = _FIXED.get(content[0]) or _measure(content, 0)
@@ -238,11 +230,7 @@ def _open(body: bytes) -> tuple[bytes, memoryview]:
 
 
 def open_frame(body: bytes, most: int = MAX_CONTENT) -> bytes:
-    """Return what was framed.
-
-    Raises:
-        CorruptStore: The frame is damaged, of an unknown kind, or claims to hold more than `most` bytes.
-    """
+    """Return what was framed."""
     if type(body) is bytes and len(body) >= HEAD and body[0] == 0:  # a state of 50 channels is as many of these
         content = body[HEAD:]
         if xxhash.xxh3_64_digest(content)[4:] == body[1:HEAD]:
@@ -295,11 +283,7 @@ def absent_frame(absent: Absent) -> bytes:
 
 
 def read_absent(body: bytes) -> Absent | None:
-    """Return what stands in the place of a body; `None` if it is the body itself.
-
-    Raises:
-        CorruptStore: It is damaged.
-    """
+    """Return what stands in the place of a body; `None` if it is the body itself."""
     if not body.startswith(ABSENT):
         return None
     kind, rest = _open(body)
@@ -328,12 +312,7 @@ def refuse_absent(body: bytes) -> StoreError:
 
 
 def check_present(bodies: Iterable[bytes]) -> None:
-    """See that all bodies are at hand, for who stores them again.
-
-    Raises:
-        BlobsMissing: One is kept in an object, and the store was opened without these.
-        BlobLost: The object that holds one is gone.
-    """
+    """See that all bodies are at hand, for who stores them again."""
     for body in bodies:
         if body.startswith(ABSENT):
             raise refuse_absent(body)
@@ -413,11 +392,7 @@ def shrink(body: bytes) -> bytes:
 
 
 def restore_frame(body: bytes) -> bytes:
-    """Return the frame that a body stands for.
-
-    Raises:
-        CorruptStore: It does not decompress.
-    """
+    """Return the frame that a body stands for."""
     if body[:1] != WITH_DICTIONARY:
         return body
     packed = body[HEAD:]
@@ -459,11 +434,7 @@ MOST_IN_ROW = 0xFFFFFFFF
 
 
 def read_row(lo: int, count: Any, body: Any) -> Row:
-    """Return a row as a store holds it.
-
-    Raises:
-        CorruptStore: The number of its items cannot be one.
-    """
+    """Return a row as a store holds it."""
     if type(count) is not int or not 0 < count <= MOST_IN_ROW:
         raise CorruptStore(f"a row of items says that it holds {count!r:.40} of them")
     return Row(lo, count, body)
@@ -489,11 +460,7 @@ def body_of(payloads: Sequence[bytes]) -> bytes:
 
 
 def content_of(row: Row, opener: Callable[[bytes], bytes] = open_frame) -> bytes:
-    """Return the items of a row, as they are packed, one after the other; `opener` opens its frame.
-
-    Raises:
-        CorruptStore: The row is damaged.
-    """
+    """Return the items of a row, as they are packed, one after the other; `opener` opens its frame."""
     content, header = opener(row.body), _ONE if row.count == 1 else array_header(row.count)
     if not content.startswith(header):
         raise CorruptStore(f"a row that should hold {row.count} items holds another number of them")
@@ -539,11 +506,7 @@ def number_rows(rows: Sequence[Row], first: int) -> tuple[Row, ...]:
 
 
 def row_index(rows: Sequence[Row], number: int) -> int:
-    """Return the position of the row that holds item `number`.
-
-    Raises:
-        CorruptStore: No row holds it.
-    """
+    """Return the position of the row that holds item `number`."""
     at = bisect_right(rows, number, key=_first_of) - 1
     if at < 0 or number >= rows[at].lo + rows[at].count:
         raise CorruptStore(f"item {number} is missing from the item log")
@@ -562,11 +525,7 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
 
 
 def contents_of(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:
-    """Yield the bytes of the items in runs, in order, some at once.
-
-    Raises:
-        CorruptStore: A row is damaged, or an item in none.
-    """
+    """Yield the bytes of the items in runs, in order, some at once."""
     for lo, hi in runs:
         while lo < hi:
             row = rows[row_index(rows, lo)]
@@ -623,11 +582,7 @@ NOTHING = Loose()
 
 
 def pack_rows(rows: Sequence[Row], loose: Loose) -> tuple[Sequence[Row], tuple[Row, ...]]:
-    """Return the rows after the loose ones were packed, if there are enough, and what replaces those.
-
-    Raises:
-        CorruptStore: One of them is damaged.
-    """
+    """Return the rows after the loose ones were packed, if there are enough, and what replaces those."""
     if not loose.is_enough():
         return rows, ()
     start, stop = bisect_left(rows, loose.lo, key=_first_of), bisect_left(rows, loose.hi, key=_first_of)

@@ -178,14 +178,7 @@ def _shell_of(value: Any) -> list[Any]:
 
 
 def follow(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None:
-    """Return what there is to know of a value, before anybody can change it; `None` if it is a leaf.
-
-    Args:
-        value: The value.
-        codec: What packs its leaves.
-        above: The identities of what it stands in. A value that contains itself cannot be stored, which whoever packs
-            it finds out; here it ends nowhere.
-    """
+    """Return what there is to know of a value, before anybody can change it; `None` if it is a leaf."""
     if is_text(value):
         return Text(value)
     if len(above) >= DEEPEST or id(value) in above:
@@ -270,11 +263,7 @@ class Replaced(Exception):
 
 
 def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part:
-    """Add what makes `value` of what a part was to `edits`; return what there is to know of the value.
-
-    Raises:
-        Replaced: Nothing but the whole value says it.
-    """
+    """Add what makes `value` of what a part was to `edits`; return what there is to know of the value."""
     if isinstance(part, Text):
         return _compare_texts(part, value, path, edits)
     if type(value) is not part.kind:
@@ -618,11 +607,7 @@ def learn_tree(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known
 
 
 def replay(items: Sequence[Any]) -> Any:
-    """Return the value that a snapshot and its deltas make. The snapshot is changed in place.
-
-    Raises:
-        CorruptStore: A delta does not fit.
-    """
+    """Return the value that a snapshot and its deltas make. The snapshot is changed in place."""
     root = {"": items[0]}
     texts: dict[tuple[Any, ...], list[Sequence[Any]]] = {}
     try:

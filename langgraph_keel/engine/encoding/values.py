@@ -430,11 +430,7 @@ def is_inline(value: Any) -> bool:
 
 
 def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
-    """Return a channel's value as the version after `known`, and packed rows that should replace small ones.
-
-    Raises:
-        UnstorableValue: The serializer cannot store it; nothing was changed.
-    """
+    """Return a channel's value as the version after `known`, and packed rows that should replace small ones."""
     if type(value) in (str, bytes) and known is not None and _known_value(known) is value:
         return known, ()
     if isinstance(known, KnownRows):
@@ -600,11 +596,6 @@ class Version:
 
         What can be changed is prepared for copies when it was decoded for the third time, and then a copy is added: who
         reads a thread once does not pay for it. Another serializer than Keel's may give back something else each time.
-
-        Args:
-            values: All values.
-            decoded: Those that were decoded.
-            soon: Channels whose values are known to be asked for again.
         """
         values.update(decoded)
         if not decoded or not self.codec.is_own or self.codec.shows:
@@ -683,12 +674,7 @@ class Unpacker:
                 self._later[*place, entry.address.checkpoint_id] = later.refs
 
     def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
-        """Return fresh objects for the items in `runs`, in order.
-
-        Raises:
-            CorruptStore: A row is missing or damaged.
-            RefusedType: An item names a type that may not be revived here.
-        """
+        """Return fresh objects for the items in `runs`, in order."""
         if _overlap(runs):
             self._check_repeats(runs, rows)
             # An item shown twice must be two objects, or changing one would change the other.
@@ -735,12 +721,7 @@ class Unpacker:
     def version(
         self, refs: Mapping[str, Ref], inline: dict[str, Any], rows: Mapping[str, Sequence[Row]], where: Address
     ) -> dict[str, Any]:
-        """Return all values of a checkpoint, in their order: copies of what several versions have.
-
-        Raises:
-            CorruptStore: As `values`.
-            RefusedType: Likewise.
-        """
+        """Return all values of a checkpoint, in their order: copies of what several versions have."""
         place = where.thread_id, where.checkpoint_ns
         later, version = self._later.get((*place, where.checkpoint_id), {}), self._versions.get(place)
         soon = {
@@ -758,12 +739,7 @@ class Unpacker:
 
     @without_collector
     def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address) -> dict[str, Any]:
-        """Return the values of the channels that have items.
-
-        Raises:
-            CorruptStore: As `items`, naming the channel too.
-            RefusedType: Likewise.
-        """
+        """Return the values of the channels that have items."""
         found = self._decode(self._gather(refs, rows))
         for channel, ref in refs.items():
             if channel not in found and ref.kind is not Kind.INLINE:

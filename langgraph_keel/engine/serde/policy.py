@@ -151,11 +151,7 @@ class TypePolicy:
                 yield present_name(*entry) if len(entry) == 2 else tuple(entry)
 
     def admit(self, cls: type) -> None:
-        """Note that values of a class are stored.
-
-        Raises:
-            UnstorableValue: Nobody could revive them, the program has not listed the class, or they are placeholders.
-        """
+        """Note that values of a class are stored."""
         if cls is Unread:
             raise refuse_placeholder()
         name = module, qualname = cls.__module__, cls.__qualname__
@@ -194,16 +190,7 @@ class TypePolicy:
         return found is not None and issubclass(type(found), type) and shape_of(found).family is not None
 
     def resolve(self, module: Any, qualname: Any, family: Record | Leaf) -> tuple[Any, Shape]:
-        """Return the class that a stored name stands for, and what is known about it.
-
-        Args:
-            module: The stored module name.
-            qualname: The stored qualified name.
-            family: How its instances were stored; the class must still be of that kind.
-
-        Raises:
-            RefusedType: Nobody has named it, it is not there, or it is not a data class of that kind.
-        """
+        """Return the class that a stored name stands for, and what is known about it."""
         if type(module) is not str or type(qualname) is not str:
             raise TypeError("a class name must be text")
         name = self.present_name(module, qualname)

@@ -222,9 +222,6 @@ def build_encoder(describe: Form) -> Callable[[Any], bytes]:
     """Return a function that returns a value as one msgpack element.
 
     It raises `UnstorableValue` if something in the value could not come back equal, and says where.
-
-    Args:
-        describe: What stands for what msgpack does not have.
     """
 
     def encode(value: Any) -> bytes:
@@ -589,21 +586,13 @@ class Codec:
         return codec
 
     def pack_item(self, value: Any) -> bytes:
-        """Return `value` as one item.
-
-        Raises:
-            UnstorableValue: The serializer cannot store it.
-        """
+        """Return `value` as one item."""
         if isinstance(self._serde, KeelSerializer):
             return self._serde.pack_item(value)
         return self._pack_foreign(value)
 
     def pack_marked(self, value: Any, mark: bytes) -> bytes:
-        """Return `value` as one item, given its fingerprint, which Keel's own serializer need not make again.
-
-        Raises:
-            UnstorableValue: The serializer cannot store it.
-        """
+        """Return `value` as one item, given its fingerprint, which Keel's own serializer need not make again."""
         if isinstance(self._serde, KeelSerializer):
             return self._serde.item_of(value, mark)
         return self._pack_foreign(value)
@@ -620,42 +609,24 @@ class Codec:
         return array_header(3) + _OWN.pack(2) + _OWN.pack(kind) + _OWN.pack(bytes(data))
 
     def unpack_items(self, data: bytes) -> list[Any]:
-        """Return fresh objects for the items in an unframed row body.
-
-        Raises:
-            CorruptStore: The bytes are damaged.
-            RefusedType: An item names a type that may not be revived here.
-        """
+        """Return fresh objects for the items in an unframed row body."""
         if isinstance(self._serde, KeelSerializer):
             return self._serde.unpack_items(data, loads=_refuse_foreign)
         return _OWN.unpack_items(data, loads=self._serde.loads_typed)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Return a framed body of these values.
-
-        Raises:
-            UnstorableValue: One of them cannot be stored, or together they are too large.
-        """
+        """Return a framed body of these values."""
         items = [self.pack_item(value) for value in values]
         if sum(map(len, items)) * MOST_MEMORY > self.limit and takes_more(b"".join(items), self.limit):
             raise UnstorableValue(f"{len(items)} values", too_large(self.limit))
         return body_of(items)
 
     def decode(self, body: bytes) -> list[Any]:
-        """Return what `encode` was given.
-
-        Raises:
-            CorruptStore: As `open`, and `unpack_items`.
-            RefusedType: As `unpack_items`.
-        """
+        """Return what `encode` was given."""
         return self.unpack_items(self.open(body))
 
     def open(self, body: bytes) -> bytes:
-        """Return what was framed, packed items that take no more memory than they may.
-
-        Raises:
-            CorruptStore: It is damaged, or would take more: small bodies can hold large values.
-        """
+        """Return what was framed, packed items that take no more memory than they may."""
         if self.shows and (absent := read_absent(body)):
             return _show_absent(absent)
         most = (

@@ -203,11 +203,7 @@ def restore(made: Any, state: dict[str, Any], shape: Shape) -> None:
 
 
 def attributes_of(made: Any, shape: Shape) -> dict[str, Any]:
-    """Return the `__dict__` of an object, past any code of its class.
-
-    Raises:
-        TypeError: It has none.
-    """
+    """Return the `__dict__` of an object, past any code of its class."""
     if shape.attributes is None:
         raise TypeError(f"a {shape.qualname} has no attributes")
     return shape.attributes(made)

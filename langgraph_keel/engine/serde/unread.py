@@ -107,14 +107,7 @@ def refuse_placeholder() -> UnstorableValue:
 def unread_of(
     parts: list[Any], error: RefusedType, show: Callable[[list[Any]], Any], present_name: Callable[[Any, Any], Any]
 ) -> Unread:
-    """Return what stands for a value that was refused.
-
-    Args:
-        parts: What is stored of it; if that names its class, that is at the beginning.
-        error: Why it was refused.
-        show: Returns these parts, without the names, as they are shown.
-        present_name: Returns the name that stands today for a stored one.
-    """
+    """Return what stands for a value that was refused."""
     if len(parts) > 1 and type(parts[0]) is type(parts[1]) is str:
         names = present_name(parts[0], parts[1])
         if ".".join(names) == error.type_name:

@@ -120,12 +120,7 @@ _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 
 
 def timeline_html(moments: Sequence[MomentRecord], older: int | None = None) -> str:
-    """Return a timeline as HTML, newest moment first.
-
-    Args:
-        moments: What to show, in order.
-        older: How many come before them; `None` if that is not known.
-    """
+    """Return a timeline as HTML, newest moment first."""
     if not moments:
         return tag("div", "no moments", style=FAINT)
     name, shown = heading(moments)

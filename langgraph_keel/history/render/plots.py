@@ -74,13 +74,7 @@ class Chart:
 
 
 def charts_svg(charts: Sequence[Chart], places: Sequence[int], share: int) -> str:
-    """Return charts as one SVG.
-
-    Args:
-        charts: The charts, from top to bottom.
-        places: The positions of the moments, from left to right.
-        share: How many moments share a bar.
-    """
+    """Return charts as one SVG."""
     height = (_TOP + _HEIGHT + _GAP) * len(charts) + _BOTTOM - _GAP
     scale = _Scale(len(places), share)
     body = "".join(_chart(chart, number * (_TOP + _HEIGHT + _GAP), scale) for number, chart in enumerate(charts))

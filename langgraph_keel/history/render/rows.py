@@ -297,12 +297,7 @@ class TimelineRow:
 
 
 def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord] = ()) -> list[TimelineRow]:
-    """Return the rows of a timeline, newest first, however `moments` are ordered.
-
-    Args:
-        moments: What to show.
-        others: Moments that are shown elsewhere; rows name them by their positions, too.
-    """
+    """Return the rows of a timeline, newest first, however `moments` are ordered."""
     oldest_first = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
     short = short_ids(id_ for moment in moments for id_ in _ids_in(moment))
     names = _Names({moment.address: f"#{moment.position}" for moment in (*others, *moments)}, short)

@@ -150,14 +150,7 @@ class Comparison:
     def differences(
         self, step: int, was: Mapping[str, Any], now: Mapping[str, Any], starts: Mapping[str, int] | None = None
     ) -> list[Difference]:
-        """Return where two states differ, as far as the limit.
-
-        Args:
-            step: The step that both are of.
-            was: The recorded one.
-            now: The replay's.
-            starts: Of lists that are given without their beginnings, how many elements those have.
-        """
+        """Return where two states differ, as far as the limit."""
         self._found, self._starts = [], starts or {}
         self._mapping("", was, now)
         return [Difference(step, path, *_show_both(before, after)) for path, before, after in self._found]
@@ -350,11 +343,6 @@ def compare_calls(
     """Return where calls differ, in the order of the steps; and the steps in which they cannot be compared.
 
     Those are of runs with no recorded call at all: whoever made them did not record (`provenance=False`).
-
-    Args:
-        steps: The steps that both sides have.
-        was: The recorded thread and its calls.
-        now: The replay's.
     """
     before, after = (_group_calls(list(steps.run_of), *side) for side in (was, now))
     recorded = {steps.run_of[group[0]] for group in before}

@@ -104,15 +104,7 @@ class History:
         return self._at.get(Address(self.thread_id, namespace, checkpoint_id))
 
     def trunk(self, head: str | None, start: str | None) -> list[RecordedCheckpoint]:
-        """Return the way from a checkpoint to the one that was put last of those that come from it.
-
-        Args:
-            head: The latest checkpoint of the root graph.
-            start: Where to begin; `None` is the first checkpoint on the way to the latest.
-
-        Raises:
-            NotFound: There is no such checkpoint.
-        """
+        """Return the way from a checkpoint to the one that was put last of those that come from it."""
         end = head if start is None else self._last_after(start, head)
         way: list[RecordedCheckpoint] = []
         for checkpoint_id in walk_back(end, self._origins):

@@ -77,12 +77,7 @@ def check_order(
     keep: bool,
     on_step: Callable[[int], object] | None,
 ) -> Order:
-    """Return what a caller wants, checked.
-
-    Raises:
-        InvalidInput: It cannot be meant so.
-        InvalidConfig: The config names no usable thread.
-    """
+    """Return what a caller wants, checked."""
     address = address_of(config)
     if address.checkpoint_ns:
         raise InvalidInput(f"a root graph is replayed, with its subgraphs; not {address.checkpoint_ns!r} alone")

@@ -179,11 +179,7 @@ class Fork:
         return made
 
     def read(self, recorded: RecordedCheckpoint) -> Plan[CheckpointTuple]:
-        """Read a recorded checkpoint.
-
-        Raises:
-            NotFound: It is gone by now.
-        """
+        """Read a recorded checkpoint."""
         found = yield from checkpoints.get_tuple(self._session, config_of(recorded.address, "named"))
         if found is None:
             raise NotFound(f"{recorded.address} was deleted while the thread was replayed")

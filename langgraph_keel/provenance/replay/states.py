@@ -45,11 +45,7 @@ class StateReader:
         self._before: Sequence[Mapping[str, Ref]] = ({}, {})
 
     def next(self, was: Address, now: Address) -> Plan[StatePair]:
-        """Read the next two.
-
-        Raises:
-            NotFound: One is gone by now.
-        """
+        """Read the next two."""
         found = (yield from self._read_entry(was)), (yield from self._read_entry(now))
         refs = [each.entry.refs for each in found]
         same, starts = self._find_shared(refs)

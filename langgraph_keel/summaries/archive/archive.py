@@ -182,13 +182,7 @@ class Archive(Sequence[Archived]):
     def __getitem__(self, which: slice) -> list[Archived]: ...
 
     def __getitem__(self, which: int | Part | slice) -> Archived | list[Archived]:
-        """Return a part by its position or its id, or several by their positions.
-
-        Raises:
-            NotFound: There is no part of this id.
-            InvalidInput: Several begin so.
-            IndexError: There is no such position.
-        """
+        """Return a part by its position or its id, or several by their positions."""
         return self.entries()[which] if isinstance(which, int | slice) else part_in(self.entries(), which)
 
     def messages(self, which: Part | None = None, *, step: int | None = None) -> list[BaseMessage]:

@@ -63,12 +63,6 @@ def cut_deltas(
     """Return the messages before and after the step that goes on from a checkpoint, of those channels that it has cut.
 
     No trip if it has cut none and there are no snapshots, else one.
-
-    Args:
-        session: What it runs on.
-        found: The checkpoint, with the writes of the step.
-        channels: The delta channels to look at, each with what it has after the step, if that is known by a snapshot:
-            then it may have been cut without a write that says so (`durability="exit"`).
     """
     own = {channel: list(_values(session.codec, found, channel)) for channel in channels}
     cut = [name for name, values in own.items() if channels[name] is not None or any(map(_removes, values))]
@@ -254,11 +248,7 @@ class ArchiveRule(Hook):
         put.notes[self] = as_of_now(put.checkpoint["channel_values"])
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
-        """Archive the messages that a checkpoint's parent has and it has not. No trip if nothing was taken out.
-
-        Raises:
-            CorruptStore: What the parent holds, or a head of the archive, does not decode: nothing is removed unseen.
-        """
+        """Archive the messages that a checkpoint's parent has and it has not. No trip if nothing was taken out."""
         deltas = put.metadata.get("counters_since_delta_snapshot") or ()
         step = Step(put.parent, put.metadata.get("step"), put.base, put.refs, put.notes[self], deltas)
         yield from self._archive(session, step)

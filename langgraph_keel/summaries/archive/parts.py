@@ -184,12 +184,7 @@ def digest_of(codec: Codec, message: BaseMessage) -> str:
 
 
 def places_of(messages: Sequence[BaseMessage], among: Sequence[BaseMessage]) -> tuple[Place, ...]:
-    """Return where messages stand in a list that they are about to be taken out of.
-
-    Args:
-        messages: What goes, in order.
-        among: The whole list. What goes is known by identity, or by its id.
-    """
+    """Return where messages stand in a list that they are about to be taken out of."""
     going = {id(message) for message in messages} | {message.id for message in messages if message.id}
     places: list[Place] = []
     before, count, is_open = None, 0, False
@@ -295,9 +290,5 @@ def archive_of(session: Session, thread_id: str) -> Cells[Archived]:
 
 
 def part_in(archive: Cells[Archived], key: str, cell: Cell) -> Archived:
-    """Return the part in a head.
-
-    Raises:
-        CorruptStore: It holds something else.
-    """
+    """Return the part in a head."""
     return replace(archive.keep(key, cell).record, id=key, thread_id=str(archive.shelf.thread_id))

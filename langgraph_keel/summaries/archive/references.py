@@ -53,11 +53,7 @@ Which: TypeAlias = Part | BaseMessage
 
 
 def id_in(which: Part) -> str:
-    """Return the id of a part, or what it begins with. A position says neither.
-
-    Raises:
-        InvalidInput: It is nothing that names a part.
-    """
+    """Return the id of a part, or what it begins with. A position says neither."""
     named = which.entry if isinstance(which, FoundMessage) else which
     name = named.id if isinstance(named, Archived) else named
     if isinstance(name, str):
@@ -66,12 +62,7 @@ def id_in(which: Part) -> str:
 
 
 def part_in(entries: Sequence[Archived], which: Part) -> Archived:
-    """Return the part that is named.
-
-    Raises:
-        NotFound: There is none.
-        InvalidInput: It is not clear which.
-    """
+    """Return the part that is named."""
     if type(which) is int:
         return _at(entries, which)
     name = id_in(which)
@@ -110,12 +101,7 @@ def holder_of(entries: Sequence[Archived], message_id: str) -> tuple[Archived, i
 
 
 def named_in(entries: Sequence[Archived], which: Which) -> tuple[Archived, Sequence[str]]:
-    """Return the part that a name is about, and the keys of the messages that are meant.
-
-    Raises:
-        NotFound: The archive has nothing of this name.
-        InvalidInput: It is no name, or not clear which.
-    """
+    """Return the part that a name is about, and the keys of the messages that are meant."""
     if isinstance(which, FoundMessage):
         entry = part_in(entries, which.entry)
         return entry, keys_of(entry)[which.index : which.index + 1]

@@ -47,17 +47,7 @@ class Choice:
 
 
 def choices(entries: Sequence[Archived], which: Which | Iterable[Which] | None, namespace: str | None) -> list[Choice]:
-    """Return what is to be put back, list by list.
-
-    Args:
-        entries: The archive.
-        which: A part, a message, the id of one, or several of those; `None` for all there is.
-        namespace: The graph's namespace, if it is said; else the one that what was named belongs to.
-
-    Raises:
-        NotFound: One of them is not in the archive, or it has only parts of other graphs.
-        InvalidInput: They belong to different graphs, or name nothing.
-    """
+    """Return what is to be put back, list by list."""
     wanted: dict[tuple[str, str], set[str]] = {}
     for entry, keys in _find_named(entries, which, namespace or ""):
         wanted.setdefault((entry.checkpoint_ns, entry.channel), set()).update(keys)
@@ -100,16 +90,7 @@ def _only_elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
 
 
 def keep_on_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
-    """Return a choice without the parts that were taken out on other branches.
-
-    Args:
-        choice: What was asked for.
-        aside: The parts of other branches.
-        state: What the checkpoint shows.
-
-    Raises:
-        InvalidInput: One of those was named, or a message that only they hold.
-    """
+    """Return a choice without the parts that were taken out on other branches."""
     here = [entry for entry in choice.entries if entry.id not in aside]
     known = {key for entry in here for key in keys_of(entry)} | {key for key, _ in messages_in(state, choice.channel)}
     other = next((each for each in choice.entries if not {*keys_of(each)}.isdisjoint(choice.keys - known)), None)
@@ -122,14 +103,7 @@ def keep_on_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
 
 
 def find_elsewhere(entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
-    """Return the ids of the parts that were not taken out on the way to a checkpoint. What cannot be said, was.
-
-    Args:
-        entries: The parts of one namespace, each after what it builds on.
-        way: The checkpoints on the way.
-        beside: Those that are known to be on other branches.
-        state: What the checkpoint shows: what its summaries stand for is on the way.
-    """
+    """Return the ids of the parts that were not taken out on the way to a checkpoint. What cannot be said, was."""
     found: set[str] = set()
     for entry in entries:
         starts = set(entry.starts)
@@ -144,11 +118,6 @@ def find_left_behind(entries: Sequence[Archived], way: Collection[str], state: A
 
     A part that a summary took out, and that no summary in the state stands for, is of another branch; or its messages
     are in the state again. If there is no summary, it is, if the state has any message of it, or of what it builds on.
-
-    Args:
-        entries: The parts of one list, each after what it builds on.
-        way: The checkpoints on the way; a part that was taken out there stays.
-        state: What the checkpoint shows.
     """
     there = find_standing(entries, state)
     if there - {entry.id for entry in entries}:
@@ -261,17 +230,7 @@ class FilledList:
 
 
 def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) -> FilledList:
-    """Return a list of the state with archived messages put back where they stood.
-
-    Args:
-        choice: What to put back.
-        channels: The graph's channels, as far as they are known.
-        state: Its state.
-        read: The parts that are needed.
-
-    Raises:
-        InvalidInput: The state has no such list.
-    """
+    """Return a list of the state with archived messages put back where they stood."""
     now = _list_of(channels, state, choice.channel)
     current = {key_in(message, place): message for place, message in enumerate(now)}
     known, unnamed = messages_of(choice.entries, read), [message for message in now if not message.id]
@@ -354,13 +313,7 @@ class Restoring:
         self._tries = self._lost = 0
 
     def choose_for(self, snapshot: Any, way: Collection[str], beside: Collection[str]) -> list[Choice]:
-        """Return what is to be put back, as far as it was taken out on the way to a checkpoint.
-
-        Raises:
-            NotFound: The thread has no checkpoint.
-            CheckpointConflict: The checkpoint was removed meanwhile.
-            InvalidInput: It is in another store; or what was named was taken out on another branch.
-        """
+        """Return what is to be put back, as far as it was taken out on the way to a checkpoint."""
         is_there = snapshot.metadata is not None  # of one that is not, LangGraph repeats the config
         self._check_here(configurable(snapshot.config).get("checkpoint_id") if is_there else None, way)
         state = snapshot.values
@@ -397,11 +350,7 @@ class Restoring:
         raise CheckpointConflict(self._thread_id, self._space, str(checkpoint_id), None, _NEXT)
 
     def update(self, snapshot: Any, chosen: Sequence[Choice], read: Read) -> dict[str, Any]:
-        """Return what to change in a state, by `graph`; nothing if all is there.
-
-        Raises:
-            InvalidInput: The state has no such list, or the thread waits for an answer.
-        """
+        """Return what to change in a state, by `graph`; nothing if all is there."""
         lists = [fill(choice, self._channels, snapshot.values, read) for choice in chosen]
         missing = {choice.channel: each for choice, each in zip(chosen, lists, strict=True) if each.back}
         if missing or not self._done:
@@ -418,11 +367,7 @@ class Restoring:
         return {**self.config, "configurable": {**known, **configurable(self.config)}}
 
     def count_conflict(self, error: CheckpointConflict) -> None:
-        """Count that somebody else was faster. The caller tries again, but not for ever.
-
-        Raises:
-            CheckpointConflict: It has happened too often.
-        """
+        """Count that somebody else was faster. The caller tries again, but not for ever."""
         self._lost += 1
         if self._lost >= _MOST_TRIES:
             raise error

@@ -62,18 +62,6 @@ def archive_messages(
 
     To do it again writes the same cells, at two trips each instead of one. The part then says of its messages what was
     said last, and a pin stays.
-
-    Args:
-        session: What it runs on.
-        removal: What goes.
-        is_first_hand: Whether the removal was described by whoever removes the messages. If not, a part that is there
-            already keeps what it says of them.
-
-    Returns:
-        The archived part, durable.
-
-    Raises:
-        UnstorableValue: A message has no stored form; nothing was written.
     """
     items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
@@ -145,11 +133,7 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
 
 
 def read_archived(session: Session, thread_id: str) -> Plan[list[Archived]]:
-    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 500.
-
-    Raises:
-        CorruptStore: A head does not decode.
-    """
+    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 500."""
     archive = archive_of(session, thread_id)
     cells = yield from archive.every_raw()
     return in_order([part_in(archive, key, cell) for key, cell in cells if ID.fullmatch(key)])
@@ -161,13 +145,7 @@ def has_part(session: Session, thread_id: str, part: str) -> Plan[bool]:
 
 
 def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[BaseMessage]]:
-    """Return the messages of a part, as they were. One trip; two if it is large.
-
-    Raises:
-        NotFound: There is no such part.
-        CorruptStore: Its bytes do not add up.
-        RefusedType: A message holds a type that may not be revived here.
-    """
+    """Return the messages of a part, as they were. One trip; two if it is large."""
     entry, head = yield from _read_head(session, thread_id, part)
     keys = _keys(entry)
     cells = (yield from archive_of(session, thread_id).read_raw(keys)) if keys else {}
@@ -175,12 +153,7 @@ def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[Base
 
 
 def read_parts(session: Session, thread_id: str, entries: Sequence[Archived]) -> Plan[dict[str, list[BaseMessage]]]:
-    """Return the messages of parts by their ids, without parts that are gone. A trip for some megabytes of them.
-
-    Raises:
-        CorruptStore: As `read_messages`.
-        RefusedType: Likewise.
-    """
+    """Return the messages of parts by their ids, without parts that are gone. A trip for some megabytes of them."""
     found: dict[str, list[BaseMessage]] = {}
     for page in pages_of(entries):
         keys = [key for entry in page for key in (*_keys(entry), entry.id)]
@@ -239,11 +212,7 @@ def _read_head(session: Session, thread_id: str, part: str) -> Plan[tuple[Archiv
 
 
 def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Archived]:
-    """Mark a part as one to keep, or take the mark back. Two trips.
-
-    Raises:
-        NotFound: There is no such part.
-    """
+    """Mark a part as one to keep, or take the mark back. Two trips."""
     archive = archive_of(session, thread_id)
     while True:
         entry, cell = yield from _read_head(session, thread_id, part)
@@ -256,11 +225,7 @@ def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Archi
 
 
 def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
-    """Remove a part for good, its head first. Two trips; three if it is large, with the pieces one after the other.
-
-    Raises:
-        NotFound: There is no such part.
-    """
+    """Remove a part for good, its head first. Two trips; three if it is large, with the pieces one after the other."""
     entry, cell = yield from _read_head(session, thread_id, part)
     archive = archive_of(session, thread_id)
     pieces = (yield from archive.every_raw(f"{part}.")) if entry.pieces else ()
@@ -273,10 +238,6 @@ def find_way(session: Session, at: Address) -> Plan[tuple[set[str], set[str]]]:
     """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip.
 
     Where the way is lost, since checkpoints were pruned, it may have led over any that was put before.
-
-    Args:
-        session: What it runs on.
-        at: The checkpoint to come to; both sets are of its namespace.
     """
     graph = yield from session.store.read_graph(at.thread_id)
     nodes = [node for node in graph.nodes if node.address.checkpoint_ns == at.checkpoint_ns]
@@ -325,11 +286,7 @@ def take_back(session: Session, entry: Archived) -> Plan[None]:
 
 
 def copy_archive(session: Session, source: str, target: str) -> Plan[None]:
-    """Copy the archive of a thread to a new one. A trip; if it has one, another, and some more than one for each cell.
-
-    Raises:
-        NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
-    """
+    """Copy the archive of a thread to a new one. A trip; if it has one, another, and some more than one for each cell."""
     cells = yield from archive_of(session, source).every_raw()
     yield from _copy_cells(session, source, target, [key for key, _ in cells])
 
@@ -339,16 +296,6 @@ def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Ad
 
     What was taken out since, or on another branch, is left out. Where that cannot be said, since checkpoints were
     pruned or a head does not decode, it is copied.
-
-    Args:
-        session: What it runs on.
-        source: The thread.
-        target: The new thread.
-        fork: All checkpoints of that.
-        at: The one it was made at.
-
-    Raises:
-        NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
     """
     archive = archive_of(session, source)
     cells = yield from archive.every_raw()
