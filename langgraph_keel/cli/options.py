@@ -95,7 +95,7 @@ def duration(text: str) -> float:
 
 
 def moment_since(text: str, option: str = "--since") -> datetime:
-    """Return the time that `--since` or another option names: so long ago (`12h`, `7d`), or a date or time in ISO form."""
+    """Parse the time of `--since` or another option: an age (`12h`, `7d`), or a date or time in ISO form."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -53,7 +53,7 @@ def check_texts(*texts: Any) -> None:
 
 
 def add_inflated(before: int, bodies: Iterable[bytes], most: int) -> int:
-    """Return how many bytes values of a thread have that take a thousandth as they are stored, added to those before."""
+    """Add the sizes of values that are stored in less than a thousandth of their bytes to the sum so far."""
     sizes = ((content_size(body), len(body)) for body in bodies)
     inflated = before + sum(size for size, stored in sizes if size > _RATIO * stored)
     if inflated > most:

@@ -488,7 +488,7 @@ class Recorder(Hook):
                 raise DriftDetected(DriftReport(address.thread_id, tuple(changes)))
 
     def _learn(self, address: Address, about: Mapping[str, Any], beside: Iterable[Any]) -> Fingerprint:
-        """Remember what is stored with a checkpoint: what its thread was written with, and calls that led nowhere yet."""
+        """Remember a checkpoint's fingerprint, and its model calls that led to no later checkpoint yet."""
         records = [pack_call(call) for stored in beside for call in unpack_calls(stored)]  # what fits a record of today
         if records:
             self.known.remember_unfinished(address, records)

@@ -386,7 +386,7 @@ def _escape_first(found: re.Match[str]) -> str:
 
 
 def thread_of(directory: str) -> str | None:
-    """Return the id of the thread in a directory of this name; `None` for a long name: the log's first line tells it."""
+    """Return the id of the thread in a directory; `None` for a long name, which the log's first line gives."""
     if _is_long(directory):
         return None
     try:

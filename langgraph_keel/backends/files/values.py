@@ -61,7 +61,7 @@ class MessageForm:
 
     @staticmethod
     def implied_names(fields: dict[str, Any], more: list[Any]) -> list[str]:
-        """Return the names of the fields that count as set if there is no `$set`: all that are written, extra ones too."""
+        """Return the fields that count as set if there is no `$set`: all that are written, extra ones too."""
         if more and type(more[0]) is dict:
             return sorted({*fields, *more[0]})
         return sorted(fields)

@@ -286,7 +286,7 @@ def take_back(session: Session, entry: Archived) -> Plan[None]:
 
 
 def copy_archive(session: Session, source: str, target: str) -> Plan[None]:
-    """Copy the archive of a thread to a new one. A trip; if it has one, another, and some more than one for each cell."""
+    """Copy a thread's archive to a new thread. One trip if there is none; else two, and some for each cell."""
     cells = yield from archive_of(session, source).every_raw()
     yield from _copy_cells(session, source, target, [key for key, _ in cells])
 
