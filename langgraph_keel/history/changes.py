@@ -154,7 +154,12 @@ class Sides:
         if size > _SMALL or channel not in self.new:
             return Change(channel, f"changed ({size:,} B)")
         if ref.kind is Kind.TREE and self.new[channel].runs[0][0] != ref.runs[0][0]:
-            return Change(channel, _first_lines(_delta_lines(self._items(channel, self.new[channel].runs, unpacker))))
+            edits = self._items(channel, self.new[channel].runs, unpacker)
+            try:
+                text = _first_lines(_delta_lines(edits))
+            except (TypeError, ValueError):  # the edits are damaged: a read of the value raises CorruptStore
+                text = ""
+            return Change(channel, text or f"changed ({size:,} B)")
         value = self._items(channel, ref.runs, unpacker) if ref.kind is Kind.WHOLE else ()
         old = items(was.runs, self.old_rows.get(channel, ()), unpacker) if was and was.kind is Kind.WHOLE else ()
         if value and old and _mark(value[0]) == _mark(old[0]):

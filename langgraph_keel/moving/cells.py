@@ -160,7 +160,7 @@ class CellCopy:
 
 def _content(cells: Mapping[str, Cell], key: str) -> tuple[bytes, bytes] | None:
     cell = cells.get(key)
-    return None if cell is None else (content_of_cell(cell), open_frame(cell.body) if cell.body else b"")
+    return None if cell is None else (content_of_cell(cell), open_frame(cell.body) if cell.body != b"" else b"")
 
 
 class _Pair:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import ormsgpack
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 from timeline_talks import CONFIG, State, talk
 from timeline_talks import saver as saver
 
-from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
+from langgraph_keel import CorruptStore, InvalidInput, KeelSaver, MemorySaver, NotFound, SqliteSaver
+from langgraph_keel.engine.encoding.bodies import raw_frame
 from langgraph_keel.engine.records import Query
 from langgraph_keel.history.moment import Moment
+from langgraph_keel.testing.rig import checkpoint_of
 
 LARGE = {f"key {n}": {"deep": 1, "text": "x" * n} for n in range(20)}
 
@@ -84,6 +90,22 @@ def test_removals_and_other_forms_are_told() -> None:
     assert tl[5].changes[0].text == "in another order"
     assert tl[5].changes[1].text == "→ {'key 7': {}}"
     assert tl[0].time is None
+
+
+@pytest.mark.parametrize("edits", [[["key 7"], 1, 2], [["key 7"], 1, 2, 3, 4], 5, [5], [[["key 7"], 1, 2, 3, 4]]])
+def test_damaged_edits_do_not_hide_the_timeline(tmp_path: Path, edits: Any) -> None:
+    at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        for step, state in enumerate([LARGE, {**LARGE, "key 7": 1}]):
+            at = saver.put(at, checkpoint_of(f"{step}", {"large": state}), {"step": step}, {"large": step})
+        assert saver.timeline("t")[1].changes[0].text == "key 7 = 1"
+    with closing(sqlite3.connect(tmp_path / "keel.db")) as database, database:
+        damaged = raw_frame(ormsgpack.packb([edits]))
+        database.execute("UPDATE items SET body = ? WHERE key = (SELECT max(key) FROM items)", (damaged,))
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        assert saver.timeline("t")[1].changes[0].text.startswith("changed (")
+        with pytest.raises(CorruptStore):
+            saver.get_tuple(at)
 
 
 def test_bytes(saver: KeelSaver) -> None:

@@ -76,6 +76,7 @@ COSTS_THE_THREAD: Mapping[str, Edit] = {
     ),
     "a request that is no record": (f"UPDATE cells SET header = ? {_REQUESTS}", lambda: raw_frame(b"\x91\x05")),
     "a request whose body is text": f"UPDATE cells SET body = 'x' {_REQUESTS}",
+    "a request whose body is zero": f"UPDATE cells SET body = 0 {_REQUESTS}",
     "a request whose body is damaged": f"UPDATE cells SET body = x'000000000090' {_REQUESTS}",
     "a request under another key": f"UPDATE cells SET key = 'zz' || key {_REQUESTS}",
     "a namespace that is bytes": f"UPDATE namespaces SET name = x'ff' WHERE thread = {_THREAD}",
