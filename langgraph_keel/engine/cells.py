@@ -61,6 +61,19 @@ class Cell:
     origin: str = ""
     expires_at: int | None = None
 
+    def is_live(self, now: float) -> bool:
+        """Return whether the cell has not expired.
+
+        Args:
+            now: Milliseconds since 1970.
+
+        Raises:
+            CorruptStore: Its time is not a number.
+        """
+        if type(self.expires_at) not in (int, type(None)):
+            raise CorruptStore(f"a record expires at {self.expires_at!r:.40}, which is not a time")
+        return self.expires_at is None or self.expires_at > now
+
 
 @dataclass(frozen=True, slots=True)
 class Swapped:

@@ -134,6 +134,7 @@ class Cells(Generic[T]):
             CorruptStore: It does not decode.
         """
         try:
+            cell.is_live(0)  # raises CorruptStore if its time is not a number
             return Kept(self._table.unpack(self._session.codec.decode(cell.header)), cell)
         except _UNREADABLE as error:
             raise CorruptStore(f"{self._name(key)} does not decode: {error}") from error

@@ -130,8 +130,7 @@ def _check_node(node: Node) -> None:
 def _check_cell(key: str, cell: Cell) -> None:
     """See that a cell has the parts that one has."""
     check_texts(key_of_cell(key), cell.origin, cell.token)
-    if type(cell.expires_at) not in (int, type(None)):
-        raise CorruptStore(f"the record {key} expires at {cell.expires_at!r:.40}")
+    cell.is_live(0)
 
 
 def _name_node(node: Node) -> tuple[str, str | None, bytes]:

@@ -396,8 +396,7 @@ class ToolCache:
         now = _now()
 
         def is_over(record: CallRecord, cell: Cell) -> bool:
-            is_expired = cell.expires_at is not None and cell.expires_at <= now
-            return record.state in (DONE, FAILED) and (is_expired or not expired_only)
+            return record.state in (DONE, FAILED) and not (expired_only and cell.is_live(now))
 
         engine = self.saver.engine
         return engine.run(forget(engine.session, shelf_of_calls(thread_id), is_over))

@@ -102,7 +102,7 @@ def _is_past(
 def _answers_others(call: CallRecord, cell: Cell, now: float) -> bool:
     """Return whether an equal call of a later turn is answered with this one's result: then that must stay."""
     is_result = call.state == DONE and not speaks_for_one(call)
-    return is_result and (cell.expires_at is None or cell.expires_at > now)
+    return is_result and cell.is_live(now)
 
 
 # -- how calls leave the ledger --------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ class Ledger:
             return None
         if not record.is_kept:
             return Doubtful(record, cell.token)  # the very same call has ended: it must not run again in silence
-        is_current = record.version == mine.version and (cell.expires_at is None or cell.expires_at > mine.started_at)
+        is_current = record.version == mine.version and cell.is_live(mine.started_at)
         # The very same call is answered whatever became of the tool meanwhile, and however old the result is.
         return Finished(record, cell.body, cell.token) if is_same or is_current else None
 

@@ -91,7 +91,7 @@ class KeelCache(BaseCache[Any]):
         by_name = {_name(key): key for key in keys}
         cells = yield from self._cells.read_raw(by_name)
         now = _now()
-        live = {name: cell for name, cell in cells.items() if cell.expires_at is None or cell.expires_at > now}
+        live = {name: cell for name, cell in cells.items() if cell.is_live(now)}
         values = ((by_name[name], self._revive(cell)) for name, cell in live.items())
         return {key: value[0] for key, value in values if value}
 

@@ -204,9 +204,9 @@ def _choose(orphans: Collection[Orphan], equals: Mapping[str, Kept[CallRecord]],
 
 def _can_stand_for_another(kept: Kept[CallRecord], now: int) -> bool:
     """Return whether a result may be used again. A tool that has asked a person asks again."""
-    record, expires_at = kept.record, kept.cell.expires_at
+    record = kept.record
     has_asked = record.state == WAITING or (record.state == DONE and record.is_persons and not record.decided)
-    return not has_asked and (record.state != DONE or expires_at is None or expires_at > now)
+    return not has_asked and (record.state != DONE or kept.cell.is_live(now))
 
 
 def stores_meanwhile(session: Session, config: Mapping[str, Any]) -> bool:

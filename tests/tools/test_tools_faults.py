@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Annotated, Any
 
@@ -31,9 +34,9 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
-from tool_keeping import THREAD
+from tool_keeping import THREAD, Counting, call, keeping
 
-from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
+from langgraph_keel import CorruptStore, MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Fault, Injected, Tap, with_tap
 
 
@@ -374,3 +377,19 @@ async def test_a_strict_saver_replays_the_types_of_the_graph(face: str) -> None:
             given = {"messages": [calls(("order", {"number": 7}, call_id))]}
             assert (await run(graph, face, given, thread("1")))["order"] == Order(7)
     assert runs == [7]
+
+
+def test_a_result_whose_time_is_damaged_is_named(tmp_path: Path) -> None:
+    counting = Counting()
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        call(keeping(saver, ttl=60), counting.tool)
+    with closing(sqlite3.connect(tmp_path / "keel.db")) as database, database:
+        assert database.execute("UPDATE cells SET expires_at = 'x' WHERE expires_at NOT NULL").rowcount == 1
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        with pytest.raises(CorruptStore, match="expires at 'x'"):
+            list(saver.tools("t"))
+        with pytest.raises(CorruptStore, match="expires at 'x'"):
+            call(keeping(saver, ttl=60), counting.tool, "call-2")
+        with pytest.raises(CorruptStore, match="expires at 'x'"):
+            ToolCache(saver).clear("t", expired_only=True)
+    assert counting.runs == 1
