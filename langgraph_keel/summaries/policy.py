@@ -175,17 +175,21 @@ def groups_of(messages: Sequence[BaseMessage]) -> list[int]:
     callers: dict[str | None, int] = {}
     groups = list(range(len(messages)))
     for number, message in enumerate(messages):
-        if isinstance(message, AIMessage):
-            callers |= dict.fromkeys(_calls(message), number)
-        elif isinstance(message, ToolMessage):
+        callers |= dict.fromkeys(calls_of(message), number)
+        if isinstance(message, ToolMessage):
             groups[number] = callers.get(message.tool_call_id, number)
     return groups
 
 
-def _calls(message: AIMessage) -> list[str]:
-    # A malformed call has a result too, where somebody has written one.
-    asked = [call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls)]
-    return [call_id for call_id in asked if call_id]
+def calls_of(message: BaseMessage) -> list[str]:
+    """Return the ids of the calls of tools in a message. A malformed call may have a result, too."""
+    calls = (*message.tool_calls, *message.invalid_tool_calls) if isinstance(message, AIMessage) else ()
+    return [call["id"] for call in calls if call["id"]]
+
+
+def answered_in(messages: Sequence[BaseMessage], groups: Sequence[int]) -> set[tuple[int, str]]:
+    """Return the calls that have a result: the position of the message that called, and the id of the call."""
+    return {(groups[at], each.tool_call_id) for at, each in enumerate(messages) if isinstance(each, ToolMessage)}
 
 
 def _head(messages: Sequence[BaseMessage]) -> range:
@@ -195,11 +199,7 @@ def _head(messages: Sequence[BaseMessage]) -> range:
 
 def _open(messages: Sequence[BaseMessage], groups: Sequence[int]) -> Iterator[int]:
     """Yield the answers of which a call has no result yet. Nobody answers a malformed one."""
-    answered = {
-        (groups[number], message.tool_call_id)
-        for number, message in enumerate(messages)
-        if isinstance(message, ToolMessage)
-    }
+    answered = answered_in(messages, groups)
     for number, message in enumerate(messages):
         calls = message.tool_calls if isinstance(message, AIMessage) else ()
         if any(call["id"] and (number, call["id"]) not in answered for call in calls):

@@ -84,8 +84,7 @@ def archive_messages(
 def _merge(held: Archived, new: Archived, is_first_hand: bool) -> Archived:
     """Return what is to be said of a part that is there already."""
     if is_first_hand:
-        # Where they stood at first says more than where they were put back.
-        return replace(add_starts(new, held.starts), pinned=held.pinned, places=held.places or new.places)
+        return replace(add_starts(new, held.starts), pinned=held.pinned)
     return add_starts(held, new.starts) if set(new.starts) - set(held.starts) else held
 
 
@@ -122,7 +121,6 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
         count=len(removal.messages),
         bytes=nbytes,
         digests=tuple(digest_of(codec, message) for message in removal.messages),
-        places=removal.places,
         pieces=pieces,
         starts=(removal.checkpoint_id,) if removal.checkpoint_id else (),
         inner=tuple((place, part) for place, message in enumerate(removal.messages) if (part := part_of(message))),
