@@ -124,7 +124,7 @@ def test_what_was_kept_stays_behind_it(box: Box) -> None:
 
 def test_without_a_summary_it_stands_at_the_head() -> None:
     with MemorySaver(archive_removed=True) as saver:
-        builder = StateGraph(MessagesState).add_node("n", lambda state: {})
+        builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
         graph = builder.add_edge(START, "n").compile(checkpointer=saver)
         graph.invoke({"messages": [SystemMessage("be brief", id="sys"), *turns(0, 5)]}, CONFIG)
         graph.update_state(CONFIG, {"messages": [RemoveMessage("m2")]})
@@ -132,7 +132,7 @@ def test_without_a_summary_it_stands_at_the_head() -> None:
         assert said(graph) == ["be brief", *"20134"]
 
 
-CALLS = [{"name": "look", "args": {}, "id": name} for name in ("a", "b")]
+CALLS: Any = [{"name": "look", "args": {}, "id": name} for name in ("a", "b")]
 TOOLED = [
     HumanMessage("0", id="m0"),
     AIMessage("", id="called", tool_calls=CALLS),
@@ -145,7 +145,7 @@ TOOLED = [
 @pytest.mark.parametrize("gone", [["a"], ["b"], ["a", "b"], ["called"], ["called", "a"], ["m0", "called"], ["m0", "b"]])
 def test_results_of_tools_follow_their_calls(gone: list[str]) -> None:
     with MemorySaver(archive_removed=True) as saver:
-        builder = StateGraph(MessagesState).add_node("n", lambda state: {})
+        builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
         graph = builder.add_edge(START, "n").compile(checkpointer=saver)
         graph.invoke({"messages": [SystemMessage("be brief", id="sys"), *TOOLED]}, CONFIG)
         graph.update_state(CONFIG, {"messages": list(map(RemoveMessage, gone))})
