@@ -146,7 +146,7 @@ class Flow:
                 self._under_way.end(call.slot)
                 if not is_watched and looks_lost(verdict.record, self._clock()):
                     is_watched = True
-                    log_watch(call.key, verdict.record, self._watch.lease)
+                    log_watch(call.key, verdict.record)
                 yield Pause(pause)
                 pause = min(pause * 1.5, _LATE)
             elif isinstance(verdict, Claim):
