@@ -423,9 +423,6 @@ class Recorder(Hook):
     """The records of one saver, shared by its copies. Any thread may call.
 
     Args:
-        versions: The versions of the packages that the graph runs on.
-        graph_version: The application's own version.
-        on_drift: What to do where a thread goes on with something else than what it was written with.
         captures: Whether calls are captured; if not, what is known of a thread is carried on all the same.
 
     Attributes:
@@ -572,7 +569,10 @@ class Recorder(Hook):
         if records:
             entry.about["calls"] = records
         if selection.strays:
-            entry.about["strays"] = [_pack_stray(each) for each in selection.strays]
+            entry.about["strays"] = [
+                [dict(each.lineage), each.record if each.is_ended else {**each.record, "error": "Unfinished"}]
+                for each in selection.strays
+            ]
         if is_root:
             led = {record["id"]: record for record in [*records, *(each.record for each in selection.led)]}
             self._add_fingerprint(entry, put, list(led.values()))
@@ -668,8 +668,3 @@ def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:
     found = [(*recorder.known.last_run(thread_id), recorder) for recorder in list(_recorders)]
     place, run, recorder = max(found, key=lambda each: each[0], default=(0, None, None))
     return (recorder, run) if place and recorder else None
-
-
-def _pack_stray(waiting: WaitingRecord) -> list[Any]:
-    record = waiting.record if waiting.is_ended else {**waiting.record, "error": "Unfinished"}
-    return [dict(waiting.lineage), record]

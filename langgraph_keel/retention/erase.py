@@ -255,7 +255,9 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
         if nth == 0 and going:
-            yield from _clear_node_cache(session, erased)
+            # Before the first thread goes: the results in it do not say whose they are.
+            cache, clears = Cells(session, NODE_CACHE, None), order.node_cache == "clear" and not order.dry_run
+            erased.cached += (yield from cache.clear()) if clears else len((yield from cache.every_raw()))
         if order.dry_run:
             break
         yield from _delete_threads(session, erased, list(dict.fromkeys([*going, *again])), tell)
@@ -302,10 +304,3 @@ def _delete_threads(session: Session, erased: Erased, going: Sequence[str], tell
         except KeelError as error:
             erased.failed[thread_id] = f"it could not be deleted: {error}"
     tell(len(going), len(going))
-
-
-def _clear_node_cache(session: Session, erased: Erased) -> Plan[None]:
-    """Empty the cache of nodes before the first thread goes: the results in it do not say whose they are."""
-    cache = Cells(session, NODE_CACHE, None)
-    clears = erased.order.node_cache == "clear" and not erased.order.dry_run
-    erased.cached += (yield from cache.clear()) if clears else len((yield from cache.every_raw()))

@@ -35,7 +35,10 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
         given = [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidInput(f"trigger must be such as ('messages', 50), or a list of those, not {trigger!r}")
-    clauses = tuple(_clause(each, window) for each in given)
+    listed = [list(each.items()) if isinstance(each, Mapping) else [each] for each in given]
+    if not all(listed):
+        raise InvalidInput("trigger: an empty mapping says nothing that could be reached")
+    clauses = tuple(tuple(_size("trigger", size, (*_COUNTED, "steps"), window) for size in sizes) for sizes in listed)
     if not clauses:
         raise InvalidInput("trigger is an empty list: None summarizes whenever there is more than `keep`")
     return clauses
@@ -43,13 +46,6 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
 
 def _is_list(given: Any) -> bool:
     return isinstance(given, tuple) and bool(given) and isinstance(given[0], (tuple, Mapping))
-
-
-def _clause(given: Any, window: int | None) -> Clause:
-    sizes = list(given.items()) if isinstance(given, Mapping) else [given]
-    if not sizes:
-        raise InvalidInput("trigger: an empty mapping says nothing that could be reached")
-    return tuple(_size("trigger", size, (*_COUNTED, "steps"), window) for size in sizes)
 
 
 def kept_size(keep: Size, window: int | None) -> tuple[str, int]:

@@ -399,7 +399,11 @@ class Summarizer:
     ) -> StorePlan[Request, Any, Answer | None]:
         """Return the summary; `None` if there is none, and nobody wants to know more than a warning."""
         try:
-            return (yield from summarize(gone, earlier.text, prompt, self.room, self._count_text))
+            return (
+                yield from summarize(
+                    gone, earlier.text, prompt, self.room, lambda text: self.count([HumanMessage(text)])
+                )
+            )
         except (GraphBubbleUp, KeelError):
             raise  # a person is asked, or the store or the thread is not as it should be: that is no failing model
         except Exception as error:
@@ -412,9 +416,6 @@ class Summarizer:
             if isinstance(error, NoAnswer):
                 raise SummaryFailed(failed) from None
             raise
-
-    def _count_text(self, text: str) -> int:
-        return self.count([HumanMessage(text)])
 
     # -- writing -------------------------------------------------------------------------------------------------
 

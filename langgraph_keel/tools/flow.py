@@ -90,11 +90,6 @@ class Flow:
     """The plans of calls, over one ledger.
 
     Args:
-        session: What they run on.
-        keeper: Keeps claims alive.
-        account: Counts hits and misses.
-        under_way: The calls that are under way in this process.
-        watch: What this process has seen of the claims of others.
         clock: Milliseconds since 1970.
         lease: Milliseconds that a claim holds unless it is renewed.
         by_time: Whether the first question in time is shown (async), and not the first in the order of the calls.

@@ -49,11 +49,7 @@ _TOOLS = "tools"
 
 
 class HashSecret:
-    """The key of the hash: what the program gives, or what is made once for a store and kept there.
-
-    Args:
-        given: What the program gives; `None` if the store has it.
-    """
+    """The key of the hash: what the program gives, or what is made once for a store and kept there."""
 
     def __init__(self, given: bytes | None) -> None:
         self._secret = given

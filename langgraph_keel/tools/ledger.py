@@ -221,12 +221,7 @@ Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | SpokenFor
 
 
 class Ledger:
-    """The plans of the ledger, over one store.
-
-    Args:
-        session: What it runs on.
-        watch: What was seen of the claims of others.
-    """
+    """The plans of the ledger, over one store."""
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self._session = session

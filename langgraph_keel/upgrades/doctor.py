@@ -93,7 +93,6 @@ class Doctor:
 
     Args:
         saver: What opens them: with the serializer and the upgrades of the program that is to be deployed.
-        graph: Its compiled graph.
 
     Attributes:
         diagnosis: What has been found so far.

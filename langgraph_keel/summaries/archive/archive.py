@@ -65,7 +65,10 @@ def total(thread_id: str, entries: Sequence[Archived]) -> str:
 
 def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
     """Return an archive as plain text, a line for each part."""
-    rows = [(e.id[:SHORT], time_text(e), size_text(e), _by(e), _stands_for(e, LONG)) for e in entries[-MOST:]]
+    rows = []
+    for e in entries[-MOST:]:
+        by = one_line(f"{e.by} {taken_by(e)}".strip()) + (" (pinned)" if e.pinned else "")
+        rows.append((e.id[:SHORT], time_text(e), size_text(e), by, one_line(e.summary or "", LONG)))
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines = ["  ".join((*map(str.ljust, row, widths), row[4])).rstrip() for row in rows]
     return "\n".join([total(thread_id, entries), *(f"  {line}" for line in [*_older(entries), *lines])])
@@ -74,15 +77,6 @@ def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
 def _older(entries: Sequence[Archived]) -> Iterator[str]:
     if len(entries) > MOST:
         yield f"… {len(entries) - MOST:,} older: entries() returns all"
-
-
-def _by(entry: Archived) -> str:
-    pinned = " (pinned)" if entry.pinned else ""
-    return one_line(" ".join(filter(None, (entry.by, taken_by(entry))))) + pinned
-
-
-def _stands_for(entry: Archived, limit: int) -> str:
-    return one_line(entry.summary or "", limit)
 
 
 def as_html(thread_id: str, entries: Sequence[Archived]) -> str:
@@ -95,31 +89,21 @@ def as_html(thread_id: str, entries: Sequence[Archived]) -> str:
 
 
 def _row(entry: Archived) -> str:
+    pinned = [" " + chip("pinned", "222,170,0", ".30")] if entry.pinned else []
+    summary = entry.summary or ""
+    line = one_line(summary, LONG)
+    shown = text(line) if line == plain(summary) else folded(text(line), pre(cut(summary, LONGEST)))
     return tag(
         "tr",
-        cell(code(entry.id[:SHORT], "", entry.id), *_pin_chip(entry), style="white-space:nowrap"),
+        cell(code(entry.id[:SHORT], "", entry.id), *pinned, style="white-space:nowrap"),
         cell(text(time_text(entry)), style=f"{SMALL};white-space:nowrap"),
         cell(text(size_text(entry)), style="white-space:nowrap"),
         cell(
             chip(entry.by, *_COLOURS.get(entry.by, _COLOURS["rule"])),
             tag("span", text(one_line(taken_by(entry))), style=SMALL),
         ),
-        cell(*_summary_cells(entry), style="width:40%;overflow-wrap:anywhere"),
+        cell(shown, style="width:40%;overflow-wrap:anywhere"),
     )
-
-
-def _pin_chip(entry: Archived) -> Iterator[str]:
-    if entry.pinned:
-        yield " " + chip("pinned", "222,170,0", ".30")
-
-
-def _summary_cells(entry: Archived) -> Iterator[str]:
-    summary = entry.summary or ""
-    line = one_line(summary, LONG)
-    if line != plain(summary):
-        yield folded(text(line), pre(cut(summary, LONGEST)))
-    else:
-        yield text(line)
 
 
 @publish

@@ -325,18 +325,7 @@ def messages_of(entries: Sequence[Archived], read: Read) -> dict[str, BaseMessag
 
 
 class Restoring:
-    """A restore under way: what to give to a graph's `update_state`, and whether that was enough.
-
-    Args:
-        graph: The graph.
-        thread_id: The thread.
-        config: What the user has said besides.
-        archive: All archived parts of the thread.
-        chosen: What to put back.
-
-    Raises:
-        InvalidInput: `graph` is no graph that is compiled with a saver, or `config` names another thread.
-    """
+    """A restore under way: what to give to a graph's `update_state`, and whether that was enough."""
 
     def __init__(
         self,
@@ -346,8 +335,15 @@ class Restoring:
         archive: Sequence[Archived],
         chosen: Sequence[Choice],
     ) -> None:
-        _check_graph(graph)
-        _check_thread(config, thread_id)
+        from langgraph.pregel import Pregel
+
+        if not callable(getattr(graph, "update_state", None)):
+            raise InvalidInput(f"graph must be a graph that is compiled with this saver, not {graph!r:.60}")
+        if isinstance(graph, Pregel) and not isinstance(graph.checkpointer, BaseCheckpointSaver):
+            raise InvalidInput("the graph has no checkpointer: compile it with checkpointer= the saver of this archive")
+        named = configurable(config).get("thread_id") if config else None
+        if named is not None and thread_id_of(named) != thread_id:  # nobody's messages come into another thread
+            raise InvalidInput(f"config names thread {named!r:.100}: this is the archive of thread {thread_id!r}")
         space = next((choice.entries[0].checkpoint_ns for choice in chosen), "")
         own = {"thread_id": thread_id} | ({"checkpoint_ns": space} if space else {})
         given = config or {}
@@ -465,22 +461,6 @@ class Restoring:
             present=sum(each.present for each in self._done),
             missing=tuple(sorted(self._missing)),
         )
-
-
-def _check_graph(graph: Any) -> None:
-    from langgraph.pregel import Pregel
-
-    if not callable(getattr(graph, "update_state", None)):
-        raise InvalidInput(f"graph must be a graph that is compiled with this saver, not {graph!r:.60}")
-    if isinstance(graph, Pregel) and not isinstance(graph.checkpointer, BaseCheckpointSaver):
-        raise InvalidInput("the graph has no checkpointer: compile it with checkpointer= the saver of this archive")
-
-
-def _check_thread(config: RunnableConfig | None, thread_id: str) -> None:
-    """See that nobody's messages come into another thread."""
-    named = configurable(config).get("thread_id") if config else None
-    if named is not None and thread_id_of(named) != thread_id:
-        raise InvalidInput(f"config names thread {named!r:.100}: this is the archive of thread {thread_id!r}")
 
 
 def _as_read(

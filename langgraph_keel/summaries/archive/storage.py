@@ -297,10 +297,16 @@ def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Ad
     """
     archive = archive_of(session, source)
     cells = yield from archive.every_raw()
-    later = (yield from _find_later(session, source, fork, at)) if cells else set()
+    graph = (yield from session.store.read_graph(source)) if cells else fork
+    # The checkpoints of the thread from which steps began that its fork has not taken.
+    later = _places(graph) - _places(fork) | {(at.checkpoint_ns, at.checkpoint_id)}
     heads = {key: _starts(archive, key, cell) for key, cell in cells if ID.fullmatch(key)}
     parts = {key for key, starts in heads.items() if not starts or starts - later}
     yield from _copy_cells(session, source, target, [key for key, _ in cells if key[:_ID] in parts])
+
+
+def _places(graph: Graph) -> set[tuple[str, str | None]]:
+    return {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
 
 
 def _starts(archive: Cells[Archived], key: str, cell: Cell) -> set[tuple[str, str | None]]:
@@ -325,11 +331,3 @@ def _copy_cells(session: Session, source: str, target: str, keys: Sequence[str])
         raise NotFound(
             f"thread {target!r} was deleted before the archive of {source!r} was there: nothing of it is left"
         )
-
-
-def _find_later(session: Session, source: str, fork: Graph, at: Address) -> Plan[set[tuple[str, str | None]]]:
-    """Return the checkpoints of a thread from which steps began that its fork has not taken."""
-    graph = yield from session.store.read_graph(source)
-    taken = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in fork.nodes}
-    every = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
-    return every - taken | {(at.checkpoint_ns, at.checkpoint_id)}
