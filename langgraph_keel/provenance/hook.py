@@ -191,15 +191,12 @@ class WaitingRecords:
                 self._threads[each.thread_id] = _ThreadRecords()
             self._threads[each.thread_id].add(each)
             self._threads.move_to_end(each.thread_id)
-            if len(self._threads) > WAITING_THREADS:
-                self._evict()
-
-    def _evict(self) -> None:
-        """Forget the least recently used thread among those whose records are all stored."""
-        for thread_id in list(self._threads)[:_EXAMINED]:
-            if all(each.is_stored for each in self._threads[thread_id].all()):
-                del self._threads[thread_id]
+            if len(self._threads) <= WAITING_THREADS:
                 return
+            for thread_id in list(self._threads)[:_EXAMINED]:  # those first that were not used for the longest time
+                if all(record.is_stored for record in self._threads[thread_id].all()):
+                    del self._threads[thread_id]
+                    break
 
     def find_unstored(self, thread_id: str) -> list[Record]:
         """Return the records of calls that are over and not stored yet."""

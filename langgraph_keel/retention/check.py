@@ -118,7 +118,10 @@ class StoreCheck:
             self.looked += 1
         infos = {info.thread_id: info for info, _ in page}
         for name, missing in (yield from self._find_left_out(terms)).items():
-            odd.setdefault(name, (infos[name], []))[1].append(self._left_out(name, missing))
+            asked = ", ".join(f"{kind}={value!r}" for kind, _, value in (term.partition(":") for term in missing))
+            message = f"lists of threads with {asked} leave it out, and its latest checkpoint says so"
+            finding = Finding("decide", name, _INDEX, message, self._index_advice(name))
+            odd.setdefault(name, (infos[name], []))[1].append(finding)
         if odd:
             # Somebody may have written meanwhile: it counts only if the thread is as it was.
             again = {info.thread_id: info for info, _ in (yield from self._read(self._after, THREADS))}
@@ -137,11 +140,6 @@ class StoreCheck:
                 if term in of_thread and name not in names:
                     missing.setdefault(name, []).append(term)
         return missing
-
-    def _left_out(self, thread_id: str, terms: Sequence[str]) -> Finding:
-        asked = ", ".join(f"{name}={value!r}" for name, _, value in (term.partition(":") for term in terms))
-        message = f"lists of threads with {asked} leave it out, and its latest checkpoint says so"
-        return Finding("decide", thread_id, _INDEX, message, self._index_advice(thread_id))
 
     def _check_shared(self) -> Plan[Sequence[Finding]]:
         """Check the cells that all threads share, and the audit trail."""

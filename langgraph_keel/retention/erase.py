@@ -23,7 +23,6 @@ from langgraph_keel.engine.audit import check_by
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import check_owner, owner_in
 from langgraph_keel.engine.entries import unpack_header
-from langgraph_keel.engine.hooks import Holding
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
@@ -179,7 +178,13 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
     found = Owners()
     for hear in session.hooks.find_owners:
         for holding in (yield from hear(session, user)):
-            _add_holding(holding, found)
+            if holding.problem:
+                found.failed[holding.thread_id] = holding.problem
+                continue
+            whose = found.threads.setdefault(holding.thread_id, ThreadOwners())
+            whose.owners |= {holding.owner} if holding.owner else set()
+            whose.requests += 1
+            found.named += holding.is_named
     with suppress(CorruptStore):  # they keep nobody from being erased
         found.policies = sum(user in policy.threads for policy in (yield from read_policies(session)))
     seen, after, page = 0, None, THREADS
@@ -220,16 +225,6 @@ def _read_thread(session: Session, thread_id: str) -> Plan[ThreadOwners]:
         size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
     whose.owners |= yield from read_noted_owners(session, thread_id)
     return whose
-
-
-def _add_holding(holding: Holding, found: Owners) -> None:
-    if holding.problem:
-        found.failed[holding.thread_id] = holding.problem
-        return
-    whose = found.threads.setdefault(holding.thread_id, ThreadOwners())
-    whose.owners |= {holding.owner} if holding.owner else set()
-    whose.requests += 1
-    found.named += holding.is_named
 
 
 def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[None]:

@@ -22,7 +22,6 @@ from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.runs import check_run
 from langgraph_keel.engine.session import Session, run
-from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import CallsUnderWay
 from langgraph_keel.tools.call import Answers, Call
@@ -254,7 +253,9 @@ class Flow:
             equals = yield from self._ledger.read_equals(call.shelf, call.key)
             is_patient = waited * 1000 < self._lease and stores_meanwhile(self._session, call.config)
             found = yield from find_orphan(self._session, own, equals, call.config, is_patient)
-            if isinstance(found, Orphan) and not self._may_live(found.kept, asked):
+            if isinstance(found, Orphan) and (
+                found.kept.record.state != CLAIMED or is_lost(found.kept, self._watch, asked)
+            ):
                 verdict = yield from self._adopt(call, claim, found)
                 if verdict is not None:
                     return verdict
@@ -272,9 +273,6 @@ class Flow:
             if not (yield from self._ledger.renew(claim, self._clock() + self._lease)):
                 return Busy(own)
             own = claim.record
-
-    def _may_live(self, kept: Kept[CallRecord], asked: float) -> bool:
-        return kept.record.state == CLAIMED and not is_lost(kept, self._watch, asked)
 
     def _adopt(self, call: Call, claim: Claim, orphan: Orphan) -> Plan[Verdict | None]:
         """Return what became of an orphan, as this call's own; `None` if another call was quicker.

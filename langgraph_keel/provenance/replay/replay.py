@@ -327,7 +327,13 @@ class Replayer:
         # The limit that the original ran with is not recorded; `until` is one.
         limit = self._trunk[-1].step + 25
         ours = {
-            "metadata": dict(_callers_own(checkpoint.metadata)),
+            "metadata": {
+                name: value
+                for name, value in checkpoint.metadata.items()
+                if isinstance(value, (str, int, float, bool))
+                and name not in _OWN
+                and not name.startswith(_OWN_PREFIXES)
+            },
             "callbacks": [self._guard],
             "recursion_limit": limit,
         }
@@ -427,9 +433,3 @@ class Replayer:
         for name in cached_subgraphs(self._graph):
             return f"the node cache of subgraph {name!r} may have answered: compile it without"
         return None
-
-
-def _callers_own(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in metadata.items():
-        if isinstance(value, (str, int, float, bool)) and name not in _OWN and not name.startswith(_OWN_PREFIXES):
-            yield name, value

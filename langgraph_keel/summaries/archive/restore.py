@@ -130,8 +130,10 @@ def find_standing(entries: Collection[Archived], state: Any) -> set[str]:
     """Return the parts that the summaries in a state stand for, and those that they build on; also such as are gone."""
     parts, found = {entry.id: entry for entry in entries}, set[str]()
     others = {message.id for message in _messages(state) if message.id and not part_of(message)} - hosts_in(entries)
-    for part in (*_find_shown(state), *(entry.id for entry in entries if entry.summary_id in others)):
-        while part and part not in found:
+    values = [value for value in state.values() if isinstance(value, Mapping)] if isinstance(state, Mapping) else []
+    shown = [*(value.get("archive") for value in values), *map(part_of, _messages(state))]
+    for part in (*shown, *(entry.id for entry in entries if entry.summary_id in others)):
+        while isinstance(part, str) and part and part not in found:
             found.add(part)
             part = (parts[part].previous or "") if part in parts else ""
     return found
@@ -141,14 +143,6 @@ def _messages(state: Any) -> Iterator[BaseMessage]:
     """Yield the messages of all lists of a state."""
     for value in state.values() if isinstance(state, Mapping) else ():
         yield from (each for each in value if isinstance(each, BaseMessage)) if isinstance(value, list) else ()
-
-
-def _find_shown(state: Any) -> Iterator[str]:
-    """Yield the parts that the summaries in a state stand for."""
-    for value in state.values() if isinstance(state, Mapping) else ():
-        if isinstance(value, Mapping) and isinstance(value.get("archive"), str):
-            yield value["archive"]
-    yield from filter(None, map(part_of, _messages(state)))
 
 
 def messages_in(state: Any, channel: str) -> Iterator[tuple[str, BaseMessage]]:
@@ -220,8 +214,13 @@ def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) ->
     summaries = Summaries(choice.entries, shown)
     over = {key for key in shown if summaries.is_over(key, shown.keys())}
     order = [key for key in _merge(list(current), choice.entries, back.keys(), start, summaries) if key not in over]
+    listed = [shown[key] for key in order]
+    ids = {message.id for message in listed if not part_of(message)}
+    for place, message in enumerate(listed):
+        if message.id in ids and (part := part_of(message)):  # a summary that stays gets an id of its own
+            listed[place] = message.model_copy(update={"id": f"summary-{part}"})
     return FilledList(
-        messages=with_results(list(_tell_apart([shown[key] for key in order]))),
+        messages=with_results(listed),
         back=[shown[key].id or key for key in order if key in back],
         gone=[message.id or key for key, message in current.items() if key in over],
         present=sum(key in current for key in choice.keys),
@@ -256,14 +255,6 @@ def with_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
             groups[number] = later.get(message.tool_call_id, number)
     order = sorted(range(len(messages)), key=lambda number: (groups[number], groups[number] != number, number))
     return [messages[number] for number in order]
-
-
-def _tell_apart(messages: Sequence[BaseMessage]) -> Iterator[BaseMessage]:
-    """Yield messages; a summary that stays, and has the id of a message that is back, gets one of its own."""
-    ids = {message.id for message in messages if not part_of(message)}
-    for message in messages:
-        part = part_of(message)
-        yield message.model_copy(update={"id": f"summary-{part}"}) if part and message.id in ids else message
 
 
 class Summaries:
