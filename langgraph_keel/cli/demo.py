@@ -207,7 +207,7 @@ class Stage:
 
 
 def _set_stage(url: str | None, directory: Path | None, pace: float) -> Stage:
-    folder = directory.absolute() if directory else Path(tempfile.mkdtemp(prefix="keel-demo-"))
+    folder = directory or Path(tempfile.mkdtemp(prefix="keel-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / JOURNAL).exists():
         raise DemoError(f"{folder} holds the journal of an earlier demo: choose another --dir")
