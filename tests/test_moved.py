@@ -1,9 +1,10 @@
-"""Classes of Keel's own in a state: what is stored names the package alone; what names a module of old comes back."""
+"""Classes of Keel's own in a state: a public one is stored under the name of the package, wherever it stands in it."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import pickle
 import subprocess
 import sys
@@ -11,7 +12,6 @@ import typing
 from typing import Any, TypedDict
 
 import pytest
-from golden import ours
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, TypeAdapter
 from tool_graphs import strictly
@@ -22,30 +22,15 @@ from langgraph_keel import (
     KeelSerializer,
     Label,
     MemorySaver,
-    Replay,
     Summary,
     ToolPolicy,
 )
-from langgraph_keel.engine.serde.moved import MOVED_NAMES, PACKAGE, first_name, present_name
+from langgraph_keel.engine.serde.moved import OWN, PACKAGE
 from langgraph_keel.engine.serde.serializer import encode
-from langgraph_keel.tools.keys import key_of
 
 ALIASES = {"AsyncPostgresSaver", "AsyncRedisSaver", "AsyncSqliteSaver"}
 PUBLIC = {name: getattr(langgraph_keel, name) for name in langgraph_keel.__all__ if name not in ALIASES}
-OLD = ("langgraph_keel.core.decisions", "Decision")
 DECISION = Decision("approve", "ann", args={"a": 1})
-VALUES = [DECISION, ToolPolicy(ttl=3.0), Replay(source="t", thread_id=None, steps=1, differences=())]
-
-
-def as_of_old(value: Any) -> bytes:
-    """A value of one class as it was stored under the name that its class had then."""
-    module, name = first_name(PACKAGE, type(value).__qualname__)
-    now, was = (bytes([0xA0 | len(text)]) if len(text) < 32 else bytes([0xD9, len(text)]) for text in (PACKAGE, module))
-    packed, mark = encode(value), now + PACKAGE.encode() + bytes([0xA0 | len(name)]) + name.encode()
-    assert packed.count(mark) == 1
-    return packed.replace(mark, was + module.encode() + bytes([0xA0 | len(name)]) + name.encode())
-
-
 # -- public names are the package's -----------------------------------------------------------------------------------
 
 
@@ -59,12 +44,12 @@ def test_a_public_name_is_the_packages_own(name: str) -> None:
     typing.get_type_hints(named)  # as frameworks do: in the module that the class says it is from
 
 
-@pytest.mark.parametrize("name", ours.data_classes())
-def test_every_public_data_class_is_in_the_table(name: str) -> None:
-    assert (PACKAGE, name) in MOVED_NAMES.values()
-    assert present_name(*first_name(PACKAGE, name)) == (PACKAGE, name)
-    fields = dataclasses.fields(PUBLIC[name])
-    assert not [field.name for field in fields if isinstance(field.type, str)]
+def test_every_public_data_class_may_stand_in_a_state() -> None:
+    public = {name for name, named in PUBLIC.items() if dataclasses.is_dataclass(named)}
+    assert {(PACKAGE, name) for name in public} == {each for each in OWN if each[0] == PACKAGE}
+    for module, name in OWN:
+        fields = dataclasses.fields(getattr(importlib.import_module(module), name))
+        assert module != PACKAGE or not [field.name for field in fields if isinstance(field.type, str)]
 
 
 def test_values_are_copied_and_shown_as_ever() -> None:
@@ -111,44 +96,9 @@ def test_what_is_stored_does_not_depend_on_what_was_imported() -> None:
     assert PACKAGE.encode() + b"\xa8Decision" in encode(DECISION)
 
 
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("listed", [False, True])
-def test_what_was_stored_by_its_module_comes_back(value: Any, listed: bool) -> None:
-    serde = KeelSerializer(types=[type(value)] if listed else None)
-    old = as_of_old(value)
-    assert b"langgraph_keel." in old
-    found = serde.loads_typed(("keel", old))
-    assert type(found) is type(value)
-    assert found == value
-    assert b"langgraph_keel." not in encode(found)
-
-
-@pytest.mark.parametrize("entry", [Decision, OLD, (PACKAGE, "Decision")])
-def test_either_name_allows_both(entry: Any) -> None:
-    serde = KeelSerializer(types=[entry])
-    assert serde.loads_typed(("keel", as_of_old(DECISION))) == DECISION
-    assert serde.loads_typed(serde.dumps_typed(DECISION)) == DECISION
-    widened = KeelSerializer(types=[]).with_msgpack_allowlist([entry])
-    assert widened.loads_typed(("keel", as_of_old(DECISION))) == DECISION
-
-
 @pytest.mark.parametrize("serde", [KeelSerializer(types=[]), KeelSerializer(strict=True)])
-def test_both_names_are_allowed_by_themselves(serde: KeelSerializer) -> None:
-    for data in (as_of_old(DECISION), encode(DECISION)):
-        assert serde.loads_typed(("keel", data)) == DECISION
-
-
-def test_a_class_of_a_program_by_the_same_name_is_another() -> None:
-    assert present_name("program.core.decisions", "Decision") == ("program.core.decisions", "Decision")
-    assert present_name("langgraph_keel.core.decisions", "Other") == ("langgraph_keel.core.decisions", "Other")
-    assert present_name("langgraph_keel.timeline.moment", "Change") == ("langgraph_keel.history.records", "Change")
-
-
-def test_the_hash_of_a_tools_arguments_is_as_it_was() -> None:
-    """Or a call that was kept before is made again."""
-    assert key_of(b"s" * 16, "pay", [], {"by": Decision("approve", "ann")}) == (
-        "2185c5542e59c894b481c0936c4b0e715a24ba2c317b07a3d98dd5fd3ac54bf2"
-    )
+def test_it_is_allowed_by_itself(serde: KeelSerializer) -> None:
+    assert serde.loads_typed(("keel", encode(DECISION))) == DECISION
 
 
 # -- in graphs --------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def main(what: str, *words: str, only_check: bool) -> None:
 
         test_notebooks.save()
     elif what in PROGRAMS:
-        paths = os.pathsep.join([str(TESTS), str(TESTS / "support")])
+        paths = os.pathsep.join(map(str, [TESTS.parent, TESTS, TESTS / "support"]))
         command = [sys.executable, "-m", PROGRAMS[what], *words]
         sys.exit(subprocess.run(command, cwd=TESTS, env={**os.environ, "PYTHONPATH": paths}, check=False).returncode)
     else:

@@ -71,8 +71,7 @@ class ClaimRecord:
         until: Milliseconds since 1970 up to which the claim holds unless it is renewed, by its holder's clock; more
             with each renewal, and 0 if it is over. Nobody else's clock may be held against it (see `Watch`).
         since: When it was made, ISO time.
-        deaths: How many runs in a row had left their claims in the thread before, as their processes died; claims of
-            earlier versions do not say.
+        deaths: How many runs in a row had left their claims in the thread before, as their processes died.
     """
 
     holder: str
@@ -87,7 +86,7 @@ def _pack(record: ClaimRecord) -> list[Any]:
 
 
 def _unpack(parts: Sequence[Any]) -> ClaimRecord:
-    if [type(part) for part in parts] not in ([str, str, int, str, int], [str, str, int, str]):
+    if [type(part) for part in parts] != [str, str, int, str, int]:
         raise TypeError("it does not hold what it should")
     return ClaimRecord(*parts)
 

@@ -24,7 +24,7 @@ from langgraph_keel.summaries.archive.references import part_in
 
 _LONG = 400
 """Characters of a message that are shown."""
-_HIDDEN = ("digests", "places", "pieces", "thread_id")
+_HIDDEN = ("digests", "pieces", "thread_id")
 
 
 def archive(

@@ -1,6 +1,7 @@
-"""`keel demo`: an agent process is killed in the middle of its work, and another process finishes it.
+"""`keel demo`: an agent process is killed at work; a second one resumes, a person approves, a third one finishes.
 
-What the demo claims is computed from the agent's journal, the files that it wrote and the store, never from the script.
+This module is also the agent: it runs as `python -m langgraph_keel.cli.demo`. What the demo claims is computed from the
+agent's journal, its files and the store, never from the script.
 """
 
 from __future__ import annotations
@@ -9,61 +10,46 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Annotated, Any
 
 import typer
-from langchain_core.messages import BaseMessage
-from rich import box
-from rich.console import Console, Group
-from rich.panel import Panel
-from rich.rule import Rule
-from rich.status import Status
-from rich.table import Table
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolArg, StructuredTool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from rich.console import Console
 from rich.text import Text
 
-from langgraph_keel.cli.demo_agent import CUSTOMER, JOURNAL, LEDGER, REPORT, TASK, TURNS, bookings
-from langgraph_keel.cli.history import history_table
+from langgraph_keel import ToolCache, ToolPolicy, open_saver, request_approval
 from langgraph_keel.cli.options import AsJson, open_to_read
-from langgraph_keel.cli.output import console, print_json, table_of, without_password
+from langgraph_keel.cli.output import console, print_json, without_password
 from langgraph_keel.display.text import one_line
 from langgraph_keel.errors import KeelError, NotFound
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.tools.ledger import KeptCall
 
 Event = dict[str, Any]
-_SUSPENSE = 0.8
-_PATIENCE = 60.0
-_NO_TRACING = dict.fromkeys(
-    ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"), "false"
-)
-Url = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help="Play in this store instead of a temporary database."),
-]
-Dir = Annotated[
-    Path | None,
-    typer.Option("--dir", metavar="DIR", help="Put the demo's files here instead of a temporary directory."),
-]
-KillAt = Annotated[
-    int,
-    typer.Option(
-        "--kill-at", metavar="N", min=2, max=TURNS, help="Kill while the last tool call of this turn is at work."
-    ),
-]
-Pace = Annotated[
-    float, typer.Option("--pace", metavar="SECONDS", min=0.0, max=5.0, help="Seconds that every call takes at least.")
-]
+CUSTOMER = "Harbor Foods"
+TASK = f"{CUSTOMER} asks for its outage credit for July. Work it out, book it once, and write to them."
+JOURNAL, CREDITS, LETTER, SENT = "journal.jsonl", "credits.csv", "letter.md", "sent.md"
+
+_HANGS = "write_letter"
+_STALL_SECONDS = 60
+_NO_TRACING = {"LANGSMITH_TRACING_V2": "false", "LANGCHAIN_TRACING": "false"}
+_FOLDER = "Put the demo's files here instead of a temporary directory."
+Url = Annotated[str | None, typer.Option(metavar="URL", help="Play in this store instead of a temporary database.")]
+Dir = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help=_FOLDER)]
+Pace = Annotated[float, typer.Option(metavar="SECONDS", min=0, max=5, help="Seconds that every call takes at least.")]
 
 
 class DemoError(KeelError):
@@ -72,42 +58,142 @@ class DemoError(KeelError):
     code = "demo"
 
 
-def demo(url: Url = None, directory: Dir = None, kill_at: KillAt = 4, pace: Pace = 0.25, json: AsJson = False) -> None:
+# -- the agent, in a process of its own --------------------------------------------------------------------------------
+
+
+def answer(messages: Sequence[BaseMessage]) -> AIMessage:
+    """Return the next message of the scripted model, made from the messages alone."""
+    results = {str(each.name): str(each.content) for each in messages if isinstance(each, ToolMessage)}
+    turn = 1 + sum(isinstance(each, AIMessage) for each in messages)
+    if turn == 1:
+        calls: dict[str, dict[str, Any]] = {"find_outages": {"customer": CUSTOMER}}
+    elif turn == 2:
+        minutes = [int(word) for word in results["find_outages"].split() if word.isdigit()]
+        amount = f"{sum(-(-each // 30) for each in minutes) * 0.02 * 1850:.2f}"  # 2 % of the fee for each half hour
+        text = f"Dear {CUSTOMER},\n\nwe credit you {amount} EUR for the outages in July.\n"
+        calls = {"book_credit": {"customer": CUSTOMER, "amount": amount}, "write_letter": {"text": text}}
+    elif turn == 3:
+        calls = {"send_letter": {"to": CUSTOMER}}
+    else:
+        return AIMessage(f"Done: {results['book_credit']}; {results['send_letter']}.")
+    return AIMessage("", tool_calls=[{"name": name, "args": calls[name], "id": f"{name}-{turn}"} for name in calls])
+
+
+def tools(folder: Path) -> list[StructuredTool]:
+    """Return the agent's tools; what they write goes to `folder`."""
+
+    def find_outages(customer: str) -> str:
+        """Return the outages of a customer in July."""
+        return "outages of 41 and of 95 minutes"
+
+    def book_credit(customer: str, amount: str, key: Annotated[str, InjectedToolArg] = "") -> str:
+        """Book a credit, which is money given away, unless one with this key is booked already."""
+        with open(folder / CREDITS, "a+", encoding="utf-8") as file:
+            file.seek(0)
+            if not key or key not in file.read():
+                file.write(f"{customer},{amount},{key}\n")
+        return f"booked {amount} EUR for {customer}"
+
+    def write_letter(text: str) -> str:
+        """Write the letter to the customer."""
+        (folder / LETTER).write_text(text, encoding="utf-8")
+        return f"wrote {LETTER}, {len(text)} characters"
+
+    def send_letter(to: str) -> str:
+        """Send the letter, if a person approves."""
+        decision = request_approval("send_letter", {"to": to}, facts={"letter": (folder / LETTER).read_text("utf-8")})
+        if decision.approved:
+            with open(folder / SENT, "a", encoding="utf-8") as file:
+                file.write(f"to {to}, approved by {decision.by}\n")
+        return f"sent to {to}, approved by {decision.by}" if decision.approved else f"not sent: {decision.reason}"
+
+    return [StructuredTool.from_function(each) for each in (find_outages, book_credit, write_letter, send_letter)]
+
+
+def build(cache: ToolCache, folder: Path, pace: float, hangs: bool) -> CompiledStateGraph[MessagesState]:
+    """Return the agent: a model and its tools in a loop. Each fact is a line of the journal, and of standard output."""
+
+    def note(event: str, **facts: Any) -> None:
+        line = json.dumps({"event": event, "pid": os.getpid(), **facts}) + "\n"
+        with open(folder / JOURNAL, "ab", buffering=0) as file:
+            file.write(line.encode())
+        print(line, end="", flush=True)
+
+    def think(state: MessagesState) -> dict[str, list[BaseMessage]]:
+        turn = 1 + sum(isinstance(each, AIMessage) for each in state["messages"])
+        note("model_paid", turn=turn, read=len(state["messages"]))
+        time.sleep(pace)
+        message = answer(state["messages"])
+        note("model_answered", turn=turn, text=message.text, asks=[call["name"] for call in message.tool_calls])
+        return {"messages": [message]}
+
+    def use_tool(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+        name, args = request.tool_call["name"], request.tool_call["args"]
+
+        def act(asked: ToolCallRequest) -> Any:
+            note("tool_began", name=name, args=args)
+            time.sleep(_STALL_SECONDS if hangs and name == _HANGS else pace)
+            result = execute(asked)
+            note("tool_ended", name=name, args=args, result=str(result.content))
+            return result
+
+        result = cache.wrap_tool_call(request, act)
+        is_replayed = "keel_replay" in result.response_metadata
+        note("tool_replayed" if is_replayed else "tool_kept", name=name, args=args, result=str(result.content))
+        return result
+
+    builder = StateGraph(MessagesState).add_node("model", think)
+    builder.add_node("tools", ToolNode(tools(folder), wrap_tool_call=use_tool, handle_tool_errors=False))
+    builder.add_edge(START, "model").add_edge("tools", "model").add_conditional_edges("model", tools_condition)
+    return builder.compile(checkpointer=cache.saver)
+
+
+def work(url: str, thread: str, folder: str, pace: str, due: str) -> None:
+    """Run the agent: `due` says whether to start the thread, to resume it, or to take a decision."""
+    signal.alarm(int(60 + 30 * float(pace)))  # it does not outlive the time that the demo can take
+    # All tools can run again: they read, or write the same file again, or know an attempt by its key.
+    booking, others = ToolPolicy(unknown="retry", idempotency_argument="key"), ToolPolicy(unknown="retry")
+    with open_saver(url) as saver, ToolCache(saver, {"book_credit": booking}, default=others, lease=2.0) as cache:
+        given: Any = {"messages": [HumanMessage(TASK)]} if due == "start" else None
+        if due == "decided":
+            given = saver.approvals.resume(thread)
+        graph = build(cache, Path(folder), float(pace), hangs=due == "start")
+        graph.invoke(given, {"configurable": {"thread_id": thread}}, durability="sync")
+
+
+# -- the play ----------------------------------------------------------------------------------------------------------
+
+
+def demo(url: Url = None, directory: Dir = None, pace: Pace = 0.25, json: AsJson = False) -> None:
     """Kill an agent in the middle of its work and see another process finish it. No key, no network.
 
-    A LangGraph agent with seven tools and a scripted model works in a child process. One of its tools is made
-    to hang, and the process is killed with SIGKILL. A new process resumes the thread by its id; tool calls that
-    had finished beside the hanging one are answered from the ledger of tool calls. The demo then counts, from the
-    agent's journal and the store, what was restored and what ran twice; it exits with 1 if a claim does not hold.
+    A LangGraph agent with a scripted model works in a child process. One of its tools hangs, and the process is killed
+    with SIGKILL. A second process resumes the thread by its id: the tool call that had finished beside the hanging one
+    is answered from the ledger of tool calls. The agent then asks a person and its process ends; the demo approves, and
+    a third process finishes. The demo counts, from the agent's journal and the store, what ran twice; it exits with 1
+    if a claim does not hold.
 
     Example: `keel demo --dir ./keel-demo`
     """
-    began = time.monotonic()
+    began, out = time.monotonic(), console(quiet=json)
     stage = _set_stage(url, directory, pace)
-    screen = Screen(console(quiet=json))
-    screen.show_opening(stage)
-    with _start_agent(stage, screen, "graph.invoke(task)", "--task", TASK, "--stall-at", str(kill_at)) as first:
-        status = _kill_at_work(first, stage, screen, kill_at)
+    out.print(Text(f"task   {TASK}\nstore  {without_password(stage.url)}, thread {stage.thread!r}"), soft_wrap=True)
+    first = _run_agent(stage, out, "start", "graph.invoke(task)")
     kept = take_snapshot(stage)
-    screen.show_kept(kept)
-    call = f'graph.invoke(None, {{"configurable": {{"thread_id": "{stage.thread}"}}}})'
-    with _start_agent(stage, screen, call) as second:
-        for event in _events(second):
-            screen.show_step(event)
-        if second.wait() != 0:
-            raise _failure(second, stage)
-    found = gather(stage, kept, take_snapshot(stage), first.pid, status)
-    proven = claims(found)
-    seconds = time.monotonic() - began
-    screen.show_proof(stage, found, proven, seconds)
+    out.print(Text(f"  the store holds {len(kept.messages)} messages; next: {', '.join(kept.moments[-1].next)}", "dim"))
+    second = _run_agent(stage, out, "resume", "graph.invoke(None, config)")
+    with open_saver(stage.url) as saver:
+        (request,) = saver.approvals.pending(stage.thread)
+        saver.approvals.approve(request.id, by="maria")
+    out.print(Text(f"  ? {request.action}({CUSTOMER!r}) waits for a person; maria approves", "yellow"))
+    third = _run_agent(stage, out, "decided", "graph.invoke(saver.approvals.resume(thread_id), config)")
+    pids = (first.pid, second.pid, third.pid)
+    proven = claims(gather(stage, pids, first.returncode, kept))
+    _show_proof(out, stage, proven, time.monotonic() - began)
     if json:
-        pids = first.pid, second.pid
-        print_json(_result(stage, found, proven, pids) | {"seconds": round(seconds, 2)})
-    if not all(claim.holds for claim in proven):
-        raise typer.Exit(1)
-
-
-# -- the stage and the two processes ---------------------------------------------------------------------------
+        where = {"url": stage.url, "thread_id": stage.thread, "dir": str(stage.folder), "pids": list(pids)}
+        print_json(where | {"claims": [{"claim": claim, "holds": holds} for claim, holds in proven]})
+    raise typer.Exit(not all(holds for _, holds in proven))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +207,10 @@ class Stage:
 
 
 def _set_stage(url: str | None, directory: Path | None, pace: float) -> Stage:
-    folder = directory.absolute() if directory else Path(tempfile.mkdtemp(prefix="keel-demo-"))
+    folder = directory or Path(tempfile.mkdtemp(prefix="keel-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / JOURNAL).exists():
+        raise DemoError(f"{folder} holds the journal of an earlier demo: choose another --dir")
     where = url or f"sqlite:///{folder / 'agent.db'}"
     try:
         with open_to_read(where) as saver:
@@ -130,436 +218,133 @@ def _set_stage(url: str | None, directory: Path | None, pace: float) -> Stage:
     except NotFound:
         known = set()
     names = ("demo", *(f"demo-{number}" for number in range(2, len(known) + 3)))
-    if (folder / JOURNAL).exists():
-        raise DemoError(f"{folder} holds the journal of an earlier demo: choose another --dir")
     return Stage(where, next(name for name in names if name not in known), folder, pace)
 
 
-@contextmanager
-def _start_agent(stage: Stage, screen: Screen, call: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start an agent process; it does not outlive the block, and not the time that the demo can take."""
-    command = [sys.executable, "-m", "langgraph_keel.cli.demo_agent", "--url", stage.url, "--thread", stage.thread]
-    command += ["--dir", str(stage.folder), "--pace", str(stage.pace), *arguments]
-    with (
-        open(stage.folder / "stderr.txt", "w", encoding="utf-8") as errors,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | _NO_TRACING
-        ) as process,
-    ):
-        watchdog = threading.Timer(_PATIENCE + 30 * stage.pace, process.kill)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            screen.show_process(process.pid, call)
-            yield process
-        finally:
-            process.kill()
-            watchdog.cancel()
-            screen.rest()
+def _run_agent(stage: Stage, out: Console, due: str, call: str) -> Popen[str]:
+    """Run an agent process to its end, or until only the call that hangs is left of a step: then kill it."""
+    command = [sys.executable, "-m", "langgraph_keel.cli.demo", stage.url, stage.thread, str(stage.folder)]
+    errors, env, seen = stage.folder / "stderr.txt", os.environ | _NO_TRACING, set[tuple[str, str]]()
+    command += [str(stage.pace), due]
+    with open(errors, "wb") as log, Popen(command, stdout=PIPE, stderr=log, text=True, env=env) as process:
+        out.print(Text.assemble("\n", (f"process {process.pid}", "bold"), (f"  {call}", "dim")), soft_wrap=True)
+        for event in map(json.loads, process.stdout or ()):
+            _show_event(out, event)
+            seen.add((event["event"], event.get("name", "")))
+            if due == "start" and {("tool_began", _HANGS), ("tool_kept", "book_credit")} <= seen:
+                process.kill()
+    status = process.returncode
+    if status == -signal.SIGKILL:
+        out.print(Text(f"  ✗   {_HANGS}(...) hangs", "red"))
+        out.print(Text(f"SIGKILL · process {process.pid} is gone, exit status {status}", "bold red"))
+    elif status:
+        last = (errors.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it wrote no error"])[-1]
+        raise DemoError(f"agent process {process.pid} ended with {status}: {last}")
+    return process
 
 
-def _events(process: subprocess.Popen[str]) -> Iterator[Event]:
-    """Yield what a process reports, until it ends."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        yield json.loads(line)
+def _show_event(out: Console, event: Event) -> None:
+    args = one_line(", ".join(map(repr, event.get("args", {}).values())), 40)
+    what = Text(f"  {event['name']}({args})" if "name" in event else f"model call {event['turn']}", "cyan")
+    if event["event"] == "model_answered":
+        asks = f"asks for {', '.join(event['asks'])}" if event["asks"] else event["text"]
+        out.print(Text.assemble(("  ✓ ", "green"), what, f" → {asks}"), soft_wrap=True)
+    elif event["event"] in ("tool_ended", "tool_replayed"):
+        source = "from the ledger: " if event["event"] == "tool_replayed" else ""
+        out.print(Text.assemble(("  ✓ ", "green"), what, f" → {source}{event['result']}"), soft_wrap=True)
 
 
-def _failure(process: subprocess.Popen[str], stage: Stage) -> DemoError:
-    lines = (stage.folder / "stderr.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    last = lines[-1] if lines else "it wrote no error"
-    return DemoError(f"agent process {process.pid} ended with {process.returncode}: {last}")
-
-
-def _kill_at_work(process: subprocess.Popen[str], stage: Stage, screen: Screen, turn: int) -> int:
-    """Kill a process as soon as it hangs in a turn; return its exit status."""
-    events, seen = _events(process), list[Event]()
-    for event in events:
-        screen.show_step(event)
-        seen.append(event)
-        if hangs(seen, turn):
-            break
-    else:
-        process.wait()
-        raise _failure(process, stage)
-    time.sleep(_SUSPENSE)
-    process.kill()
-    status = process.wait()
-    for event in events:
-        screen.show_step(event)
-    screen.show_kill(process.pid, status)
-    return status
-
-
-def hangs(seen: Sequence[Event], turn: int) -> bool:
-    """Return whether only the call that hangs is left of a turn: the ledger has the results of all others."""
-    events = [event for event in seen if event["turn"] == turn]
-    asked = sum(len(event["asks"]) for event in events if event["event"] == "model_answered")
-    count = Counter(event["event"] for event in events)
-    return 0 < count["tool_began"] == asked == count["tool_kept"] + 1
-
-
-# -- the evidence ----------------------------------------------------------------------------------------------
+# -- the proof ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the store holds of the thread; the newest moment comes first."""
+    """The thread in the store: its moments, the oldest first, and the latest messages."""
 
     moments: Sequence[Moment]
     messages: Sequence[BaseMessage]
-    calls: Sequence[KeptCall]
 
-    @property
-    def hits(self) -> dict[str, int]:
-        """The tool calls that were answered from the ledger, by id, and how often."""
-        return {call.tool_call_id: call.hits for call in self.calls if call.hits}
 
-    @property
-    def hit_rate(self) -> float:
-        """Answers from the ledger among all answers, 0 to 1, as `keel cache stats` counts them."""
-        hits = sum(self.hits.values())
-        return hits / (hits + len(self.calls)) if hits else 0.0
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything the claims are computed from: the journal by process, the store at the kill and at the end, files."""
+
+    events: Mapping[int, Sequence[Event]]
+    status: int
+    kept: Snapshot
+    final: Snapshot
+    booked: Sequence[str]
+    sent: Sequence[str]
 
 
 def take_snapshot(stage: Stage) -> Snapshot:
     """Read the thread as any other process would."""
     with open_to_read(stage.url) as saver:
-        moments = list(saver.timeline(stage.thread)[:])[::-1]
+        moments = list(saver.timeline(stage.thread)[:])
         if not moments:
             raise NotFound(f"the store kept nothing of thread {stage.thread!r}: can two processes share it?")
-        return Snapshot(moments, moments[0].values.get("messages", []), list(saver.tools(stage.thread)))
+        return Snapshot(moments, moments[-1].values.get("messages", []))
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Everything the claims are computed from.
-
-    Attributes:
-        before: What the killed process wrote in the journal.
-        after: What the process that resumed wrote there.
-        kept: The store right after the kill.
-        final: The store at the end.
-        booked: The amounts in the ledger.
-        report: The text of the report; empty if there is none.
-        status: The exit status of the killed process.
-    """
-
-    before: Sequence[Event]
-    after: Sequence[Event]
-    kept: Snapshot
-    final: Snapshot
-    booked: Sequence[str]
-    report: str
-    status: int
-
-    @property
-    def paid(self) -> tuple[list[int], list[int]]:
-        """The turns of the model calls that were begun, hence paid, before the kill and after it."""
-        before, after = (
-            [event["turn"] for event in events if event["event"] == "model_paid"]
-            for events in (self.before, self.after)
-        )
-        return before, after
-
-    @property
-    def finished(self) -> dict[str, str]:
-        """The tool calls that had ended before the kill: ids and names of tools."""
-        return calls_in(self.before, "ended")
-
-    @property
-    def cut(self) -> dict[str, str]:
-        """The tool calls that were at work when the kill came."""
-        return {call: name for call, name in calls_in(self.before, "began").items() if call not in self.finished}
-
-    @property
-    def interrupted(self) -> dict[str, str]:
-        """The tool calls that had ended before the kill, in the step that had not."""
-        turns = {event["turn"] for event in self.before if event.get("call") in self.cut}
-        return calls_in((event for event in self.before if event["turn"] in turns), "ended")
-
-    @property
-    def replayed(self) -> dict[str, str]:
-        """The tool calls that were answered from the ledger after the kill."""
-        return calls_in(self.after, "replayed")
-
-    @property
-    def repeated(self) -> dict[str, str]:
-        """The tool calls that began more than once."""
-        both = [*self.before, *self.after]
-        times = Counter(event["call"] for event in both if event["event"] == "tool_began")
-        return {call: name for call, name in calls_in(both, "began").items() if times[call] > 1}
+def gather(stage: Stage, pids: Sequence[int], status: int, kept: Snapshot) -> Evidence:
+    """Read the journal, the files and the store."""
+    journal, booked, sent = ((stage.folder / name).read_text("utf-8").splitlines() for name in (JOURNAL, CREDITS, SENT))
+    events = {pid: [event for event in map(json.loads, journal) if event["pid"] == pid] for pid in pids}
+    return Evidence(events, status, kept, take_snapshot(stage), booked, sent)
 
 
-def calls_in(events: Iterable[Event], what: str) -> dict[str, str]:
-    """Return the tool calls that `began`, `ended` or were `replayed`: ids and names of tools."""
-    return {event["call"]: event["name"] for event in events if event["event"] == f"tool_{what}"}
-
-
-def gather(stage: Stage, kept: Snapshot, final: Snapshot, killed: int, status: int) -> Evidence:
-    """Read the journal and the files; `killed` is the id of the process that was killed."""
-    events = [json.loads(line) for line in (stage.folder / JOURNAL).read_text(encoding="utf-8").splitlines()]
-    report = stage.folder / REPORT
-    return Evidence(
-        before=[event for event in events if event["pid"] == killed],
-        after=[event for event in events if event["pid"] != killed],
-        kept=kept,
-        final=final,
-        booked=[amount for customer, amount, _ in bookings(stage.folder) if customer == CUSTOMER],
-        report=report.read_text(encoding="utf-8") if report.exists() else "",
-        status=status,
-    )
-
-
-# -- the claims ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One sentence, and whether it is true."""
-
-    text: str
-    holds: bool
-
-
-def claims(found: Evidence) -> list[Claim]:
+def claims(found: Evidence) -> list[tuple[str, bool]]:
     """Return what the demo set out to show, each sentence with its truth."""
-    return [*_claims_about_messages(found), *_claims_about_tools(found), *_claims_about_the_end(found)]
+    first, second, third = found.events.values()
+
+    def names(events: Sequence[Event], what: str) -> list[str]:
+        return [str(event.get("name") or event["turn"]) for event in events if event["event"] == what]
+
+    paid, more = names(first, "model_paid"), names([*second, *third], "model_paid")
+    ended, cut = names(first, "tool_ended"), {*names(first, "tool_began")} - {*names(first, "tool_ended")}
+    began, replayed = names(second, "tool_began"), names(second, "tool_replayed")
+    kept, final, count = found.kept, found.final, len(found.kept.messages)
+    again = Counter([*ended, *names([*second, *third], "tool_ended")])
+    read = next((event["read"] for event in second if event["event"] == "model_paid"), 0)
+    is_chain = all(newer.parent == older.id for older, newer in pairwise(final.moments))
+    return [
+        (f"The first process was killed at work: exit status {found.status}.", found.status == -signal.SIGKILL),
+        (
+            f"The second one was given the thread id, and continued with all {count} messages.",
+            0 < count == read - len(cut) - len(replayed) and final.messages[:count] == kept.messages,
+        ),
+        (
+            f"No model call was paid twice: {len(paid)} before the kill, {len(more)} after.",
+            bool(paid) and [*paid, *more] == [str(turn + 1) for turn in range(len([*paid, *more]))],
+        ),
+        (
+            f"No finished tool call ran again: {', '.join(replayed)} was answered from the ledger.",
+            replayed == ["book_credit"] and set(again.values()) == {1} and not {*ended} & {*began},
+        ),
+        (f"Only the call that was cut began again: {', '.join(cut)}.", {_HANGS} == cut and _HANGS in began),
+        ("The credit was booked once.", len(found.booked) == 1),
+        (
+            "The letter was sent once, after a person had approved.",
+            found.sent == [f"to {CUSTOMER}, approved by maria"] and "send_letter" in names(third, "tool_ended"),
+        ),
+        (
+            f"The history is one chain of {len(final.moments)} checkpoints, and nothing is left to do.",
+            is_chain and list(final.moments[: len(kept.moments)]) == list(kept.moments) and not final.moments[-1].next,
+        ),
+    ]
 
 
-def _claims_about_messages(found: Evidence) -> Iterator[Claim]:
-    was_killed = found.status != 0 if os.name == "nt" else found.status == -signal.SIGKILL
-    yield Claim(f"The first process was killed at work: exit status {found.status}.", was_killed)
-    count = len(found.kept.messages)
-    is_same = count > 0 and found.final.messages[:count] == found.kept.messages
-    read = next((event["read"] for event in found.after if event["event"] == "model_paid"), 0)
-    yield Claim(
-        "The second process was given the thread id and no task; "
-        f"it went on from #{found.kept.moments[0].position} with all {count} messages.",
-        is_same and read == count + len(found.cut) + len(found.replayed),
-    )
-    before, after = found.paid
-    yield Claim(
-        f"No model call was paid twice: {len(before)} before the kill, {len(after)} after.",
-        bool(before) and sorted(before + after) == list(range(1, len(before + after) + 1)),
-    )
+def _show_proof(out: Console, stage: Stage, proven: Sequence[tuple[str, bool]], seconds: float) -> None:
+    """Show each claim with its truth, and where to look further."""
+    failed = sum(not holds for _, holds in proven)
+    out.print(Text(f"\n{failed} of {len(proven)} claims do NOT hold" if failed else "\nWhat it proved", "bold"))
+    for claim, holds in proven:
+        out.print(Text.assemble(("  ✓ ", "green") if holds else ("  ✗ ", "bold red"), claim))
+    out.print(Text(f"\n{seconds:.1f} s. Letter, credits and journal: {stage.folder}", "dim"), soft_wrap=True)
+    look = [f"keel {name} {stage.thread}" for name in ("timeline", "show", "tools")]
+    setting = f"export KEEL_URL={shlex.quote(without_password(stage.url))}"
+    out.print(Text("\n  ".join(["Look around:", setting, *look, "keel audit show"]), "cyan"), soft_wrap=True)
 
 
-def _claims_about_tools(found: Evidence) -> Iterator[Claim]:
-    again = found.finished.keys() & calls_in(found.after, "began").keys()
-    yield Claim(
-        f"No finished tool call ran again: {len(found.finished)} were finished, {len(again)} ran twice.",
-        not again and bool(found.finished),
-    )
-    replayed, once = found.replayed, dict.fromkeys(found.replayed, 1)
-    calls = "call of the interrupted step was" if len(replayed) == 1 else "calls of the interrupted step were"
-    which = f": {tally(replayed.values())}" if found.interrupted else "; it had none"
-    yield Claim(
-        f"{len(replayed)} finished tool {calls} answered from the ledger, not run again{which}.",
-        replayed == found.interrupted and found.final.hits == once and not replayed.keys() & found.repeated.keys(),
-    )
-    ended = Counter(event["call"] for event in [*found.before, *found.after] if event["event"] == "tool_ended")
-    yield Claim(
-        f"Only what was cut in the middle began again: {tally(found.cut.values())}.",
-        found.repeated == found.cut and bool(found.cut) and set(ended.values()) == {1},
-    )
-    times = {0: "not there", 1: "there once"}.get(len(found.booked), f"there {len(found.booked)} times")
-    amount = found.booked[0] if found.booked else "0.00"
-    yield Claim(f"The credit of {amount} EUR is in {LEDGER}: {times}.", len(found.booked) == 1)
-
-
-def _claims_about_the_end(found: Evidence) -> Iterator[Claim]:
-    kept, final = found.kept.moments, found.final.moments
-    is_chain = all(newer.parent == older.id for newer, older in pairwise(final))
-    yield Claim(
-        f"The history is one chain of {len(final)} checkpoints; the {len(kept)} from before the kill are all in it.",
-        is_chain and len(final) > len(kept) and final[-len(kept) :] == kept,
-    )
-    is_named = bool(found.booked) and f"{found.booked[0]} EUR" in found.report
-    yield Claim(
-        "The task is finished: nothing runs next, and the report names the booked amount.",
-        is_named and not final[0].next,
-    )
-
-
-def tally(names: Iterable[str]) -> str:
-    """Return tool names with how often each occurs."""
-    counts = Counter(names)
-    return ", ".join(name if times == 1 else f"{name} ×{times}" for name, times in counts.items()) or "nothing"
-
-
-def _conclusion(found: Evidence) -> str:
-    """Return the paragraph that says what all this means, if every claim holds."""
-    paid, finished = len(found.paid[0]), found.finished
-    twice = " and booked the credit a second time" if "book_credit" in finished.values() else ""
-    alone = tally(found.replayed.values())
-    again = f", and without the ledger of tool calls {alone} would have run again" if found.replayed else ""
-    return (
-        "A process died without warning, and nothing that was paid for was lost or repeated. The price of the crash "
-        f"was {tally(found.cut.values())}, which began again. Starting over would have paid {paid} model calls "
-        f"again{twice}{again}."
-    )
-
-
-def _result(stage: Stage, found: Evidence, proven: Sequence[Claim], pids: tuple[int, int]) -> dict[str, Any]:
-    before, after = found.paid
-    kept, final = found.kept, found.final
-    return {
-        "url": stage.url,
-        "thread_id": stage.thread,
-        "dir": str(stage.folder),
-        "killed": {"pid": pids[0], "returncode": found.status, "at_work": list(found.cut.values())},
-        "resumed": {"pid": pids[1], "step": kept.moments[0].step, "messages": len(kept.messages)},
-        "model_calls": {"before": len(before), "after": len(after), "twice": len({*before} & {*after})},
-        "tool_calls": {
-            "finished_before": len(found.finished),
-            "finished_after": len(calls_in(found.after, "ended")),
-            "cut": len(found.cut),
-            "began_twice": sorted(found.repeated.values()),
-            "from_ledger": list(found.replayed.values()),
-        },
-        "ledger": {
-            "calls": len(final.calls),
-            "hits": sum(final.hits.values()),
-            "hit_rate": round(final.hit_rate, 4),
-        },
-        "booked": found.booked,
-        "checkpoints": {"kept": len(kept.moments), "final": len(final.moments)},
-        "claims": [{"claim": claim.text, "holds": claim.holds} for claim in proven],
-        "proved": all(claim.holds for claim in proven),
-    }
-
-
-# -- how it looks ----------------------------------------------------------------------------------------------
-
-
-class Screen:
-    """The demo's terminal; on a quiet console it shows nothing."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._status: Status | None = None
-        self._began: dict[str, Event] = {}
-
-    def show_opening(self, stage: Stage) -> None:
-        """Say what is going to happen."""
-        grid = Table.grid(padding=(0, 2))
-        store = f"{without_password(stage.url)}, thread {stage.thread!r}"
-        plan = "run the agent; make a tool hang and kill -9 the process; finish in a new one"
-        for name, words in (("task", TASK), ("store", store), ("plan", plan)):
-            grid.add_row(Text(name, "dim"), Text(words, overflow="fold"))
-        self.console.print(Panel(grid, title=Text("keel demo", "bold"), title_align="left", box=box.ROUNDED))
-
-    def show_process(self, pid: int, call: str) -> None:
-        """Announce an agent process."""
-        self.console.print(Text.assemble("\n", (f"process {pid}", "bold"), ("  " + call, "dim")))
-        self._began.clear()
-        self._wait("starting")
-
-    def show_step(self, event: Event) -> None:
-        """Show one fact from the journal: a call that began is at work, one that ended gets its tick."""
-        what = event["event"].rpartition("_")[2]
-        key = str(event.get("call", event["turn"]))
-        if what in ("paid", "began"):
-            self._began[key] = event
-        elif what != "kept":
-            began = self._began.pop(key, event)
-            seconds = f"{event['at'] - began['at']:4.1f} s  "
-            self._print_line(("  ✓", "bold green"), (seconds, "dim"), _call_text(began), _outcome(event))
-        self._wait(", ".join(_call_text(began).plain for began in self._began.values()))
-
-    def show_kill(self, pid: int, status: int) -> None:
-        """Show the moment of the kill."""
-        self.rest()
-        for began in self._began.values():
-            seconds = f"{time.time() - began['at']:3.1f} s  "
-            cut = (" ← cut here", "bold red")
-            self._print_line(("  ✗ ", "bold red"), (seconds, "dim"), _call_text(began), cut)
-        gone = Text(f"SIGKILL · process {pid} is gone, exit status {status}", "bold red")
-        self.console.print(Rule(gone, style="red"))
-
-    def show_kept(self, found: Snapshot) -> None:
-        """Show what the store holds after the kill."""
-        latest = found.moments[0]
-        count = (f"{len(found.moments)} checkpoints, the latest is #{latest.position}", "bold")
-        rest = f": {len(found.messages)} messages; next: {', '.join(latest.next)}"
-        self.console.print(Text.assemble(("  the store holds ", "dim"), count, rest))
-
-    def show_proof(self, stage: Stage, found: Evidence, proven: Sequence[Claim], seconds: float) -> None:
-        """Show the history, who ran what, each claim with its truth, what it means, and where to look further."""
-        moments = found.final.moments
-        marks = {found.kept.moments[0].id: "← killed here"}
-        self.console.print("", history_table(stage.thread, moments, len(moments), marks=marks), sep="\n")
-        self.console.print("", _counts(found), "", sep="\n")
-        grid = Table.grid(padding=(0, 1))
-        for claim in proven:
-            grid.add_row(Text("✓", "bold green") if claim.holds else Text("✗", "bold red"), claim.text)
-        failed = sum(not claim.holds for claim in proven)
-        words = f"{failed} of {len(proven)} claims do NOT hold: the demo failed." if failed else _conclusion(found)
-        style = "red" if failed else "green"
-        title = Text("what it did not prove" if failed else "what it proved", f"bold {style}")
-        body = Group(grid, "", Text(words, "bold red" if failed else ""))
-        self.console.print(Panel(body, title=title, title_align="left", border_style=style))
-        files = f"{seconds:.1f} s. Report, letter, bookings and journal: {stage.folder}"
-        self.console.print(Text(files, "dim"), soft_wrap=True)
-        self.console.print("Look around:")
-        url = without_password(stage.url)
-        setting = f"set KEEL_URL={url}" if os.name == "nt" else f"export KEEL_URL={shlex.quote(url)}"
-        for command in (setting, "keel threads", *(f"keel {each} {stage.thread}" for each in _LOOK)):
-            self.console.print(Text("  " + command, "cyan"), soft_wrap=True)
-
-    def _print_line(self, *parts: tuple[str, str] | Text) -> None:
-        line = Text.assemble(*parts)
-        line.truncate(self.console.width, overflow="ellipsis")
-        self.console.print(line, no_wrap=True)
-
-    def _wait(self, what: str) -> None:
-        """Turn the spinner for what is at work; on anything but a terminal there is none."""
-        if self._status is None:
-            self._status = self.console.status("")
-            self._status.start()
-        self._status.update(Text(what or "thinking", "yellow"))
-
-    def rest(self) -> None:
-        """Stop the spinner."""
-        if self._status is not None:
-            self._status.stop()
-        self._status = None
-
-
-_LOOK = ("history", "show", "tools")
-"""Commands that show the thread."""
-
-
-def _call_text(event: Event) -> Text:
-    if "name" not in event:
-        return Text(f"model call {event['turn']}", "bold cyan")
-    args = ", ".join(map(repr, event["args"].values()))
-    return Text.assemble("  ", (event["name"], "bold"), one_line(f"({args})", 34))
-
-
-def _outcome(event: Event) -> Text:
-    if "result" in event:
-        source = "from the ledger: " if event["event"] == "tool_replayed" else ""
-        words = source + one_line(", ".join(event["result"].splitlines()), 100)
-    else:
-        words = f"asks for {tally(event['asks'])}" if event["asks"] else one_line(event["text"])
-    return Text.assemble((" → ", "dim"), words)
-
-
-def _counts(found: Evidence) -> Table:
-    """Return a table of what ran before the kill, after it, and twice."""
-    paid, more = found.paid
-    finished, after = found.finished, calls_in(found.after, "ended")
-    from_ledger = sum(found.kept.hits.values())
-    table = table_of("what ran", "before the kill", "after it", "ran twice")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, *counts in (
-        ("model calls, paid", len(paid), len(more), len({*paid} & {*more})),
-        ("tool calls, finished", len(finished), len(after), len(finished.keys() & after.keys())),
-        ("tool calls, from the ledger", from_ledger, len(found.replayed), len({*found.repeated} & {*found.replayed})),
-        ("tool calls, cut in the middle", len(found.cut), 0, len({*found.repeated} & {*found.cut})),
-    ):
-        table.add_row(name, *map(str, counts))
-    return table
+if __name__ == "__main__":
+    work(*sys.argv[1:])

@@ -185,7 +185,6 @@ def history_table(
     *,
     full: bool = False,
     every_ns: bool = False,
-    marks: Mapping[str, str] | None = None,
 ) -> RenderableType:
     """Return the table of `keel history`."""
     shown = moments[:limit]
@@ -196,7 +195,7 @@ def history_table(
             Text(plain(short[moment.id]), "bold green" if moment.is_head else "green"),
             local_time(moment.time.isoformat()) if moment.time else "",
             _render_event(moment, short, follows_previous(moments, place), every_ns),
-            _next(moment, (marks or {}).get(moment.id, "")),
+            _next(moment),
         )
         for place, moment in enumerate(shown)
     ]
@@ -246,7 +245,7 @@ def _render_event(moment: Moment, short: Mapping[str, str], follows: bool, every
     return text
 
 
-def _next(moment: Moment, mark: str) -> Text:
+def _next(moment: Moment) -> Text:
     """Return the nodes that run next, and what keeps them from running."""
     is_done = not (moment.next or moment.pending or moment.interrupts or moment.errors)
     text = Text("done", "dim") if is_done else Text(plain(", ".join(moment.next)))
@@ -256,7 +255,7 @@ def _next(moment: Moment, mark: str) -> Text:
         text.append(f" · waits: {one_line(describe_question(asked.value), 60)}", "yellow")
     for error in moment.errors:
         text.append(f" · failed: {one_line(error, 60)}", "red")
-    return text.append(f" {mark}" if mark else "", "bold red")
+    return text
 
 
 def timeline(

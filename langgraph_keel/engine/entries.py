@@ -425,8 +425,8 @@ def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[s
         check, *parts = codec.decode(batch.body)
         if codec.shows and is_lost(check):
             return [(LOST, 0, check)]
-        heads, *values = parts if type(check) is int else (check, *parts)  # the first Keels wrote none
-        if type(check) is int and check != _task_check(batch.task_id, batch.task_path):
+        heads, *values = parts
+        if check != _task_check(batch.task_id, batch.task_path):
             raise CorruptStore("they were written by another task: its id or path in the store has changed")
         if not all(type(channel) is str and type(index) is int for channel, index in heads):
             raise CorruptStore("a write has a channel or a number that is none")

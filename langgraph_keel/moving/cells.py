@@ -41,13 +41,7 @@ class Moved:
 
 
 class CellCopy:
-    """Copies cells.
-
-    Args:
-        source: Where they are.
-        target: Where they are to be.
-        done: Is told what was done.
-    """
+    """Copies cells."""
 
     def __init__(self, source: Store[Any, Any], target: Store[Any, Any], done: Moved) -> None:
         self._source, self._target, self._done = source, target, done

@@ -47,13 +47,7 @@ class Connection(Protocol):
 
 
 class SqliteConnection:
-    """A file of SQLite that may come from an attacker: a statement gives no more bytes than the file has.
-
-    Args:
-        connection: The connection.
-        place: How the file is named.
-        size: Its bytes.
-    """
+    """A file of SQLite that may come from an attacker: a statement gives no more bytes than the file has."""
 
     mark = "?"
 

@@ -171,10 +171,6 @@ class StoreCopy:
     """Copies the threads of a store to another one.
 
     Args:
-        source: What the source runs on.
-        target: What the target runs on.
-        mode: Whether to copy, only to look, or only to compare.
-        tell: Is told how far it is.
         origin: Where the source is: two stores may have threads of one name.
         shared: Whether to copy what threads share, and kinds of records that no feature of these savers declares: the
             source is trusted then.
@@ -236,9 +232,14 @@ class StoreCopy:
                 self._tell(self._looked, self._total, self._nbytes)
             yield from self._copy_shared(is_whole, is_ours, number == passes - 1)
         if is_ours:
-            yield from self._end_shared()
+            have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._is_copied))
+            yield from self._mark(None, have.hex())
         if is_whole:
-            yield from self._find_gone(names)
+            # Copies in the target whose threads the source has not any more.
+            there: list[str] = yield from on(TARGET, read_names(self._target.store))
+            for name in sorted({*there} - {*names}):
+                if (yield from self._read_mark(name)) is not None:
+                    self._gone[name] = None
         return self._report()
 
     def _report(self) -> CopyReport:
@@ -402,14 +403,6 @@ class StoreCopy:
         self._done[thread_id] = "gone"
         return True
 
-    def _find_gone(self, names: Collection[str]) -> Plan[None]:
-        """Name copies in the target whose threads the source has not any more."""
-        there: list[str] = yield from on(TARGET, read_names(self._target.store))
-        known = set(names)
-        for name in there:
-            if name not in known and (yield from self._read_mark(name)) is not None:
-                self._gone[name] = None
-
     def _read_mark(self, thread_id: str | None) -> Plan[Mark | None]:
         kept = yield from on(TARGET, Cells(self._target, COPIES, thread_id).find(KEY))
         return kept.record if kept else None
@@ -429,10 +422,6 @@ class StoreCopy:
                 return False
         yield from self._mark(None, "")
         return True
-
-    def _end_shared(self) -> Plan[None]:
-        have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._is_copied))
-        yield from self._mark(None, have.hex())
 
     def _copy_shared(self, is_whole: bool, is_ours: bool, is_last: bool) -> Plan[None]:
         """Copy the shared records that belong to the threads, and if they are asked for, the others."""

@@ -29,7 +29,7 @@ from langgraph_keel.engine.checkpoints import read_hidden, revive
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
-from langgraph_keel.engine.records import Batch, Node
+from langgraph_keel.engine.records import Node
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Hooks, Memo, Session, engine_of, run
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, StoreError, ThreadExists
@@ -248,14 +248,9 @@ def _put(session: Session, call: Call, node: Node, versions: Versions, twin: str
     call("put", config, checkpoint, read.metadata, checkpoint["channel_versions"])
     if twin is None:
         for batch in found.batches:
-            _put_batch(session, call, batch, address)
-
-
-def _put_batch(session: Session, call: Call, batch: Batch, address: Address) -> None:
-    unpacked = unpack_batch(batch, session.codec, address)
-    writes = [(channel, value) for channel, _, value in unpacked if channel != BESIDE]
-    if writes:
-        call("put_writes", _config(address), writes, batch.task_id, batch.task_path)
+            unpacked = unpack_batch(batch, session.codec, address)
+            if writes := [(channel, value) for channel, _, value in unpacked if channel != BESIDE]:
+                call("put_writes", _config(address), writes, batch.task_id, batch.task_path)
 
 
 def _put_hidden(call: Call, hidden: CheckpointTuple, address: Address, versions: Versions) -> None:

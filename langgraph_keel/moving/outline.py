@@ -15,7 +15,7 @@ from typing import Any
 from langgraph_keel.engine.cells import Cell, Shelf, key_of_cell
 from langgraph_keel.engine.encoding.bodies import open_frame
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import NEW, Batch, Graph, Node, Writes
+from langgraph_keel.engine.records import NEW, Graph, Node, Writes
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.moving.damage import add_inflated, check_texts
@@ -60,7 +60,13 @@ class Outline:
 
     def is_akin_to(self, other: Outline) -> bool:
         """Return whether both have a checkpoint in common, as two states of one thread do, also after a prune."""
-        ours, theirs = ({*map(_name_node, each.graph.nodes)} for each in (self, other))
+        ours, theirs = (
+            {
+                (node.address.checkpoint_ns, node.address.checkpoint_id, open_frame(node.header))
+                for node in each.graph.nodes
+            }
+            for each in (self, other)
+        )
         return not ours.isdisjoint(theirs)
 
     def begins(self, other: Outline) -> bool:
@@ -93,7 +99,8 @@ def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], 
         inflated = add_inflated(inflated, (each.batch.body for each in page), most)
         for each in page:
             check_texts(*place_of(each), each.address.checkpoint_id, each.batch.task_id, each.batch.task_path)
-            writes.setdefault(place_of(each), []).append(_digest_of_batch(each.batch))
+            digest = _digest(each.batch.task_id, each.batch.task_path, open_frame(each.batch.body))
+            writes.setdefault(place_of(each), []).append(digest)
         if len(page) < WRITES:
             break
         after = page[-1]
@@ -127,16 +134,6 @@ def _check_node(node: Node) -> None:
             raise CorruptStore(f"{where}: the items of channel {name!r} are no numbers of items")
 
 
-def _check_cell(key: str, cell: Cell) -> None:
-    """See that a cell has the parts that one has."""
-    check_texts(key_of_cell(key), cell.origin, cell.token)
-    cell.is_live(0)
-
-
-def _name_node(node: Node) -> tuple[str, str | None, bytes]:
-    return node.address.checkpoint_ns, node.address.checkpoint_id, open_frame(node.header)
-
-
 def place_of(writes: Writes) -> tuple[str, str]:
     """Return to which checkpoint something was written: its namespace and id."""
     return writes.address.checkpoint_ns, str(writes.address.checkpoint_id)
@@ -158,11 +155,6 @@ def _digest_of_node(node: Node, has_parent: bool, at: str) -> bytes:
     )
 
 
-def _digest_of_batch(batch: Batch) -> bytes:
-    """Return what of writes must be the same elsewhere."""
-    return _digest(batch.task_id, batch.task_path, open_frame(batch.body))
-
-
 def digest_of_cell(cell: Cell) -> bytes:
     """Return what of a cell, as it is listed, must be the same elsewhere."""
     return _digest(cell.token, open_frame(cell.header), cell.origin, cell.expires_at)
@@ -174,12 +166,7 @@ def content_of_cell(cell: Cell) -> bytes:
 
 
 class Shelves:
-    """Walks along the cells of a shelf, in the order of their keys, without their bodies.
-
-    Args:
-        store: Where it is.
-        shelf: The shelf.
-    """
+    """Walks along the cells of a shelf, in the order of their keys, without their bodies."""
 
     def __init__(self, store: Store[Any, Any], shelf: Shelf) -> None:
         self._store, self._shelf = store, shelf
@@ -195,6 +182,8 @@ class Shelves:
             self._page, self._is_last = iter(page), len(page) < CELLS
             found = next(self._page, None)
         if found is not None:
-            _check_cell(*found)
-            self._after = found[0]
+            key, cell = found
+            check_texts(key_of_cell(key), cell.origin, cell.token)
+            cell.is_live(0)
+            self._after = key
         return found

@@ -19,11 +19,7 @@ def on(side: Side, plan: Plan[T]) -> Plan[T]:
 
 
 class PairDriver:
-    """Sends each request to the store that it is for, blocking.
-
-    Args:
-        drivers: Those of the source and of the target.
-    """
+    """Sends each request to the store that it is for, blocking."""
 
     def __init__(self, drivers: Sequence[Driver[Any, Any]]) -> None:
         self._drivers = drivers

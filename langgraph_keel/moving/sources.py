@@ -197,13 +197,7 @@ def _reader_of(connection: Connection, place: str, values: StoredValues) -> Read
 
 
 class TableReader:
-    """What the tables of both databases have in common.
-
-    Args:
-        connection: The database.
-        values: Decodes what is in them.
-        has_path: Whether writes have the path of their task.
-    """
+    """What the tables of both databases have in common."""
 
     writes_table, value_column, id_column, parent_column = "writes", "value", "checkpoint_id", "parent_checkpoint_id"
 
@@ -396,11 +390,7 @@ def call_directly(saver: BaseCheckpointSaver[Any]) -> Call:
 
 
 class SaverReader:
-    """Reads a saver object, by what LangGraph promises of any.
-
-    Args:
-        call: Calls its methods.
-    """
+    """Reads a saver object, by what LangGraph promises of any."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

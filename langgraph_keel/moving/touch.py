@@ -50,11 +50,7 @@ _LOCKS = 64
 
 
 class Mover:
-    """Moves threads in, each once in this process. Any thread may call.
-
-    Args:
-        source: Where they come from.
-    """
+    """Moves threads in, each once in this process. Any thread may call."""
 
     session: Session
     """On the store itself, as `langgraph.arriving` returns it."""
@@ -94,7 +90,8 @@ class Mover:
                     index = reader.read_index(thread_id)
                     if index.parents:
                         run(note_begun(session, thread_id), session.driver)
-                        if not move_thread(session, reader, thread_id, index) and not _has_left(session, thread_id):
+                        is_moved = move_thread(session, reader, thread_id, index)
+                        if not is_moved and run(find_note(session, thread_id), session.driver) != LEFT:
                             finish(session, thread_id, index)
             self._remember(thread_id)
 
@@ -112,18 +109,10 @@ class Mover:
             self._known.popitem(last=False)
 
 
-def _has_left(session: Session, thread_id: str) -> bool:
-    return run(find_note(session, thread_id), session.driver) == LEFT
-
-
 class MovingStore(Layer):
     """A store into which threads move at their first touch.
 
     What it hands on names no thread, or was given what was read of one.
-
-    Args:
-        inner: The store of the backend.
-        mover: Moves them.
     """
 
     def __init__(self, inner: Store[Any, Any], mover: Mover) -> None:

@@ -39,11 +39,7 @@ _UNNAMED = (
 
 
 class StoredValues:
-    """Decodes values.
-
-    Args:
-        allows: Says which classes may be revived, besides plain data.
-    """
+    """Decodes values."""
 
     def __init__(self, allows: Allows) -> None:
         self._allows = allows

@@ -108,7 +108,8 @@ def describe_request(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dic
     _take(metadata, _IN_METADATA, found)
     _take(params, _IN_REQUEST, found)
     if others := PARAMETERS & params.keys():
-        found["parameters"] = {name: params[name] for name in sorted(others) if _is_short(params[name])}
+        short = (name for name in sorted(others) if isinstance(params[name], _SCALARS))
+        found["parameters"] = {name: params[name] for name in short if len(str(params[name])) <= LONGEST}
     return found
 
 
@@ -153,10 +154,6 @@ def _number(value: Any, kind: type[Any] = float) -> Any:
 
 def _count(value: Any) -> Any:
     return _number(value, int)
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, _SCALARS) and len(str(value)) <= LONGEST
 
 
 def _stop(value: Any) -> list[str] | None:

@@ -83,11 +83,8 @@ def _pack(carryover: Carryover) -> Sequence[Any]:
 
 def _unpack(parts: Sequence[Any]) -> Carryover:
     ((first, until, is_first, items),) = parts
-    return Carryover(str(first), str(until), is_first is True, [_unpack_item(*item) for item in items])
-
-
-def _unpack_item(namespace: Any, name: Any, run_id: Any, record: Any) -> Item:
-    return str(namespace), str(name), run_id, {**record, "id": str(record["id"])}
+    read = [(str(ns), str(name), run_id, {**record, "id": str(record["id"])}) for ns, name, run_id, record in items]
+    return Carryover(str(first), str(until), is_first is True, read)
 
 
 CARRYOVERS = CellTable("model", "a record of pruned checkpoints", _pack, _unpack)

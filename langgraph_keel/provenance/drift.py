@@ -152,27 +152,23 @@ class Fingerprint:
         """Return a fingerprint from what is stored; an empty one if that is something else."""
         try:
             nodes, versions, step, names, *rest = stored
+            given, written, cost = rest[0] if rest else NOTHING_SPENT
             seen = {
-                path: {name: _unpack_seen(*each) for name, each in models.items()} for path, models in nodes.items()
+                path: {
+                    name: Seen(dict(served), dict(fingerprints), _unpack_lists(tools), at)
+                    for name, (served, fingerprints, tools, at) in models.items()
+                }
+                for path, models in nodes.items()
             }
             return cls(
                 seen,
                 _unpack_lists(versions),
                 step,
                 [name for name in names if isinstance(name, str)],
-                _unpack_spent(rest),
+                Spent(int(given), int(written), None if cost is None else float(cost)),
             )
         except (TypeError, ValueError, AttributeError):
             return cls()
-
-
-def _unpack_spent(stored: Sequence[Any]) -> Spent:
-    given, written, cost = stored[0] if stored else NOTHING_SPENT
-    return Spent(int(given), int(written), None if cost is None else float(cost))
-
-
-def _unpack_seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
-    return Seen(dict(served), dict(fingerprints), _unpack_lists(tools), step)
 
 
 def _unpack_lists(stored: Any) -> dict[str, list[str]]:

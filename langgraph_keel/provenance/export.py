@@ -116,15 +116,7 @@ class ThreadFilter:
 
 
 class Export:
-    """Reads trajectories one after the other, one thread in memory at a time.
-
-    Args:
-        session: What it runs on.
-        wanted: Which threads.
-        threads: Their ids; `None` for all, last activity first.
-        limit: Most to read.
-        on_skip: Called for every thread that is passed over.
-    """
+    """Reads trajectories one after the other, one thread in memory at a time."""
 
     def __init__(
         self,
@@ -257,7 +249,9 @@ def _models_of(trace: Trace) -> set[str]:
 
 def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
     """Return the way to a thread's head; `None` if the thread has gone on since the trace was read."""
-    line = _line_to(trace, head.checkpoint["id"])
+    root = {each[0].address.checkpoint_id: each for each in trace.entries if not each[0].address.checkpoint_ns}
+    origins = {name: origin_of(entry.parent, header.metadata, root) for name, (entry, header) in root.items()}
+    line = [root[name] for name in walk_back(head.checkpoint["id"], origins)]  # the nearest first
     if not line:
         return None
     kept = {entry.address.checkpoint_id for entry, _ in line}
@@ -270,13 +264,6 @@ def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
     label = next((label for label in labels if label is not None), None)
     is_whole = _is_first(*line[-1], calls)
     return Way(trace=Trace(entries, calls), label=label, is_pruned=not is_whole, is_known=is_whole or goes_back)
-
-
-def _line_to(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
-    """Return a root checkpoint and those it came from, the nearest first."""
-    root = {each[0].address.checkpoint_id: each for each in trace.entries if not each[0].address.checkpoint_ns}
-    origins = {name: origin_of(entry.parent, header.metadata, root) for name, (entry, header) in root.items()}
-    return [root[name] for name in walk_back(head, origins)]
 
 
 def _is_first(entry: Entry, header: Header, calls: Iterable[ModelCall]) -> bool:
@@ -353,16 +340,15 @@ def sum_costs(calls: Iterable[ModelCall]) -> float | None:
 
 def chat_of(value: Any) -> list[dict[str, Any]] | None:
     """Return a list of messages in the format of OpenAI's chat; `None` if it is something else."""
-    if not isinstance(value, list | tuple) or not all(map(_is_like_a_message, value)):
+    if not isinstance(value, list | tuple):
+        return None
+    dicts = [each for each in value if not isinstance(each, BaseMessage)]
+    if not all(isinstance(each, Mapping) and ("role" in each or "type" in each) for each in dicts):
         return None
     try:
         return [part for message in convert_to_messages(value) for part in _chat(message)]
     except (ValueError, NotImplementedError):  # A list of other dicts, a message that says to remove one
         return None
-
-
-def _is_like_a_message(value: Any) -> bool:
-    return isinstance(value, BaseMessage) or (isinstance(value, Mapping) and ("role" in value or "type" in value))
 
 
 def _chat(message: BaseMessage) -> list[dict[str, Any]]:

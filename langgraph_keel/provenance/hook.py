@@ -191,15 +191,12 @@ class WaitingRecords:
                 self._threads[each.thread_id] = _ThreadRecords()
             self._threads[each.thread_id].add(each)
             self._threads.move_to_end(each.thread_id)
-            if len(self._threads) > WAITING_THREADS:
-                self._evict()
-
-    def _evict(self) -> None:
-        """Forget the least recently used thread among those whose records are all stored."""
-        for thread_id in list(self._threads)[:_EXAMINED]:
-            if all(each.is_stored for each in self._threads[thread_id].all()):
-                del self._threads[thread_id]
+            if len(self._threads) <= WAITING_THREADS:
                 return
+            for thread_id in list(self._threads)[:_EXAMINED]:  # those first that were not used for the longest time
+                if all(record.is_stored for record in self._threads[thread_id].all()):
+                    del self._threads[thread_id]
+                    break
 
     def find_unstored(self, thread_id: str) -> list[Record]:
         """Return the records of calls that are over and not stored yet."""
@@ -423,9 +420,6 @@ class Recorder(Hook):
     """The records of one saver, shared by its copies. Any thread may call.
 
     Args:
-        versions: The versions of the packages that the graph runs on.
-        graph_version: The application's own version.
-        on_drift: What to do where a thread goes on with something else than what it was written with.
         captures: Whether calls are captured; if not, what is known of a thread is carried on all the same.
 
     Attributes:
@@ -572,7 +566,10 @@ class Recorder(Hook):
         if records:
             entry.about["calls"] = records
         if selection.strays:
-            entry.about["strays"] = [_pack_stray(each) for each in selection.strays]
+            entry.about["strays"] = [
+                [dict(each.lineage), each.record if each.is_ended else {**each.record, "error": "Unfinished"}]
+                for each in selection.strays
+            ]
         if is_root:
             led = {record["id"]: record for record in [*records, *(each.record for each in selection.led)]}
             self._add_fingerprint(entry, put, list(led.values()))
@@ -668,8 +665,3 @@ def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:
     found = [(*recorder.known.last_run(thread_id), recorder) for recorder in list(_recorders)]
     place, run, recorder = max(found, key=lambda each: each[0], default=(0, None, None))
     return (recorder, run) if place and recorder else None
-
-
-def _pack_stray(waiting: WaitingRecord) -> list[Any]:
-    record = waiting.record if waiting.is_ended else {**waiting.record, "error": "Unfinished"}
-    return [dict(waiting.lineage), record]

@@ -145,20 +145,17 @@ class UpkeepThread(Hook):
             engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))
 
     def _expire(self, ttl: Retention) -> None:
-        for engine in self.saver.list_engines():
-            self._expire_threads(engine, ttl)
-
-    def _expire_threads(self, engine: Engine, ttl: Retention) -> None:
         from langgraph_keel.retention.prune import Pruning
         from langgraph_keel.retention.sweep import Sweep
 
-        stored = _read_policies(engine)
-        policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in stored), ttl]
-        sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))
-        while not self._stop.is_set() and engine.run(sweep.next()):
-            pass
-        for thread_id, why in sweep.report().failed.items():
-            _log.warning("upkeep of thread %r: %s", thread_id, why)
+        for engine in self.saver.list_engines():
+            stored = _read_policies(engine)
+            policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in stored), ttl]
+            sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))
+            while not self._stop.is_set() and engine.run(sweep.next()):
+                pass
+            for thread_id, why in sweep.report().failed.items():
+                _log.warning("upkeep of thread %r: %s", thread_id, why)
 
 
 def _read_policies(engine: Engine) -> Sequence[Retention]:

@@ -16,7 +16,7 @@ from langgraph_keel.engine.encoding.bodies import ABSENT, SEALED, refuse_absent,
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import marks_of, terms_of_entry, terms_of_writes, unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, Run, ThreadInfo
+from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
 from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, NotAKeelStore, StoreError, ValueRefused
@@ -68,7 +68,6 @@ class StoreCheck:
     Values of classes that this process does not know are checked by their checksums alone.
 
     Args:
-        session: What it runs on.
         index_advice: Returns how the index of threads is repaired for a thread.
 
     Attributes:
@@ -104,7 +103,9 @@ class StoreCheck:
             found.append(Finding("lost", None, _LIST, str(error), "a backup has it"))
             self._read = self._session.store.show_threads  # the others are looked at
             page = yield from self._read(self._after, THREADS)
-        _check_key(self._session, [head for _, head in page if head])
+        heads = [head for _, head in page if head]
+        if heads and all(head.header.startswith(SEALED) for head in heads):  # not looked at without a key
+            unpack_header(heads[0].header, self._session.codec, heads[0].address)
         odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
         terms: dict[str, Sequence[str]] = {}
         for info, head in page:
@@ -117,17 +118,17 @@ class StoreCheck:
             self.looked += 1
         infos = {info.thread_id: info for info, _ in page}
         for name, missing in (yield from self._find_left_out(terms)).items():
-            odd.setdefault(name, (infos[name], []))[1].append(self._left_out(name, missing))
+            asked = ", ".join(f"{kind}={value!r}" for kind, _, value in (term.partition(":") for term in missing))
+            message = f"lists of threads with {asked} leave it out, and its latest checkpoint says so"
+            finding = Finding("decide", name, _INDEX, message, self._index_advice(name))
+            odd.setdefault(name, (infos[name], []))[1].append(finding)
         if odd:
             # Somebody may have written meanwhile: it counts only if the thread is as it was.
-            again = {info.thread_id: info for info, _ in (yield from self._read_again())}
+            again = {info.thread_id: info for info, _ in (yield from self._read(self._after, THREADS))}
             found += [each for name, (info, each_of) in odd.items() if again.get(name) == info for each in each_of]
         self._has_more = len(page) == THREADS
         self._after = (page[-1][0].updated_at, page[-1][0].thread_id) if page else None
         return found
-
-    def _read_again(self) -> Plan[Sequence[Listed]]:
-        return (yield from self._read(self._after, THREADS))
 
     def _find_left_out(self, terms: Mapping[str, Sequence[str]]) -> Plan[Mapping[str, Sequence[str]]]:
         """Return which threads of the page a list leaves out that asks for what they are. A trip for each term."""
@@ -139,11 +140,6 @@ class StoreCheck:
                 if term in of_thread and name not in names:
                     missing.setdefault(name, []).append(term)
         return missing
-
-    def _left_out(self, thread_id: str, terms: Sequence[str]) -> Finding:
-        asked = ", ".join(f"{name}={value!r}" for name, _, value in (term.partition(":") for term in terms))
-        message = f"lists of threads with {asked} leave it out, and its latest checkpoint says so"
-        return Finding("decide", thread_id, _INDEX, message, self._index_advice(thread_id))
 
     def _check_shared(self) -> Plan[Sequence[Finding]]:
         """Check the cells that all threads share, and the audit trail."""
@@ -159,12 +155,6 @@ class StoreCheck:
         for name in strays:
             found += yield from check_cells(self._session, name, self._tables)
         return found
-
-
-def _check_key(session: Session, heads: Sequence[Entry]) -> None:
-    """See that a store whose records are all sealed is not looked at without a key."""
-    if heads and all(head.header.startswith(SEALED) for head in heads):
-        unpack_header(heads[0].header, session.codec, heads[0].address)
 
 
 def check_thread(

@@ -23,7 +23,6 @@ from langgraph_keel.engine.audit import check_by
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import check_owner, owner_in
 from langgraph_keel.engine.entries import unpack_header
-from langgraph_keel.engine.hooks import Holding
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
@@ -179,7 +178,13 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
     found = Owners()
     for hear in session.hooks.find_owners:
         for holding in (yield from hear(session, user)):
-            _add_holding(holding, found)
+            if holding.problem:
+                found.failed[holding.thread_id] = holding.problem
+                continue
+            whose = found.threads.setdefault(holding.thread_id, ThreadOwners())
+            whose.owners |= {holding.owner} if holding.owner else set()
+            whose.requests += 1
+            found.named += holding.is_named
     with suppress(CorruptStore):  # they keep nobody from being erased
         found.policies = sum(user in policy.threads for policy in (yield from read_policies(session)))
     seen, after, page = 0, None, THREADS
@@ -222,16 +227,6 @@ def _read_thread(session: Session, thread_id: str) -> Plan[ThreadOwners]:
     return whose
 
 
-def _add_holding(holding: Holding, found: Owners) -> None:
-    if holding.problem:
-        found.failed[holding.thread_id] = holding.problem
-        return
-    whose = found.threads.setdefault(holding.thread_id, ThreadOwners())
-    whose.owners |= {holding.owner} if holding.owner else set()
-    whose.requests += 1
-    found.named += holding.is_named
-
-
 def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[None]:
     """Give the threads that hold something and show no checkpoint to `take`, one by one."""
     page = yield from store.list_strays(None, STRAYS)
@@ -255,7 +250,9 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
         if nth == 0 and going:
-            yield from _clear_node_cache(session, erased)
+            # Before the first thread goes: the results in it do not say whose they are.
+            cache, clears = Cells(session, NODE_CACHE, None), order.node_cache == "clear" and not order.dry_run
+            erased.cached += (yield from cache.clear()) if clears else len((yield from cache.every_raw()))
         if order.dry_run:
             break
         yield from _delete_threads(session, erased, list(dict.fromkeys([*going, *again])), tell)
@@ -302,10 +299,3 @@ def _delete_threads(session: Session, erased: Erased, going: Sequence[str], tell
         except KeelError as error:
             erased.failed[thread_id] = f"it could not be deleted: {error}"
     tell(len(going), len(going))
-
-
-def _clear_node_cache(session: Session, erased: Erased) -> Plan[None]:
-    """Empty the cache of nodes before the first thread goes: the results in it do not say whose they are."""
-    cache = Cells(session, NODE_CACHE, None)
-    clears = erased.order.node_cache == "clear" and not erased.order.dry_run
-    erased.cached += (yield from cache.clear()) if clears else len((yield from cache.every_raw()))

@@ -214,7 +214,9 @@ def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, name
         # All that was put after a young one, too: a host whose clock is late is no reason to lose it.
         kept.update(node.stamp for node, _ in dropwhile(lambda each: (made_at(each[1]) or now) < since, roots))
     if policy.per == "run":
-        kept.update(_find_ends_of_runs(roots))
+        by_id = {node.address.checkpoint_id: (node, header) for node, header in roots}
+        continued = {node.parent for node, header in roots if _continues_run(node, header, by_id)}
+        kept.update(node.stamp for node, _ in roots if node.address.checkpoint_id not in continued)
     if policy.per == "day":
         kept.update({_day(header): node.stamp for node, header in roots}.values())
     return kept | (_find_partings(roots) if policy.branch_points else set())
@@ -231,12 +233,6 @@ def trunk(roots: Sequence[NodeAndHeader]) -> Iterator[Node]:
     ancestry = Ancestry(node for node, _ in roots)
     heads = (node for node, _ in roots if node.is_head)
     return chain.from_iterable(ancestry.likely_way(head, lambda node: headers[node.stamp]) for head in islice(heads, 1))
-
-
-def _find_ends_of_runs(roots: Sequence[NodeAndHeader]) -> Iterator[Stamp]:
-    by_id = {node.address.checkpoint_id: (node, header) for node, header in roots}
-    continued = {node.parent for node, header in roots if _continues_run(node, header, by_id)}
-    return (node.stamp for node, _ in roots if node.address.checkpoint_id not in continued)
 
 
 def _continues_run(node: Node, header: Header, by_id: Mapping[str | None, NodeAndHeader]) -> bool:

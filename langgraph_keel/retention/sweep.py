@@ -37,17 +37,13 @@ def check_policies(policies: object) -> tuple[Retention, ...]:
     if not isinstance(found, Sequence) or not all(isinstance(each, Retention) for each in found):
         raise InvalidInput(f"policies must be Retention(...), one or several, not {policies!r:.200}")
     for place, policy in enumerate(check_rules(each) for each in found):
-        _refuse_unless_asked(policy, found[:place])
+        first = next((each for each in found[:place] if each.covers(policy)), None)
+        if first is not None:
+            raise InvalidInput(
+                f"the policy for {policy.threads!r} would never count: the one for {first.threads!r} comes before it, "
+                "and of those that fit a thread the first one counts. Put it before that one, or leave one of them out"
+            )
     return tuple(found)
-
-
-def _refuse_unless_asked(policy: Retention, earlier: Sequence[Retention]) -> None:
-    first = next((each for each in earlier if each.covers(policy)), None)
-    if first is not None:
-        raise InvalidInput(
-            f"the policy for {policy.threads!r} would never count: the one for {first.threads!r} comes before it, and "
-            "of those that fit a thread the first one counts. Put it before that one, or leave one of them out"
-        )
 
 
 def read_policies(session: Session) -> Plan[tuple[Retention, ...]]:
@@ -71,10 +67,8 @@ class Sweep:
     It may end anywhere: the next one does what is left. Several may go on at once.
 
     Args:
-        session: What it runs on.
         policies: The first one that fits a thread counts for it.
         task: As for `prune`; its policy does not count.
-        limit: Most threads to prune or delete.
     """
 
     def __init__(
@@ -94,7 +88,8 @@ class Sweep:
 
     def _find_beginning(self) -> tuple[str, str] | None:
         """Return where threads begin that have been idle for so long that a policy may have something to do."""
-        waits = [_shortest_wait(policy) for policy in self._policies]
+        waits = [in_seconds(policy.ttl) for policy in self._policies if policy.ttl is not None]
+        waits += [in_seconds(policy.idle) for policy in self._policies if not policy.keeps_all]
         if not waits or min(waits) == 0:
             return None
         return _iso(self._task.now - 1000 * min(waits)), ""
@@ -209,13 +204,6 @@ class Sweep:
 
     def _task_of(self, policy: Retention | None) -> Pruning:
         return Pruning(policy, self._task.now, self._task.is_dry)
-
-
-def _shortest_wait(policy: Retention) -> float:
-    """Return for how many seconds a thread has to be idle at least before a policy may have something to do."""
-    waits = [in_seconds(policy.ttl)] if policy.ttl is not None else []
-    waits += [] if policy.keeps_all else [in_seconds(policy.idle)]
-    return min(waits)
 
 
 def policy_for(thread_id: str, policies: Sequence[Retention]) -> Retention | None:

@@ -28,7 +28,7 @@ from langgraph_keel._langgraph import (
 from langgraph_keel.engine.config import configurable, thread_id_of
 from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.errors import InvalidInput, UnstorableValue
-from langgraph_keel.summaries.archive.parts import By, Removal, places_of, removal_id
+from langgraph_keel.summaries.archive.parts import By, Removal, removal_id
 
 Channels = Mapping[str, BaseChannel[Any, Any, Any]]
 
@@ -104,7 +104,6 @@ def removal(
     summary_id: str | None = None,
     previous: str | None = None,
     node: str | None = None,
-    among: Sequence[BaseMessage] | None = None,
 ) -> Removal:
     """Return a description of messages that a node is about to take out of its state.
 
@@ -134,7 +133,6 @@ def removal(
         summary=summary,
         summary_id=summary_id,
         previous=previous,
-        places=() if among is None else places_of(messages, among),
     )
 
 

@@ -172,7 +172,9 @@ class SummarizationNode(Runnable[Any, Any]):
         saver = runs_on if self._saver is None else self._saver
         # A saver without an archive is refused at the first step, not when the trigger is reached, hours later.
         engine = _engine_with_archive(saver) if self._summarizer.archives else None
-        return ModelDriver(self._model, engine, _config_for_model(config), engine_of(runs_on))
+        # Tokens of this call are not streamed to the user as if they were an answer.
+        own = merge_configs(config, {"tags": [TAG_NOSTREAM], "metadata": {"lc_source": "summarization"}})
+        return ModelDriver(self._model, engine, own, engine_of(runs_on))
 
 
 @publish
@@ -210,7 +212,6 @@ class ModelDriver:
     Args:
         model: What writes summaries; `None` if nothing does.
         engine: What the saver runs on whose archive it is; `None` if nothing is archived.
-        config: The config of calls of the model.
         runs_on: What the saver runs on that the graph stores its checkpoints in, if that is one of Keel's.
     """
 
@@ -276,11 +277,6 @@ def _refusal(entry: Archived) -> InvalidInput:
         "erase and no delete of the thread would find it; nothing was removed. Use one saver for both, or leave "
         "saver= out"
     )
-
-
-def _config_for_model(config: RunnableConfig) -> RunnableConfig:
-    """Return the config of a call whose tokens are not streamed to the user as if they were an answer."""
-    return merge_configs(config, {"tags": [TAG_NOSTREAM], "metadata": {"lc_source": "summarization"}})
 
 
 def _model_of(model: Any) -> Runnable[Any, Any] | None:

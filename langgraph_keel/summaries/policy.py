@@ -35,7 +35,10 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
         given = [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidInput(f"trigger must be such as ('messages', 50), or a list of those, not {trigger!r}")
-    clauses = tuple(_clause(each, window) for each in given)
+    listed = [list(each.items()) if isinstance(each, Mapping) else [each] for each in given]
+    if not all(listed):
+        raise InvalidInput("trigger: an empty mapping says nothing that could be reached")
+    clauses = tuple(tuple(_size("trigger", size, (*_COUNTED, "steps"), window) for size in sizes) for sizes in listed)
     if not clauses:
         raise InvalidInput("trigger is an empty list: None summarizes whenever there is more than `keep`")
     return clauses
@@ -43,13 +46,6 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
 
 def _is_list(given: Any) -> bool:
     return isinstance(given, tuple) and bool(given) and isinstance(given[0], (tuple, Mapping))
-
-
-def _clause(given: Any, window: int | None) -> Clause:
-    sizes = list(given.items()) if isinstance(given, Mapping) else [given]
-    if not sizes:
-        raise InvalidInput("trigger: an empty mapping says nothing that could be reached")
-    return tuple(_size("trigger", size, (*_COUNTED, "steps"), window) for size in sizes)
 
 
 def kept_size(keep: Size, window: int | None) -> tuple[str, int]:
@@ -175,17 +171,21 @@ def groups_of(messages: Sequence[BaseMessage]) -> list[int]:
     callers: dict[str | None, int] = {}
     groups = list(range(len(messages)))
     for number, message in enumerate(messages):
-        if isinstance(message, AIMessage):
-            callers |= dict.fromkeys(_calls(message), number)
-        elif isinstance(message, ToolMessage):
+        callers |= dict.fromkeys(calls_of(message), number)
+        if isinstance(message, ToolMessage):
             groups[number] = callers.get(message.tool_call_id, number)
     return groups
 
 
-def _calls(message: AIMessage) -> list[str]:
-    # A malformed call has a result too, where somebody has written one.
-    asked = [call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls)]
-    return [call_id for call_id in asked if call_id]
+def calls_of(message: BaseMessage) -> list[str]:
+    """Return the ids of the calls of tools in a message. A malformed call may have a result, too."""
+    calls = (*message.tool_calls, *message.invalid_tool_calls) if isinstance(message, AIMessage) else ()
+    return [call["id"] for call in calls if call["id"]]
+
+
+def answered_in(messages: Sequence[BaseMessage], groups: Sequence[int]) -> set[tuple[int, str]]:
+    """Return the calls that have a result: the position of the message that called, and the id of the call."""
+    return {(groups[at], each.tool_call_id) for at, each in enumerate(messages) if isinstance(each, ToolMessage)}
 
 
 def _head(messages: Sequence[BaseMessage]) -> range:
@@ -195,11 +195,7 @@ def _head(messages: Sequence[BaseMessage]) -> range:
 
 def _open(messages: Sequence[BaseMessage], groups: Sequence[int]) -> Iterator[int]:
     """Yield the answers of which a call has no result yet. Nobody answers a malformed one."""
-    answered = {
-        (groups[number], message.tool_call_id)
-        for number, message in enumerate(messages)
-        if isinstance(message, ToolMessage)
-    }
+    answered = answered_in(messages, groups)
     for number, message in enumerate(messages):
         calls = message.tool_calls if isinstance(message, AIMessage) else ()
         if any(call["id"] and (number, call["id"]) not in answered for call in calls):

@@ -317,7 +317,7 @@ class Summarizer:
         gone = [message for message in chosen.gone if message is not earlier.message]
         if all(map(facts_of, gone)):
             return None  # nothing goes, or only what is a summary already
-        taken = self._removal(config, gone, messages, earlier)
+        taken = self._removal(config, gone, earlier)
         if self.prompt is not None and self.summary_key is None:
             taken = replace(taken, summary_id=chosen.gone[0].id)
         by_id = not isinstance(state, list) and all(message.id for message in given)
@@ -382,15 +382,13 @@ class Summarizer:
             return Earlier(str(found.get("text") or ""), cast(Summary, found))
         return Earlier(found) if isinstance(found, str) else Earlier()
 
-    def _removal(
-        self, config: RunnableConfig, gone: Sequence[BaseMessage], messages: Sequence[BaseMessage], earlier: Earlier
-    ) -> Removal:
+    def _removal(self, config: RunnableConfig, gone: Sequence[BaseMessage], earlier: Earlier) -> Removal:
         by: By = "window" if self.prompt is None else "summary"
         channel = self.messages_key
         named = earlier.facts.get("archive") if earlier.facts else None
         previous = named if isinstance(named, str) else None
         if self.archives:
-            return removal(config, gone, channel=channel, by=by, previous=previous, among=messages)
+            return removal(config, gone, channel=channel, by=by, previous=previous)
         own_id = removal_id(channel, "", gone, ())  # there may be no thread
         return Removal(own_id, "", "", None, _step(config), None, channel, by, tuple(gone), previous=previous)
 
@@ -401,7 +399,11 @@ class Summarizer:
     ) -> StorePlan[Request, Any, Answer | None]:
         """Return the summary; `None` if there is none, and nobody wants to know more than a warning."""
         try:
-            return (yield from summarize(gone, earlier.text, prompt, self.room, self._count_text))
+            return (
+                yield from summarize(
+                    gone, earlier.text, prompt, self.room, lambda text: self.count([HumanMessage(text)])
+                )
+            )
         except (GraphBubbleUp, KeelError):
             raise  # a person is asked, or the store or the thread is not as it should be: that is no failing model
         except Exception as error:
@@ -414,9 +416,6 @@ class Summarizer:
             if isinstance(error, NoAnswer):
                 raise SummaryFailed(failed) from None
             raise
-
-    def _count_text(self, text: str) -> int:
-        return self.count([HumanMessage(text)])
 
     # -- writing -------------------------------------------------------------------------------------------------
 

@@ -147,16 +147,11 @@ def _format_result(result: Any, name: str, call_id: str | None) -> Any:
     """
     if call_id is None:
         return result.content if isinstance(result, ToolMessage) else result
-    if isinstance(result, (ToolMessage, Command)) or _holds_messages(result):
+    listed = result if isinstance(result, list) and result else [result]
+    if all(isinstance(part, (ToolMessage, Command)) for part in listed):
         return result
     content = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
     return ToolMessage(content, name=name, tool_call_id=call_id)
-
-
-def _holds_messages(result: Any) -> bool:
-    return (
-        isinstance(result, list) and bool(result) and all(isinstance(part, (ToolMessage, Command)) for part in result)
-    )
 
 
 def _to_arguments(tool: BaseTool, tool_input: str | dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,6 @@ class CallSlot:
     """One call's place among those of its task.
 
     Args:
-        calls: The calls that it is one of.
-        nth: How many came before it.
         scratchpad: LangGraph's notes of the task; `None` outside of a graph.
         outer: The call inside of which it is made: by a tool that calls a tool.
     """

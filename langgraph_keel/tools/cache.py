@@ -260,7 +260,8 @@ class ToolCache:
         return request.tool is not None and self.policy_of(request.tool.name) is not None
 
     def _answer(self, request: Any, execute: Execute, by_time: bool) -> Steps:
-        asked, argument = request.tool_call, self._argument_of(request.tool)
+        asked, policy = request.tool_call, self.policy_of(request.tool.name)
+        argument = policy.idempotency_argument if policy else None
         names = {request.tool.name, *(tool.name for tool in getattr(request.runtime, "tools", ()))}
         self._builder.add_names(names)
 
@@ -270,10 +271,6 @@ class ToolCache:
             return execute(request.override(tool=with_argument(request.tool, argument, lineage)))
 
         return self.answer(request.tool, asked["args"], asked["id"] or "", request.runtime.config, make, by_time)
-
-    def _argument_of(self, tool: BaseTool) -> str | None:
-        policy = self.policy_of(tool.name)
-        return policy.idempotency_argument if policy else None
 
     def answer(
         self,

@@ -275,7 +275,6 @@ class Answers:
     `interrupt()` finds them through LangGraph's scratchpad, which a twin stands in for while the call is made.
 
     Args:
-        call: The call.
         known: The places, in LangGraph's list of answers, of those that it used in earlier attempts.
     """
 

@@ -40,7 +40,13 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
         found = [(key, kept) for key, kept in found if fork.has_made(kept.record)]
     for start in range(0, len(found), _LOT):
         for key, cell in (yield from calls.read_raw([key for key, _ in found[start : start + _LOT]])).items():
-            record = _copy_record(calls.keep(key, cell).record, copy)
+            record = calls.keep(key, cell).record
+            # Nobody will settle a claim in the copy, so its outcome is unknown there.
+            state = UNKNOWN if record.state == CLAIMED else record.state
+            record = replace(record, thread_id=copy.target, state=state, untold={})
+            if copy.graph is not None:
+                # A fork has none of the answers that were given to the pending step: their places are of no use.
+                record = replace(record, answers=(), decisions=(), taken=(), asks=0)
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
 
@@ -66,10 +72,3 @@ class _Fork:
             return True
         is_later = self._later_past.knows(call, step) or step in self._later
         return not is_later and step < min(self._later, default="\U0010ffff")
-
-
-def _copy_record(call: CallRecord, copy: Copy) -> CallRecord:
-    # Nobody will settle a claim in the copy, so its outcome is unknown there.
-    call = replace(call, thread_id=copy.target, state=UNKNOWN if call.state == CLAIMED else call.state, untold={})
-    # A fork has none of the answers that were given to the pending step: their places are of no use.
-    return call if copy.graph is None else replace(call, answers=(), decisions=(), taken=(), asks=0)

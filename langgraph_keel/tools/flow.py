@@ -22,7 +22,6 @@ from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.runs import check_run
 from langgraph_keel.engine.session import Session, run
-from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import CallsUnderWay
 from langgraph_keel.tools.call import Answers, Call
@@ -90,11 +89,6 @@ class Flow:
     """The plans of calls, over one ledger.
 
     Args:
-        session: What they run on.
-        keeper: Keeps claims alive.
-        account: Counts hits and misses.
-        under_way: The calls that are under way in this process.
-        watch: What this process has seen of the claims of others.
         clock: Milliseconds since 1970.
         lease: Milliseconds that a claim holds unless it is renewed.
         by_time: Whether the first question in time is shown (async), and not the first in the order of the calls.
@@ -146,7 +140,7 @@ class Flow:
                 self._under_way.end(call.slot)
                 if not is_watched and looks_lost(verdict.record, self._clock()):
                     is_watched = True
-                    log_watch(call.key, verdict.record, self._watch.lease)
+                    log_watch(call.key, verdict.record)
                 yield Pause(pause)
                 pause = min(pause * 1.5, _LATE)
             elif isinstance(verdict, Claim):
@@ -259,7 +253,9 @@ class Flow:
             equals = yield from self._ledger.read_equals(call.shelf, call.key)
             is_patient = waited * 1000 < self._lease and stores_meanwhile(self._session, call.config)
             found = yield from find_orphan(self._session, own, equals, call.config, is_patient)
-            if isinstance(found, Orphan) and not self._may_live(found.kept, asked):
+            if isinstance(found, Orphan) and (
+                found.kept.record.state != CLAIMED or is_lost(found.kept, self._watch, asked)
+            ):
                 verdict = yield from self._adopt(call, claim, found)
                 if verdict is not None:
                     return verdict
@@ -277,9 +273,6 @@ class Flow:
             if not (yield from self._ledger.renew(claim, self._clock() + self._lease)):
                 return Busy(own)
             own = claim.record
-
-    def _may_live(self, kept: Kept[CallRecord], asked: float) -> bool:
-        return kept.record.state == CLAIMED and not is_lost(kept, self._watch, asked)
 
     def _adopt(self, call: Call, claim: Claim, orphan: Orphan) -> Plan[Verdict | None]:
         """Return what became of an orphan, as this call's own; `None` if another call was quicker.

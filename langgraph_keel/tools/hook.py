@@ -96,13 +96,9 @@ def _is_past(
     # Made on the way to what is left, and ended before the oldest of that was made: its result is part of the state
     # there. One whose end nobody knows, or that is under way, stays: without it the tool would run again.
     is_over = call.state in (DONE, FAILED) and (call.ended_at or call.started_at) < since
-    return is_over and not _answers_others(call, cell, now) and call.checkpoint_id in past()
-
-
-def _answers_others(call: CallRecord, cell: Cell, now: float) -> bool:
-    """Return whether an equal call of a later turn is answered with this one's result: then that must stay."""
-    is_result = call.state == DONE and not speaks_for_one(call)
-    return is_result and cell.is_live(now)
+    # An equal call of a later turn is answered with this one's result.
+    is_needed = call.state == DONE and not speaks_for_one(call) and cell.is_live(now)
+    return is_over and not is_needed and call.checkpoint_id in past()
 
 
 # -- how calls leave the ledger --------------------------------------------------------------------------------

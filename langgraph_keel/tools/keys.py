@@ -33,7 +33,6 @@ from pydantic import BaseModel, create_model
 from pydantic.errors import PydanticUserError
 
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.serde.moved import first_name
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import InvalidInput
@@ -50,11 +49,7 @@ _TOOLS = "tools"
 
 
 class HashSecret:
-    """The key of the hash: what the program gives, or what is made once for a store and kept there.
-
-    Args:
-        given: What the program gives; `None` if the store has it.
-    """
+    """The key of the hash: what the program gives, or what is made once for a store and kept there."""
 
     def __init__(self, given: bytes | None) -> None:
         self._secret = given
@@ -199,7 +194,7 @@ def _object(value: Any, parts: Mapping[str, Any], where: str) -> Any:
 
 
 def _class_of(value: Any) -> str:
-    return ".".join(first_name(_module_of(type(value)), type(value).__qualname__))
+    return f"{_module_of(type(value))}.{type(value).__qualname__}"
 
 
 def _module_of(kind: type) -> str:

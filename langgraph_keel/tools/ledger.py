@@ -80,9 +80,9 @@ class CallRecord:
         steps: Of a call in a subgraph: for each graph around it, by its namespace, which checkpoint the step ran from.
         invocation: Which invocation of the root graph made such a call (`invocations.py`).
         past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
-        lease: Milliseconds within which its holder renews the claim; 0 in claims of versions that did not say.
+        lease: Milliseconds within which its holder renews the claim.
         untold: What the audit trail does not say yet of a person's decision: `secret`, `at`, `by`, `result`.
-        retries: Whether the policy it was made with makes it again after a crash; versions before did not say.
+        retries: Whether the policy it was made with makes it again after a crash.
     """
 
     tool: str
@@ -140,10 +140,6 @@ def _unpack_call(parts: Sequence[Any]) -> CallRecord:
     return record
 
 
-def _unpack_count(parts: Sequence[Any]) -> int:
-    return int(parts[0])
-
-
 CALLS: CellTable[CallRecord] = CellTable(
     TOOLS,
     "the record of tool call",
@@ -151,7 +147,9 @@ CALLS: CellTable[CallRecord] = CellTable(
     _unpack_call,
     has_body=lambda record: record.state == DONE and record.is_kept,
 )
-COUNTS: CellTable[int] = CellTable(HITS, "the count of hits of tool call", lambda count: [count], _unpack_count)
+COUNTS: CellTable[int] = CellTable(
+    HITS, "the count of hits of tool call", lambda count: [count], lambda parts: int(parts[0])
+)
 
 
 def _unpack_secret(parts: Sequence[Any]) -> bytes:
@@ -223,12 +221,7 @@ Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | SpokenFor
 
 
 class Ledger:
-    """The plans of the ledger, over one store.
-
-    Args:
-        session: What it runs on.
-        watch: What was seen of the claims of others.
-    """
+    """The plans of the ledger, over one store."""
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self._session = session
@@ -422,14 +415,14 @@ def looks_lost(record: CallRecord, now: int) -> bool:
     """Return whether nobody knows how a call ended, as clocks tell: a guess, to show."""
     if record.state != CLAIMED:
         return record.state == UNKNOWN
-    return is_dead(record.holder) or not looks_alive(record.until, record.lease or record.until, now)
+    return is_dead(record.holder) or not looks_alive(record.until, record.lease, now)
 
 
-def log_watch(key: str, record: CallRecord, lease: float) -> None:
+def log_watch(key: str, record: CallRecord) -> None:
     """Say that somebody waits, for at most a lease, to see whether a call goes on."""
     _log.warning(
         "call %s of tool %r was begun on %s, and may still run: watching for up to %g s whether its claim is renewed",
-        *(short_key(key), record.tool, record.holder.partition("/")[0], record.lease / 1000 or lease),
+        *(short_key(key), record.tool, record.holder.partition("/")[0], record.lease / 1000),
     )
 
 

@@ -34,9 +34,6 @@ class Playback:
     """Answers calls of tools in one replay.
 
     Args:
-        guard: What the replay knows of tools, and what stops them.
-        builder: Makes calls of what the program asks for.
-        session: What it runs on.
         secret: The key of the hash; `None` if there is none yet, and so no call in the ledger either.
     """
 

@@ -103,5 +103,5 @@ def _watch_one(
             return key, kept, bool(lost)
         if not is_watched:
             is_watched = True
-            log_watch(key, record, watch.lease)
+            log_watch(key, record)
         yield Pause(_LOOK)

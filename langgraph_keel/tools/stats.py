@@ -53,12 +53,7 @@ class _HitKey(NamedTuple):
 
 
 class Account:
-    """Counts hits and misses.
-
-    Args:
-        saver: Where the counts go.
-        keeper: Writes them.
-    """
+    """Counts hits and misses."""
 
     def __init__(self, saver: EngineSaver, keeper: Keeper[Claim]) -> None:
         self._saver = saver

@@ -93,7 +93,6 @@ class Doctor:
 
     Args:
         saver: What opens them: with the serializer and the upgrades of the program that is to be deployed.
-        graph: Its compiled graph.
 
     Attributes:
         diagnosis: What has been found so far.
@@ -186,7 +185,8 @@ class Doctor:
         if not waits:
             return
         try:
-            tasks = {task.id for task in self._graph.get_state(_config_of(found)).tasks}
+            thread_id = found.config["configurable"]["thread_id"]
+            tasks = {task.id for task in self._graph.get_state({"configurable": {"thread_id": thread_id}}).tasks}
         except Exception as error:  # code of the program's own, or of LangGraph
             yield _break(found, "unread", "", "a state", type(error).__name__, f"get_state has raised: {error}")
             return
@@ -283,10 +283,6 @@ def _next(found: CheckpointTuple) -> tuple[str, ...]:
 
 def _is_plain(channel: str) -> bool:
     return is_of_state(channel) and not is_trigger(channel) and not channel.startswith(PREGEL)
-
-
-def _config_of(found: CheckpointTuple) -> Any:
-    return {"configurable": {"thread_id": found.config["configurable"]["thread_id"]}}
 
 
 def _break(found: CheckpointTuple, kind: str, path: str, expected: str, there: str, reason: str) -> Break:

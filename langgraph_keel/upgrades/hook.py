@@ -23,11 +23,7 @@ from langgraph_keel.upgrades.state import Refused, StoredState, Write
 
 
 class UpgradeHook(Hook):
-    """Writes down the version of the application, and upgrades what an older one has stored.
-
-    Args:
-        chain: The upgrades.
-    """
+    """Writes down the version of the application, and upgrades what an older one has stored."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -81,8 +77,8 @@ def _upgrade(
         if step.graph == graph and step.change is not None:
             _change(state, step)
     values, left, interrupts = state.result
-    if not session.codec.shows:
-        _refuse_unread([values, left], str(where))
+    if not session.codec.shows and (unread := next(iter(find_unread([values, left])), None)) is not None:
+        raise RefusedType(unread.type_name, unread.reason, where=str(where))
     return Revived(header, values, left, [stored for _, stored in beside], interrupts)
 
 
@@ -119,8 +115,3 @@ def _rebuild(steps: Sequence[Upgrade]) -> Callable[[Unread], Any]:
             raise RefusedType(unread.type_name, reason) from error
 
     return rebuild
-
-
-def _refuse_unread(shown: Any, where: str) -> None:
-    for unread in find_unread(shown):
-        raise RefusedType(unread.type_name, unread.reason, where=where)

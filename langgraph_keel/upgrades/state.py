@@ -173,7 +173,7 @@ class StoredState(MutableMapping[str, Any]):
         self._rename_channels({channel: new})
         for write in self._writes():
             write.channel = new if write.channel == channel else write.channel
-        self._change_inputs(lambda given: _rename_key(given, channel, new))
+        self._change_inputs(lambda given: {new if name == channel else name: value for name, value in given.items()})
 
     def drop(self, *channels: str) -> None:
         """Remove channels, their values and what was written to them."""
@@ -441,10 +441,6 @@ def _inside(function: Callable[[Any], Any], value: Any) -> Any:
     if getattr(value, "type", None) == OVERWRITE and hasattr(value, "value"):
         return type(value)(function(value.value))
     return function(value)
-
-
-def _rename_key(given: dict[str, Any], channel: str, new: str) -> dict[str, Any]:
-    return {new if name == channel else name: value for name, value in given.items()}
 
 
 def _is_join_to(channel: str, node: str) -> bool:

@@ -1,4 +1,4 @@
-"""Cells in PostgreSQL: races with another writer, what a hit costs the server, lost replies, stores of older Keels."""
+"""Cells in PostgreSQL: races with another writer, what a hit costs the server, lost replies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import servers
-from checkpoints import put, value_of
 from postgres_puts import rows, run, with_options
 from saver_parts import driver_of
 
-from langgraph_keel import NotAKeelStore, NotFound, NotSetUp, PostgresSaver
+from langgraph_keel import PostgresSaver
 from langgraph_keel.backends.postgres import store as cells
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.testing.contract_cells import cell
@@ -253,44 +252,3 @@ def test_cells_behind_pgbouncer(pgbouncer_url: str) -> None:
             assert all(reply.cell == held(saver, key=f"k{n % 20}") for n, reply in enumerate(swapped) if not reply.done)
         finally:
             run(pgbouncer_url, "DROP SCHEMA cells_behind CASCADE")
-
-
-# -- stores that an older Keel made ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def older(postgres_url: str) -> str:
-    """The URL of a store as it was before there were cells, with a thread in it."""
-    with PostgresSaver(postgres_url) as saver:
-        put(saver, "t", "kept")
-    run(postgres_url, "DROP TABLE keel_cells")
-    return postgres_url
-
-
-def test_opening_makes_what_is_missing(older: str) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        savers = [PostgresSaver(older) for _ in range(4)]
-        assert list(pool.map(lambda saver: value_of(saver, "t"), savers)) == ["kept"] * 4
-    assert [swap(saver, None, cell(f"{n}")).done for n, saver in enumerate(savers)] == [True, False, False, False]
-    savers[0].delete_thread("t")
-    assert held(savers[1]) is None
-    for saver in savers:
-        saver.close()
-
-
-def test_where_it_may_not_be_made_that_is_said(older: str) -> None:
-    with PostgresSaver(older, auto_setup=False) as saver:
-        with pytest.raises(NotSetUp, match=r"keel_cells.*setup\(\)"):
-            saver.delete_thread("t")
-        saver.setup()
-        saver.delete_thread("t")
-    run(older, "DROP TABLE keel_cells")
-    with PostgresSaver(older, read_only=True) as saver, pytest.raises(NotFound, match="keel_cells"):
-        value_of(saver, "t")
-
-
-def test_a_table_of_others_in_its_place_is_left_alone(older: str) -> None:
-    run(older, "CREATE TABLE keel_cells (mine int)")
-    with PostgresSaver(older) as saver, pytest.raises(NotAKeelStore, match="keel_cells is not"):
-        value_of(saver, "t")
-    assert rows(older, "SELECT * FROM keel_cells") == []

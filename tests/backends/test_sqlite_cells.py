@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_stores import FileLock, SqliteLock, path, put, store
-from checkpoints import value_of
+from bad_stores import FileLock, SqliteLock, path, store
 from process_children import exit_code, forked
 
-from langgraph_keel import CorruptStore, NotSetUp, ReadOnlyStore, SqliteSaver, StoreBusy
+from langgraph_keel import CorruptStore, ReadOnlyStore, SqliteSaver, StoreBusy
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.encoding.bodies import raw_frame
 from langgraph_keel.testing.rig import AsyncFace, Face, SyncFace
@@ -116,38 +112,6 @@ def test_a_store_that_may_only_be_read(store: Path) -> None:
                 swap(saver, SHELVES[0], key, None, TWO)
         with pytest.raises(ReadOnlyStore, match=r"keel\.db may only be read"):
             SyncFace(lambda: saver).verb("remove_cells", SHELVES[0], {"k": "1"})
-
-
-@pytest.fixture
-def without_cells(store: Path) -> Path:
-    """A store as Keel made them before there were cells."""
-    with closing(sqlite3.connect(store)) as connection:
-        connection.executescript("DROP TABLE cells; DROP TABLE shelves; PRAGMA wal_checkpoint(TRUNCATE)")
-    return store
-
-
-def test_a_store_from_before_gets_the_tables(without_cells: Path) -> None:
-    before = without_cells.read_bytes()
-    with SqliteSaver(without_cells, auto_setup=False) as saver:
-        with pytest.raises(NotSetUp, match=r"keel\.db has no table cells.*call saver\.setup"):
-            value_of(saver)
-        assert without_cells.read_bytes() == before
-        saver.setup()
-        assert value_of(saver) == 5
-        assert swap(saver, SHELVES[0], "k", None, ONE) == Swapped(True)
-    with SqliteSaver(without_cells, auto_setup=False) as saver:
-        put(saver, 6)
-        assert read(saver, SHELVES[0], "k") == {"k": ONE}
-
-
-def test_savers_that_open_a_store_from_before_at_once(without_cells: Path) -> None:
-    savers = [SqliteSaver(without_cells) for _ in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda n: swap(savers[n], SHELVES[1], f"k{n}", None, ONE), range(6)))
-    assert listed(savers[0], SHELVES[1]) == [f"k{n}" for n in range(6)]
-    assert value_of(savers[0]) == 5
-    for saver in savers:
-        saver.close()
 
 
 CHILDREN, KEYS = 6, 25

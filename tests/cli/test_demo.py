@@ -15,20 +15,15 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from tiers import sized
 
-from langgraph_keel.cli.demo import Evidence, Snapshot, claims, hangs
-from langgraph_keel.cli.demo_agent import TASK, TURNS, answer, bookings, calculate, search_notes, tools
+from langgraph_keel.cli.demo import CUSTOMER, TASK, Evidence, Snapshot, answer, claims, tools
 from langgraph_keel.engine.config import Address
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.tools.ledger import KeptCall
 
 pytestmark = pytest.mark.slow
 
-KILLED = 1 if os.name == "nt" else -signal.SIGKILL
-CALLS = 12
-# What had finished beside the call that hangs, by the turn of the kill.
-SIBLINGS = {2: ["read_note"] * 3, 3: [], 4: ["book_credit"], 5: [], 6: []}
+PAGE = Path(__file__).parents[2] / "langgraph_keel" / "cli" / "README.md"
+PLAY = ("demo", "--json", "--pace", "0")
 
 
 def keel(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -42,83 +37,58 @@ def _json(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("kill_at", sized([4], [2, 4], list(SIBLINGS)))
-def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
-    found = _json(keel("demo", "--json", "--dir", str(tmp_path), "--pace", "0.02", "--kill-at", str(kill_at)))
+def test_the_demo_kills_resumes_and_approves(tmp_path: Path) -> None:
+    found = _json(keel(*PLAY, "--dir", str(tmp_path)))
     events = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text(encoding="utf-8").splitlines()]
-    killed, resumed = found["killed"]["pid"], found["resumed"]["pid"]
+    killed, resumed, decided = found["pids"]
 
-    assert found["proved"] is True
     assert all(claim["holds"] for claim in found["claims"])
-    assert found["killed"]["returncode"] == KILLED
-    assert killed != resumed
-    assert {event["pid"] for event in events} == {killed, resumed}
-    # Seven model calls in all, each once, on both sides of the kill.
-    paid = [event["turn"] for event in events if event["event"] == "model_paid"]
-    assert sorted(paid) == list(range(1, TURNS + 2))
-    assert found["model_calls"] == {"before": kill_at, "after": TURNS + 1 - kill_at, "twice": 0}
-    # Every tool call ended once; only those that were cut began twice.
-    ended = [event["call"] for event in events if event["event"] == "tool_ended"]
-    began = [event["call"] for event in events if event["event"] == "tool_began"]
-    assert len(ended) == len(set(ended)) == CALLS
-    assert found["tool_calls"]["cut"] == 1
-    assert len(began) == len(ended) + 1
-    assert found["tool_calls"]["finished_before"] + found["tool_calls"]["finished_after"] == len(ended)
-    assert found["tool_calls"]["began_twice"] == sorted(found["killed"]["at_work"])
-    # Those that finished beside it were answered from the ledger of tool calls.
-    replayed = [event for event in events if event["event"] == "tool_replayed"]
-    assert [event["name"] for event in replayed] == found["tool_calls"]["from_ledger"] == SIBLINGS[kill_at]
-    assert {(event["pid"], event["turn"]) for event in replayed} <= {(resumed, kill_at)}
-    hits = len(replayed)
-    rate = round(hits / (hits + CALLS), 4)
-    assert found["ledger"] == {"calls": CALLS, "hits": hits, "hit_rate": rate}
-    # The side effect, and the work.
-    assert [amount for _, amount, _ in bookings(tmp_path)] == ["222.00"]
-    assert all("222.00 EUR" in (tmp_path / name).read_text(encoding="utf-8") for name in ("letter.md", "report.md"))
-
-    history = _json(keel("history", found["thread_id"], "--url", found["url"], "--json"))
-    assert len(history["checkpoints"]) == found["checkpoints"]["final"]
+    assert {event["pid"] for event in events} == {killed, resumed, decided}
+    # Four model calls in all, each once, on all sides of the kill and the approval.
+    paid = [(event["pid"], event["turn"]) for event in events if event["event"] == "model_paid"]
+    assert paid == [(killed, 1), (killed, 2), (resumed, 3), (decided, 4)]
+    # Every tool call ended once; those began twice that were cut, or asked a person.
+    ended = [event["name"] for event in events if event["event"] == "tool_ended"]
+    began = [event["name"] for event in events if event["event"] == "tool_began"]
+    assert sorted(ended) == ["book_credit", "find_outages", "send_letter", "write_letter"]
+    assert sorted(began) == sorted([*ended, "send_letter", "write_letter"])
+    replayed = [(event["pid"], event["name"]) for event in events if event["event"] == "tool_replayed"]
+    assert replayed == [(resumed, "book_credit")]
+    # The side effects, and the work.
+    (booked,) = (tmp_path / "credits.csv").read_text(encoding="utf-8").splitlines()
+    assert booked.startswith(f"{CUSTOMER},222.00,")
+    assert "222.00 EUR" in (tmp_path / "letter.md").read_text(encoding="utf-8")
     kept = _json(keel("tools", found["thread_id"], "--url", found["url"], "--json"))["calls"]
     assert {call["state"] for call in kept} == {"done"}
-    assert sum(call["hits"] for call in kept) == hits
+    assert sum(call["hits"] for call in kept) == 1
 
 
-def test_every_turn_can_be_the_last() -> None:
-    assert list(SIBLINGS) == list(range(2, TURNS + 1))
-
-
-def test_the_demo_tells_a_person_what_it_proved(tmp_path: Path) -> None:
-    done = keel("demo", "--dir", str(tmp_path), "--pace", "0.02", COLUMNS="100")
+def test_the_page_shows_what_the_demo_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = keel("demo", "--dir", "keel-demo", "--pace", "0", COLUMNS="120")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "\x1b" not in done.stdout
-    assert f"exit status {KILLED}" in done.stdout
-    assert "what it proved" in done.stdout
-    assert "✗" not in done.stdout.partition("what it proved")[2]
-    assert "→ from the ledger: booked 222.00 EUR" in done.stdout
-    # After the claims, what it means in a few lines; no figure of a cache, which says nothing of a crash.
-    proof = done.stdout.partition("what it proved")[2].partition("╰")[0].splitlines()
-    meaning = proof[proof.index(f"│{' ' * 98}│") + 1 :]
-    assert "nothing that was paid for was lost or repeated" in meaning[0]
-    assert len(meaning) <= 4
-    assert "hit rate" not in done.stdout
+    shown = re.search(r"## The demo\n.*?```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert shown
+    assert _without_chance(done.stdout) == _without_chance(shown[1])
     commands = re.findall(r"^  (?:export KEEL_URL=(\S+)|keel (.*))$", done.stdout, re.MULTILINE)
     url = commands[0][0]
     for _, command in commands[1:]:
         assert keel(*command.split(), KEEL_URL=url).returncode == 0
 
 
+def _without_chance(text: str) -> str:
+    return re.sub(r"process \d+", "process N", re.sub(r"\d+\.\d s", "N s", text)).strip()
+
+
 def test_a_store_of_ones_own_keeps_its_threads(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'own.db'}"
-    threads = [
-        _json(keel("demo", "--json", "--url", url, "--dir", str(tmp_path / str(n)), "--pace", "0"))["thread_id"]
-        for n in range(2)
-    ]
+    threads = [_json(keel(*PLAY, "--url", url, "--dir", str(tmp_path / str(n))))["thread_id"] for n in range(2)]
     assert threads == ["demo", "demo-2"]
     assert _json(keel("history", "demo", "--url", url, "--json"))["checkpoints"][0]["next"] == []
 
 
 def test_a_store_that_forgets_is_found_out(tmp_path: Path) -> None:
-    done = keel("demo", "--json", "--url", "memory:", "--dir", str(tmp_path), "--pace", "0")
+    done = keel(*PLAY, "--url", "memory:", "--dir", str(tmp_path))
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["code"] == "not_found"
 
@@ -132,16 +102,12 @@ def test_an_earlier_demo_is_not_mixed_in(tmp_path: Path) -> None:
 # ---- the claims can fail
 
 
-def _event(event: str, turn: int, pid: int = 1, **facts: Any) -> dict[str, Any]:
-    return {"event": event, "turn": turn, "pid": pid, "at": 0.0, **facts}
+def _event(event: str, turn: int = 0, **facts: Any) -> dict[str, Any]:
+    return {"event": event, "turn": turn, **facts}
 
 
-def _call(event: str, turn: int, name: str, place: int = 1) -> dict[str, Any]:
-    return _event(event, turn, call=f"call-{turn}-{place}", name=name, args={})
-
-
-def _kept(call: str, hits: int = 0) -> KeptCall:
-    return KeptCall("demo", call, "", "done", {}, "", "", hits, None, 0, True, None, "", "", "", call, "")
+def _call(event: str, name: str) -> dict[str, Any]:
+    return _event(event, name=name, args={})
 
 
 def _moment(id_: str, parent: str | None = None) -> Moment:
@@ -149,44 +115,45 @@ def _moment(id_: str, parent: str | None = None) -> Moment:
 
 
 A, B, C = _moment("a"), _moment("b", "a"), _moment("c", "b")
+FIRST = [
+    _event("model_paid", 1),
+    *(_call("tool_began", "book_credit"), _call("tool_ended", "book_credit"), _call("tool_began", "write_letter")),
+]
+SECOND = [
+    *(_call("tool_replayed", "book_credit"), _call("tool_began", "write_letter"), _call("tool_ended", "write_letter")),
+    _event("model_paid", 2, read=4),
+    _call("tool_began", "send_letter"),
+]
+THIRD = [_call("tool_began", "send_letter"), _call("tool_ended", "send_letter"), _event("model_paid", 3, read=6)]
 
 
 def _evidence() -> Evidence:
     messages = [HumanMessage("task", id="1"), AIMessage("", id="2")]
-    results = [ToolMessage("", tool_call_id=f"call-2-{place}", id=f"{place + 2}") for place in (1, 2)]
+    results = [ToolMessage("", tool_call_id=each, id=each) for each in ("3", "4")]
     return Evidence(
-        before=[
-            _event("model_paid", 1), _call("tool_began", 1, "calculate"), _call("tool_ended", 1, "calculate"),
-            _event("model_paid", 2), _call("tool_began", 2, "book_credit"), _call("tool_ended", 2, "book_credit"),
-            _call("tool_began", 2, "write_letter", 2),
-        ],
-        after=[
-            _call("tool_replayed", 2, "book_credit"),
-            _call("tool_began", 2, "write_letter", 2), _call("tool_ended", 2, "write_letter", 2),
-            _event("model_paid", 3, read=4),
-        ],
-        kept=Snapshot([B, A], [*messages], [_kept("call-1-1"), _kept("call-2-1"), _kept("call-2-2")]),
-        final=Snapshot(
-            [C, B, A],
-            [*messages, *results],
-            [_kept("call-1-1"), _kept("call-2-1", hits=1), _kept("call-2-2")],
-        ),
-        booked=["222.00"],
-        report="222.00 EUR",
-        status=KILLED,
-    )  # fmt: skip
+        events={1: FIRST, 2: SECOND, 3: THIRD},
+        status=-signal.SIGKILL,
+        kept=Snapshot([A, B], [*messages]),
+        final=Snapshot([A, B, C], [*messages, *results]),
+        booked=[f"{CUSTOMER},222.00,key"],
+        sent=[f"to {CUSTOMER}, approved by maria"],
+    )
 
 
 def _final(**changes: Any) -> dict[str, Snapshot]:
     return {"final": dataclasses.replace(_evidence().final, **changes)}
 
 
-def _broken(**changes: Any) -> list[bool]:
-    return [claim.holds for claim in claims(dataclasses.replace(_evidence(), **changes))]
+def _events(first: Any = FIRST, second: Any = SECOND, third: Any = THIRD) -> dict[str, Any]:
+    return {"events": {1: first, 2: second, 3: third}}
+
+
+def _proven(**changes: Any) -> list[bool]:
+    return [holds for _, holds in claims(dataclasses.replace(_evidence(), **changes))]
 
 
 def test_sound_evidence_proves_everything() -> None:
-    assert all(_broken())
+    assert all(_proven())
 
 
 @pytest.mark.parametrize(
@@ -194,50 +161,29 @@ def test_sound_evidence_proves_everything() -> None:
     [
         (0, {"status": 0}),
         (1, _final(messages=[])),
-        (1, {"kept": dataclasses.replace(_evidence().kept, messages=[])}),
-        (1, {"after": _evidence().after[1:]}),
-        (2, {"after": [*_evidence().after, _event("model_paid", 1)]}),
-        (3, {"after": [*_evidence().after, _call("tool_began", 1, "calculate")]}),
-        (4, {"after": _evidence().after[1:]}),
-        (4, {"after": [*_evidence().after, _call("tool_replayed", 1, "calculate")]}),
-        (4, {"after": [*_evidence().after, _call("tool_began", 2, "book_credit")]}),
-        (4, _final(calls=[_kept("call-2-1")])),
-        (4, _final(calls=[_kept("call-2-1", hits=2)])),
-        (4, _final(calls=[_kept("call-2-1", hits=1), _kept("call-1-1", hits=1)])),
-        (5, {"after": [_evidence().after[0], *_evidence().after[3:]]}),
-        (5, {"before": _evidence().before[:-1]}),
-        (6, {"booked": ["222.00", "222.00"]}),
-        (6, {"booked": []}),
-        (7, _final(moments=[C, B])),
-        (7, _final(moments=[_moment("c", "a"), B, A])),
-        (8, {"report": ""}),
+        (1, {"kept": Snapshot([A, B], [])}),
+        (1, _events(second=SECOND[1:])),
+        (2, _events(third=[*THIRD, _event("model_paid", 1)])),
+        (2, _events(first=FIRST[1:])),
+        (3, _events(second=[*SECOND, _call("tool_began", "book_credit")])),
+        (3, _events(second=SECOND[1:])),
+        (3, _events(third=[*THIRD, _call("tool_ended", "book_credit")])),
+        (4, _events(first=FIRST[:-1])),
+        (4, _events(second=[SECOND[0], *SECOND[2:]])),
+        (5, {"booked": ["222.00", "222.00"]}),
+        (5, {"booked": []}),
+        (6, {"sent": []}),
+        (6, {"sent": [f"to {CUSTOMER}, approved by maria"] * 2}),
+        (6, _events(third=THIRD[2:])),
+        (7, _final(moments=[B, C])),
+        (7, _final(moments=[A, B, _moment("c", "a")])),
     ],
 )
 def test_each_claim_fails_when_it_should(claim: int, changes: dict[str, Any]) -> None:
-    assert not _broken(**changes)[claim]
-
-
-def test_the_kill_waits_for_the_results_of_the_siblings() -> None:
-    asked = _event("model_answered", 2, asks=["book_credit", "write_letter"])
-    began = [_call("tool_began", 2, "book_credit"), _call("tool_began", 2, "write_letter", 2)]
-    seen = [asked, *began, _call("tool_ended", 2, "book_credit")]
-    kept = _call("tool_kept", 2, "book_credit")
-    assert not hangs(seen, 2)
-    assert hangs([*seen, kept], 2)
-    assert hangs([asked, began[0], kept, began[1]], 2)
-    assert not hangs([asked, began[0], kept], 2)
-    assert not hangs([*seen, kept], 1)
+    assert not _proven(**changes)[claim]
 
 
 # ---- the agent's parts
-
-
-def test_the_tools_do_what_they_say() -> None:
-    assert calculate("(ceil(41 / 30) + ceil(95 / 30)) * 2 / 100 * 1850.00") == "222.00"
-    assert search_notes("outage Harbor Foods").split() == ["incident-0703", "incident-0719"]
-    assert search_notes("xyzzy") == ""
-    with pytest.raises(ValueError, match="not arithmetic"):
-        calculate("__import__('os')")
 
 
 def test_a_credit_is_booked_once_for_a_key(tmp_path: Path) -> None:
@@ -245,8 +191,8 @@ def test_a_credit_is_booked_once_for_a_key(tmp_path: Path) -> None:
 
     def keys_booked(*keys: str) -> list[str]:
         for key in keys:
-            assert book.func(customer="Ada", amount="1.00", key=key) == "booked 1.00 EUR for Ada"  # type: ignore[attr-defined]
-        return [key for _, _, key in bookings(tmp_path)]
+            assert book.func(customer="Ada", amount="1.00", key=key) == "booked 1.00 EUR for Ada"  # type: ignore[misc]
+        return [line.split(",")[2] for line in (tmp_path / "credits.csv").read_text(encoding="utf-8").splitlines()]
 
     assert keys_booked("k1", "k1", "k2") == ["k1", "k2"]
     assert keys_booked("", "") == ["k1", "k2", "", ""]
@@ -260,4 +206,4 @@ def test_the_model_is_not_asked_for_the_key(tmp_path: Path) -> None:
 def test_the_model_knows_only_the_messages() -> None:
     first = answer([HumanMessage(TASK)])
     assert first.tool_calls == answer([HumanMessage(TASK)]).tool_calls
-    assert [call["name"] for call in first.tool_calls] == ["search_notes"] * 3
+    assert [call["name"] for call in first.tool_calls] == ["find_outages"]

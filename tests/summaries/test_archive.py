@@ -262,8 +262,6 @@ CHANGES: list[dict[str, Any]] = [
     {"messages": [1, 2]},
     {"messages": "left out"},
     {"digests": "text"},
-    {"places": [[1]]},
-    {"places": [["0", None, None]]},
 ]
 
 

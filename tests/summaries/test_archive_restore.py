@@ -1,27 +1,32 @@
-"""The way back: restored messages stand where they stood, and a summary goes when all that it stands for is there."""
+"""The way back: messages return in order at their summary, which goes when all that it stands for is there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import pytest
 from archive_parts import CONFIG, Box, box, turns
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
-from tiers import examples
 
 from langgraph_keel import InvalidInput, MemorySaver, NotFound
-from langgraph_keel.summaries.archive.order import Conversation, Summaries, with_summaries
-from langgraph_keel.summaries.archive.parts import Archived, in_order, places_of
+from langgraph_keel.summaries.archive.parts import Archived, in_order
+from langgraph_keel.summaries.archive.restore import Choice, fill, with_results
 from langgraph_keel.summaries.channels import removal
 from langgraph_keel.testing.faults import Counter, with_tap
 
@@ -30,7 +35,7 @@ __all__ = ["box"]  # a fixture
 ALL = RemoveMessage(id=REMOVE_ALL_MESSAGES)
 
 
-def summing(box: Box, schema: Any = MessagesState, *, among: bool = True, pinned: Sequence[str] = ()) -> Any:
+def summing(box: Box, schema: Any = MessagesState, *, pinned: Sequence[str] = ()) -> Any:
     """A graph whose node leaves the last two messages, and a summary for what came before, as Keel's own does."""
 
     def shorten(state: Any, config: RunnableConfig) -> Any:
@@ -43,8 +48,7 @@ def summing(box: Box, schema: Any = MessagesState, *, among: bool = True, pinned
         going = [each for each in going if "part" not in each.additional_kwargs]
         if not going:
             return {}
-        told = {"among": every} if among else {}
-        taken = removal(config, going, channel="messages", by="summary", previous=earlier, **told)
+        taken = removal(config, going, channel="messages", by="summary", previous=earlier)
         taken = replace(taken, summary=f"about {going[-1].id}", summary_id=f"sum {taken.id}")
         box.put(taken)
         summary = HumanMessage(taken.summary or "", id=taken.summary_id, additional_kwargs={"part": taken.id})
@@ -92,31 +96,82 @@ def test_all_of_it_is_the_conversation_again(box: Box) -> None:
     assert state_of(graph) == turns(0, 12)
 
 
-@pytest.mark.parametrize("among", [True, False], ids=["places known", "places unknown"])
-def test_some_of_it_stands_where_it_stood(among: bool) -> None:
+def test_some_of_it_follows_its_summary_in_order() -> None:
     with MemorySaver() as saver:
         box = Box(saver)
-        graph = summing(box, among=among)
+        graph = summing(box)
         grown(graph)
         parts = box.call("entries")
         assert [part.message_ids for part in parts] == [(f"m{n}", f"m{n + 1}") for n in (0, 2, 4, 6)]
         for which, expected in (
             (parts[2], "about m7|4|5|8|9"),
-            (parts[0].id, "0|1|about m7|4|5|8|9"),
-            (["m7", "m2"], "0|1|2|about m7|4|5|7|8|9"),
+            (parts[0].id, "about m7|0|1|4|5|8|9"),
+            (["m7", "m2"], "about m7|0|1|2|4|5|7|8|9"),
             ([parts[1], "m6"], "0|1|2|3|4|5|6|7|8|9"),
         ):
             box.call("restore", graph, which)
             assert "|".join(said(graph)) == expected
 
 
-def test_between_what_was_kept(box: Box) -> None:
+def test_what_was_kept_stays_behind_it(box: Box) -> None:
     graph = summing(box, pinned=["m1", "m4"])
     graph.invoke({"messages": [SystemMessage("be brief", id="sys"), *turns(0, 2)]}, CONFIG)
     grown(graph)
     assert said(graph) == ["be brief", "about m7", "1", "4", "8", "9"]
     box.call("restore", graph)
-    assert said(graph) == ["be brief", *map(str, range(10))]
+    assert said(graph) == ["be brief", *"0235671489"]
+
+
+def test_without_a_summary_it_stands_at_the_head() -> None:
+    with MemorySaver(archive_removed=True) as saver:
+        builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
+        graph = builder.add_edge(START, "n").compile(checkpointer=saver)
+        graph.invoke({"messages": [SystemMessage("be brief", id="sys"), *turns(0, 5)]}, CONFIG)
+        graph.update_state(CONFIG, {"messages": [RemoveMessage("m2")]})
+        saver.archive("t").restore(graph)
+        assert said(graph) == ["be brief", *"20134"]
+
+
+CALLS: Any = [{"name": "look", "args": {}, "id": name} for name in ("a", "b")]
+TOOLED = [
+    HumanMessage("0", id="m0"),
+    AIMessage("", id="called", tool_calls=CALLS),
+    ToolMessage("1", tool_call_id="a", id="a"),
+    ToolMessage("2", tool_call_id="b", id="b"),
+    AIMessage("3", id="m3"),
+]
+
+
+@pytest.mark.parametrize("gone", [["a"], ["b"], ["a", "b"], ["called"], ["called", "a"], ["m0", "called"], ["m0", "b"]])
+def test_results_of_tools_follow_their_calls(gone: list[str]) -> None:
+    with MemorySaver(archive_removed=True) as saver:
+        builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
+        graph = builder.add_edge(START, "n").compile(checkpointer=saver)
+        graph.invoke({"messages": [SystemMessage("be brief", id="sys"), *TOOLED]}, CONFIG)
+        graph.update_state(CONFIG, {"messages": list(map(RemoveMessage, gone))})
+        saver.archive("t").restore(graph)
+        back = state_of(graph)
+        assert sorted(str(each.id) for each in back) == sorted(["sys", *(str(each.id) for each in TOOLED)])
+        at = next(place for place, each in enumerate(back) if each.id == "called")
+        assert {each.id for each in back[at + 1 : at + 3]} == {"a", "b"}
+
+
+def test_a_result_follows_the_call_it_answers() -> None:
+    def called(number: int) -> AIMessage:
+        return AIMessage("", id=f"ai{number}", tool_calls=[{"name": "look", "args": {}, "id": "call_0"}])
+
+    def result(number: int) -> ToolMessage:
+        return ToolMessage("", tool_call_id="call_0", id=f"result{number}")
+
+    whole = [called(0), result(0), HumanMessage("", id="h"), called(1), result(1)]
+    assert with_results(whole) == whole, "providers number calls again in each answer"
+    alone = [result(9), *whole]
+    assert with_results(alone) == alone, "nobody has called it"
+    assert [each.id for each in with_results([result(0), HumanMessage("", id="h"), called(0)])] == [
+        "h",
+        "ai0",
+        "result0",
+    ]
 
 
 def test_a_window_without_a_summary() -> None:
@@ -240,44 +295,10 @@ def test_a_subgraph_that_remembers() -> None:
             saver.archive("t").restore(graph)
         done = saver.archive("t").restore(graph, entry, as_node="n")
         assert done.config == config
-        assert graph.get_state(config).values["messages"] == turns(0, 4)
+        assert graph.get_state(config).values["messages"] == [*turns(1, 2), *turns(0, 1), *turns(2, 4)]
 
 
-# -- the order of a conversation ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class Talk:
-    """A conversation that loses messages now and then, and an archive of what it has lost."""
-
-    state: list[BaseMessage]
-    parts: list[Archived]
-    count: int = 0
-
-    def lose(self, chosen: Sequence[bool], with_summary: bool) -> None:
-        going = [each for each, goes in zip(self.state, chosen, strict=False) if goes]
-        if not going:
-            return
-        name = f"{len(self.parts):024x}"
-        summary = f"s{len(self.parts)}" if with_summary else None
-        said = {each.id or "" for each in going}
-        earlier = [part.id for part in self.parts if part.summary_id in said]
-        places = places_of(going, self.state)
-        part = replace(
-            EMPTY, id=name, at=datetime(2026, 1, 1, tzinfo=UTC), message_ids=tuple(each.id or "" for each in going)
-        )
-        part = replace(
-            part, count=len(going), summary_id=summary, previous=earlier[-1] if earlier else None, places=places
-        )
-        first = self.state.index(going[0])
-        left = [each for each in self.state if each not in going]
-        at = sum(each in left for each in self.state[:first])
-        self.state = [*left[:at], *([HumanMessage("", id=summary)] if summary else []), *left[at:]]
-        self.parts.append(part)
-
-    def say(self, more: int) -> None:
-        self.state += turns(self.count, self.count + more)
-        self.count += more
+# -- chains of parts ---------------------------------------------------------------------------------------------------
 
 
 EMPTY = Archived(
@@ -298,33 +319,6 @@ EMPTY = Archived(
     0,
     0,
 )
-STEPS = st.lists(
-    st.tuples(st.integers(0, 4), st.lists(st.booleans(), max_size=12), st.booleans()), min_size=1, max_size=8
-)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(STEPS, st.data())
-def test_the_order_is_found_again(steps: Any, data: st.DataObject) -> None:
-    talk = Talk([], [])
-    for more, chosen, with_summary in steps:
-        talk.say(more)
-        talk.lose(chosen, with_summary)
-    parts = in_order(talk.parts)
-    assert parts == talk.parts
-    current = [each.id or "" for each in talk.state]
-    conversation = Conversation(list(current))
-    conversation.put_in(parts)
-    summaries = Summaries(parts, {})
-    every = [key for key in conversation.order if key not in summaries.keys]
-    assert every == [f"m{n}" for n in range(talk.count)]
-    shown = set(conversation.order)
-    assert with_summaries(conversation.order, shown, summaries) == every
-    back = data.draw(st.sets(st.sampled_from(every))) if every else set()
-    part_shown = {*current, *back}
-    found = with_summaries(conversation.order, part_shown, summaries)
-    assert [key for key in found if key not in summaries.keys] == [key for key in every if key in part_shown]
-    assert with_summaries(conversation.order, set(current), summaries) == current
 
 
 def test_clocks_that_differ_do_not_turn_a_chain_around() -> None:
@@ -343,8 +337,9 @@ def test_long_chains_and_many_messages() -> None:
         before = parts[-1].id if parts else None
         parts.append(replace(EMPTY, id=f"{n:024x}", message_ids=ids, count=5, summary_id=f"s{n}", previous=before))
     assert in_order(parts[::-1]) == parts
-    conversation = Conversation(["s1199", "now"])
-    conversation.put_in(parts)
-    assert conversation.order[1:] == [key for part in parts for key in part.message_ids] + ["now"]
-    found = with_summaries(conversation.order, set(conversation.order), Summaries(parts, {}))
-    assert found == conversation.order[1:]
+    wanted = [HumanMessage("", id=name) for part in parts for name in part.message_ids]
+    read = {part.id: wanted[5 * n : 5 * n + 5] for n, part in enumerate(parts)}
+    state = {"messages": [HumanMessage("", id="s1199"), HumanMessage("", id="now")]}
+    done = fill(Choice("messages", parts, {str(each.id) for each in wanted}), {}, state, read)
+    assert done.messages == [*wanted, HumanMessage("", id="now")]
+    assert done.gone == ["s1199"]

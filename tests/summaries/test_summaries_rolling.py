@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from process_children import exit_code, forked
 from summary_graphs import chat
-from summary_talks import Noting, ids, orphans, talk
+from summary_talks import Noting, orphans, talk
 from tool_graphs import BACKENDS, FACES, run, thread
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, SummarizationNode
@@ -75,17 +75,6 @@ async def test_all_comes_back_to_the_byte(stores: Any, backend: str, face: str) 
     assert stored(saver, back) == stored(saver, wanted)
     state = await run(graph, face, {"messages": turn(ROUNDS)}, thread("1"))  # and it goes on from there
     assert [*await archive.amessages(), *state["messages"][1:]] == everything(ROUNDS + 1)
-
-
-def test_what_was_pinned_between_comes_back_between() -> None:
-    saver = MemorySaver()
-    pinned = node(pinned=lambda message: message.id in ("question-1", "odd-1"))
-    graph = chat(pinned, saver)
-    for number in range(3):
-        state = graph.invoke({"messages": turn(number)}, thread("1"))["messages"]
-    assert ids(state)[:3] == [state[0].id, "question-1", "odd-1"]
-    saver.archive("1").restore(graph)
-    assert graph.get_state(thread("1")).values["messages"] == everything(3)
 
 
 @pytest.mark.parametrize("durability", ["sync", "exit"])

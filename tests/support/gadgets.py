@@ -81,7 +81,7 @@ def forge(name: tuple[str, str], cls: Any, shape: Shape) -> Iterator[tuple[bytes
         yield pack(Record.MODEL, *name, given, {}, [], [*given], None, None), expected
         yield pack(Record.MODEL_V1, *name, given, {}, [], [*given]), expected
         yield pack(Record.NAMEDTUPLE, *name, [*given], [*given.values()], {}), expected
-        yield pack(Record.DATACLASS, *name, given, None), None  # as a former version wrote what is to be made again
+        yield pack(Record.DATACLASS, *name, given, None), None
         yield pack(Record.MODEL, *name, given, None), None
     yield pack(Record.MODEL, *name, fields, {}, [], [], {"keel_unknown": 1}, {"keel_unknown": 1}), None
     yield pack(Record.DATACLASS, *name, few, {"loose": 1}, [*fields][:1]), {**few, "loose": 1}

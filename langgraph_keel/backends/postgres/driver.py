@@ -56,7 +56,7 @@ from langgraph_keel.backends.postgres.connection import (
     name_error,
 )
 from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection, exchange
-from langgraph_keel.backends.postgres.rows import PARTED, UNDEFINED_COLUMN, Request, Statement, Tables
+from langgraph_keel.backends.postgres.rows import UNDEFINED_COLUMN, Request, Statement, Tables
 from langgraph_keel.backends.resent import noted, was_sent_before
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.session import arun, run
@@ -83,7 +83,6 @@ RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
 # The migration was done by somebody else meanwhile: division_by_zero (`Tables.script_of`), and as above.
 OVERTAKEN = {"22012", "40001", "40P01"}
 TRIES = 8
-_MADE = {"cells.sql": "keel_cells", "index.sql": "index of threads"}
 
 Rows: TypeAlias = list[Any]
 Asked: TypeAlias = "str | Request"
@@ -93,14 +92,12 @@ Asked: TypeAlias = "str | Request"
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
     """Check that the tables are there and have the present format, in one trip, or see to it."""
     for _ in range(TRIES * (1 + len(tables.migrations))):
-        missing, formats = yield from _find_missing(tables, where)
-        due = find_due(tables.migrations, min(formats, default=1), where)
-        if not missing and not due:
+        formats = yield from _read_formats(tables, where)
+        due = find_due(tables.migrations, min(formats), where) if formats else ()
+        if formats and not due:
             return
-        if read_only and not due and missing == ["index.sql"]:
-            return  # lists are not narrowed then
-        if missing:
-            yield from _create_missing(tables, where, missing, create=create, read_only=read_only)
+        if not formats:
+            yield from _create(tables, where, create=create, read_only=read_only)
         elif read_only or not create:
             why = "it may only be read here" if read_only else "auto_setup is off"
             raise refuse_older(where, min(formats), newest(tables.migrations), why)
@@ -110,17 +107,6 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
         f"{where}: a table or type with the name of one of Keel's ({', '.join(_table_names(tables))}) is there, "
         "but keel_format is not: use another schema="
     )
-
-
-def _create_missing(
-    tables: Tables, where: str, missing: Sequence[str], *, create: bool, read_only: bool
-) -> StorePlan[Asked, Rows, None]:
-    what = "there are no tables of Keel" if "schema.sql" in missing else f"an older Keel made no {_MADE[missing[0]]}"
-    if read_only:
-        raise NotFound(f"{where}: {what}")
-    if not create:
-        raise NotSetUp(f"{where}: {what}: call setup(), or {_advice(tables)}")
-    yield from _create(tables, where, missing, what)
 
 
 def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any]) -> StorePlan[Asked, Rows, None]:
@@ -162,53 +148,16 @@ def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
         return  # the first error says it
 
 
-_IF_ALL_ARE_THERE = """
-SELECT format, (SELECT token FROM {cells} LIMIT 0), (SELECT late FROM {threads} LIMIT 0) FROM {format}
-"""
-
-
-def _find_missing(tables: Tables, where: str) -> StorePlan[Asked, Rows, tuple[Sequence[str], Sequence[int]]]:
-    """Return those files of `PARTED` whose tables are missing, and the format; two, if the way to one has begun."""
-    with suppress(NotAKeelStore):
-        rows = yield from _query_table(tables, where, "format", _IF_ALL_ARE_THERE)
-        if rows is not None:
-            return (), _check_formats(tables, rows, where)
-    formats = yield from _read_formats(tables, where)
-    if formats is None:
-        return [*PARTED], ()
-    if min(formats) > 1:
-        return (), formats  # what the first Keels of format 1 did not make
-    cells = yield from _query_table(tables, where, "cells", "SELECT token FROM {cells} LIMIT 0")
-    index = yield from _query_table(tables, where, "threads", "SELECT late FROM {threads} LIMIT 0", UNDEFINED_COLUMN)
-    return [file for file, there in (("cells.sql", cells), ("index.sql", index)) if there is None], formats
-
-
 def _read_formats(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[int] | None]:
-    rows = yield from _query_table(tables, where, "format", "SELECT format FROM {format}")
-    return None if rows is None else _check_formats(tables, rows, where)
-
-
-def _query_table(
-    tables: Tables, where: str, table: str, query: str, *missing: str
-) -> StorePlan[Asked, Rows, Rows | None]:
-    """Return the rows of a query, `None` if its table is not there, or one of these errors says that a part is not."""
+    """Return the format, two if the way to one has begun; `None` if there are no tables."""
     try:
-        rows = yield Request((Statement(tables.prepare(query).text, ()),))
+        rows = yield Request((Statement(tables.prepare("SELECT format FROM {format}").text, ()),))
     except StoreError as error:
-        state = _sqlstate(error)
-        if state in MISSING or state in missing:
+        if (state := _sqlstate(error)) in MISSING:
             return None
         if state in FOREIGN:
-            raise NotAKeelStore(f"{where}: the table keel_{table} is not Keel's: use another schema=") from error
+            raise NotAKeelStore(f"{where}: the table keel_format is not Keel's: use another schema=") from error
         raise
-    return rows
-
-
-def _sqlstate(error: Exception) -> str | None:
-    return getattr(error.__cause__, "sqlstate", None)
-
-
-def _check_formats(tables: Tables, rows: Rows, where: str) -> Sequence[int]:
     formats = [row[0] for row in rows]
     if len(formats) not in (1, 2) or not all(isinstance(each, int) for each in formats):
         raise NotAKeelStore(f"{where}: the table keel_format is not Keel's: use another schema=")
@@ -216,14 +165,23 @@ def _check_formats(tables: Tables, rows: Rows, where: str) -> Sequence[int]:
     return formats
 
 
-def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> StorePlan[Asked, Rows, None]:
+def _sqlstate(error: Exception) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)
+
+
+def _create(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
+    what = f"{where}: there are no tables of Keel"
+    if read_only:
+        raise NotFound(what)
+    if not create:
+        raise NotSetUp(f"{what}: call setup(), or {_advice(tables)}")
     try:
         ((version, has_schema),) = yield tables.version_query
-        yield tables.ddl_for(version, has_schema, missing)
+        yield tables.ddl_for(version, has_schema)
     except StoreError as error:
         state = _sqlstate(error)
         if state in DENIED:
-            text = f"{where}: {what}, and this user may not create them ({_server_message(error)}): {_advice(tables)}"
+            text = f"{what}, and this user may not create them ({_server_message(error)}): {_advice(tables)}"
             raise NotSetUp(text) from error
         if state not in RIVALLED:
             raise

@@ -486,10 +486,10 @@ MIGRATIONS: Migrations = {}
 """SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a
 function of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL
 can say: each changes some rows that are not changed yet, so that any number of processes may do it at once."""
-PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",), "index.sql": ()}
-"""The files that make the tables, the oldest first, and which of their tables may be partitioned."""
+PARTED = ("entries", "items", "floors", "batches", "cells")
+"""Tables that may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.
-_SQL = {file: cast(bytes, get_data(__package__, file)).decode() for file in PARTED}
+_SQL = cast(bytes, get_data(__package__, "schema.sql")).decode()
 
 
 def quote(name: str) -> str:
@@ -551,9 +551,9 @@ class Tables:
         name = (self.schema or "").replace("'", "''")
         return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
 
-    def ddl_for(self, version: str, has_schema: bool, parts: Iterable[str] = PARTED) -> str:
-        """Return the statements of some files, for this server; `driver` says which servers refuse what."""
-        lines = self._ddl(parts).splitlines()
+    def ddl_for(self, version: str, has_schema: bool) -> str:
+        """Return the statements that make the tables of format 1, for this server."""
+        lines = self._format_1().splitlines()
         if has_schema:
             # The server checks the right to create schemas first, and the owner of this one may not have it.
             lines = [line for line in lines if not line.startswith("CREATE SCHEMA")]
@@ -566,7 +566,7 @@ class Tables:
     def ddl(self) -> str:
         """All statements that make the tables."""
         due = (self.script_of(number, self.migrations[number]) for number in sorted(self.migrations))
-        return "\n".join([self._ddl(PARTED), *due])
+        return "\n".join([self._format_1(), *due])
 
     def script_of(self, number: int, migration: Migration[Any]) -> str:
         """Return a migration as SQL, to be run as it is; of one that is a plan, a comment that says so."""
@@ -611,16 +611,13 @@ class Tables:
             yield f"DROP POLICY IF EXISTS {policy} ON {name};"
             yield f"CREATE POLICY {policy} ON {name} TO {role} USING (starts_with(thread_id, {prefix}){shared});"
 
-    def _ddl(self, parts: Iterable[str]) -> str:
-        schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
-        return self.fill_names("\n".join([*schema, *map(self._part, parts)]))
-
-    def _part(self, file: str) -> str:
+    def _format_1(self) -> str:
         divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""
         partitions = [
             f"CREATE TABLE {self._prefix}keel_{table}_{n} PARTITION OF {{{table}}} "
             f"FOR VALUES WITH (MODULUS {self.partitions}, REMAINDER {n});"
-            for table in PARTED[file]
+            for table in PARTED
             for n in range(self.partitions)
         ]
-        return "\n".join([_SQL[file].replace("{partitioned}", divided), *partitions])
+        schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
+        return self.fill_names("\n".join([*schema, _SQL.replace("{partitioned}", divided), *partitions]))

@@ -8,7 +8,12 @@ CREATE TABLE {threads} (
     seq bigint NOT NULL,                    -- last sequence number used
     basis bigint NOT NULL,                  -- the epoch that the put which inserted this row had read, 0 for none
     put_at text COLLATE "C" NOT NULL,       -- ISO time of the newest entry
-    name text                               -- the thread id itself, where thread_id is only a key of it
+    name text,                              -- the thread id itself, where thread_id is only a key of it
+    -- What lists of threads are narrowed by. A thread without `marks` is always looked at.
+    head bigint,                            -- the sequence number of the root entry that `marks` are of
+    marks text,                             -- what the thread can be found by (engine/entries.py), with a space between
+    late_of text,                           -- the ids of the checkpoints that `late` are of
+    late text                               -- what tasks have added that have written to them
 ) WITH (fillfactor = 70);
 
 CREATE TABLE {entries} (
@@ -65,10 +70,29 @@ CREATE TABLE {batches} (
     PRIMARY KEY (thread_id, ns, checkpoint_id, n, token)
 ){partitioned};
 
+-- Rows are replaced by whoever knows their token. Cells that all threads share are under the empty thread_id, so in one
+-- partition.
+CREATE TABLE {cells} (
+    thread_id text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    token text COLLATE "C" NOT NULL,        -- names what the cell holds now
+    origin text COLLATE "C",                -- the thread that wrote it, NULL if none did
+    name text,                              -- the origin itself, where origin is only a key of it
+    expires_at bigint,                      -- milliseconds since 1970; only the engine reads it
+    header bytea NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (thread_id, kind, key)
+){partitioned};
+-- What a thread has shared is deleted with it: one entry for each shared cell, for one look at each deletion.
+CREATE INDEX {cells_by_origin} ON {cells} (origin) WHERE thread_id = '' AND origin IS NOT NULL;
+
 -- Bodies are compressed already.
 ALTER TABLE {entries} ALTER COLUMN header SET STORAGE EXTERNAL;
 ALTER TABLE {items} ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE {batches} ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE {cells} ALTER COLUMN header SET STORAGE EXTERNAL;
+ALTER TABLE {cells} ALTER COLUMN body SET STORAGE EXTERNAL;
 
 CREATE TABLE {format} (format integer PRIMARY KEY);
 INSERT INTO {format} VALUES (1);

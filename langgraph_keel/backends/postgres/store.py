@@ -1,6 +1,6 @@
 """The PostgreSQL layout: each verb is one statement, or a few that are one transaction and one round trip.
 
-The tables are explained in `schema.sql` and `cells.sql`; most statements stand in `statements`, those for cells here.
+The tables are explained in `schema.sql`; most statements stand in `statements`, those for cells here.
 The head of a namespace is its trunk entry with the highest sequence number.
 
 A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 from langgraph_keel.backends.postgres import statements as sql
 from langgraph_keel.backends.postgres.rows import (
-    UNDEFINED_COLUMN,
     Line,
     Mark,
     Request,
@@ -78,7 +77,7 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.store import Store, light_or_heavy
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
-from langgraph_keel.errors import CorruptStore, StoreBusy, StoreError
+from langgraph_keel.errors import CorruptStore, StoreBusy
 
 _log = logging.getLogger(__name__)
 SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
@@ -482,13 +481,7 @@ class PostgresStore(Store[Request, Reply]):
             later = sql.AFTER.replace("{past}", past)
             parameters |= {"put_at": after[0], "after": after[1]}
         text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
-        try:
-            reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))
-        except StoreError as error:
-            if not terms or getattr(error.__cause__, "sqlstate", None) != UNDEFINED_COLUMN:
-                raise
-            # An older Keel made the tables, and here they are only read.
-            reply = yield self._request(parameters, text.replace("{only}", later))
+        reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))
         lines: Sequence[Any] = reply[0]
         return lines
 

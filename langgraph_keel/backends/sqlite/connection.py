@@ -163,18 +163,14 @@ def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migration
     """Return whether a database is Keel's and has all that it should, before anything is made beside it."""
     with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn, and looks again
         tables, found = _look(connection, path)
-        is_whole = not (find_due(migrations, found, path) or _find_missing(tables, found))
+        is_whole = _INDEX in tables and not find_due(migrations, found, path)
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         return is_whole and mode == "wal" and sqlite3.sqlite_version_info >= OLDEST_SQLITE
     return False
 
 
-_LATER = {"cells", "thread_index"}
-"""Tables that the first Keels of format 1 did not make."""
-
-
-def _find_missing(tables: set[str], found: int) -> set[str]:
-    return _LATER - tables if found == 1 else set()
+_INDEX = "thread_index"
+"""A table that is made again where it was dropped, as `check` advises if it is damaged."""
 
 
 def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations: Migrations) -> None:
@@ -188,12 +184,9 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations:
             raise refuse_to_make(path)
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _write_ahead(connection, path)
-    missing = _find_missing(tables, found)
-    if missing and not create:
-        raise NotSetUp(
-            f"{path} has no table {min(missing)}, which is new, and auto_setup is off: call saver.setup() once"
-        )
-    if missing:
+    if _INDEX not in tables and not create:
+        raise NotSetUp(f"{path} has no table {_INDEX}, and auto_setup is off: call saver.setup() once")
+    if _INDEX not in tables:
         connection.executescript(f"BEGIN IMMEDIATE; {_FORMAT_1} {FILL_INDEX}; COMMIT;")
     while due:
         if not create:

@@ -1,78 +1,31 @@
-"""Names of Keel's own classes: those under which they were once stored, and the public one that stands for them now.
-
-A value in a state is stored by the module and name of its class. Where a class stands in the package is nobody's
-business but Keel's, so public classes say that they are the package's (`publish`), and are stored so. Stores that were
-written before have the module: `MOVED_NAMES` leads from there to the class, wherever that stands today.
-"""
+"""Names of Keel's own classes: public ones are the package's, wherever they stand in it, and are stored so."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
-from typing import Any, TypeAlias, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 PACKAGE = "langgraph_keel"
-Name: TypeAlias = tuple[str, str]
 T = TypeVar("T")
 
-# Where public data classes stood when they were last stored by their module. Part of the format: append only.
-_FORMER: Mapping[str, tuple[str, ...]] = {
-    "approvals.worker": ("Resumed",),
-    "core.archived": ("Archived",),
-    "core.audit": ("AuditEvent", "AuditVerdict"),
-    "core.calls": ("KeptCall",),
-    "core.decisions": ("ApprovalRequest", "Decision"),
-    "core.drift": ("Change", "DriftReport"),
-    "core.labels": ("Label",),
-    "core.policies": ("Retention",),
-    "core.provenance": ("ModelCall",),
-    "core.pruned": ("PruneReport", "SweepReport", "ThreadPruned"),
-    "core.receipt": ("Receipt",),
-    "core.reclaiming": ("Reclaimed",),
-    "core.recorded": ("DriftMark",),
-    "core.records": ("ThreadInfo",),
-    "history.standing": ("Standing",),
-    "provenance.comparison": ("Difference",),
-    "provenance.verdict": ("Replay",),
-    "summaries.naming": ("FoundMessage",),
-    "summaries.restoring": ("Restored",),
-    "summaries.summary": ("Summary",),
-    "timeline.diff": ("StateDiff",),
-    "timeline.edits": ("Edit",),
-    "timeline.moment": ("Moment",),
-    "tools.account": ("CacheStats",),
-    "tools.policy": ("ToolPolicy",),
+_PUBLIC = """
+ApprovalRequest Archived AuditEvent AuditVerdict CacheStats Change CopyReport Decision Difference DriftMark DriftReport
+Edit ExportReport FoundMessage ImportReport KeptCall Label ModelCall Moment PruneReport Receipt Reclaimed Replay
+Restored Resumed Retention Standing StateDiff StoreStats SweepReport TenantReceipt ThreadInfo ThreadPruned
+ToolPolicy
+"""
+OWN = frozenset({(PACKAGE, name) for name in _PUBLIC.split()}) | {
+    (f"{PACKAGE}.engine.config", "Address"),
+    (f"{PACKAGE}.retention.check", "Finding"),
+    (f"{PACKAGE}.backends.redis.connection", "Durability"),
+    (f"{PACKAGE}.history.records", "Change"),
+    (f"{PACKAGE}.history.records", "ToolUse"),
 }
+"""Data classes that a state may hold: the public ones, and those without a public name by their modules.
 
-# Data classes without a public name that programs can hold: where they stood, and where they stand.
-_ELSEWHERE: Mapping[tuple[str, str], str] = {
-    ("engine.records", "Address"): "engine.config",
-    ("core.records", "Address"): "engine.config",  # below the others of a class: its first name
-    ("backends.files.check", "Finding"): "retention.check",
-    ("files.findings", "Finding"): "retention.check",
-    ("redis.opening", "Durability"): "backends.redis.connection",
-    ("timeline.moment", "Change"): "history.records",
-    ("timeline.moment", "ToolUse"): "history.records",
-}
-
-MOVED_NAMES: dict[Name, Name] = {
-    **{(f"{PACKAGE}.{module}", name): (PACKAGE, name) for module, names in _FORMER.items() for name in names},
-    **{(f"{PACKAGE}.{module}", name): (f"{PACKAGE}.{now}", name) for (module, name), now in _ELSEWHERE.items()},
-}
-"""Stored names, and those that stand for them."""
-
-_FORMER_NAMES: dict[Name, Name] = {now: was for was, now in MOVED_NAMES.items()}
-
-
-def present_name(module: Any, name: Any) -> tuple[Any, Any]:
-    """Return the name that stands today for a stored one."""
-    return MOVED_NAMES.get((module, name), (module, name))
-
-
-def first_name(module: str, name: str) -> Name:
-    """Return the name under which a class was first stored, of which hashes that are stored were made."""
-    return _FORMER_NAMES.get((module, name), (module, name))
+These names are stored. From 0.1.0 on, a class that moves keeps the old name, too.
+"""
 
 
 def publish(named: T) -> T:

@@ -27,7 +27,7 @@ from warnings import warn_explicit
 from weakref import WeakValueDictionary
 
 from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
-from langgraph_keel.engine.serde.moved import MOVED_NAMES, PACKAGE, present_name
+from langgraph_keel.engine.serde.moved import OWN, PACKAGE
 from langgraph_keel.engine.serde.schemas import find_schema_class, is_unnamed
 from langgraph_keel.engine.serde.types import Leaf, Record, Shape, shape_of
 from langgraph_keel.engine.serde.unread import LOST, Unread, refuse_placeholder
@@ -55,7 +55,6 @@ _DATA_MODULES = frozenset(
     }
 )
 _DATA = SAFE_MSGPACK_TYPES | {DELTA_SNAPSHOT, ("langchain_core.messages.base", "TextAccessor")}
-_OWN = frozenset(MOVED_NAMES.values())
 
 # No class is stored with values of these.
 _NAMELESS = frozenset({None, Record.NDARRAY, Record.SCALAR, Record.SECRET})
@@ -139,8 +138,7 @@ class TypePolicy:
 
     def present_name(self, module: Any, qualname: Any) -> tuple[Any, Any]:
         """Return the name that stands today for a stored one."""
-        name = self._moved.get((module, qualname), (module, qualname)) if self._moved else (module, qualname)
-        return present_name(*name)
+        return self._moved.get((module, qualname), (module, qualname))
 
     def _list(self, types: Iterable[Named]) -> Iterable[tuple[str, ...]]:
         for entry in types:
@@ -148,7 +146,7 @@ class TypePolicy:
                 self._classes[entry.__module__, entry.__qualname__] = entry
                 yield entry.__module__, entry.__qualname__
             else:
-                yield present_name(*entry) if len(entry) == 2 else tuple(entry)
+                yield tuple(entry)
 
     def admit(self, cls: type) -> None:
         """Note that values of a class are stored."""
@@ -225,7 +223,7 @@ class TypePolicy:
         return (not self.is_listed and name in _stored) or find_schema_class(*name) is not None
 
     def _lists(self, module: str, qualname: str) -> bool:
-        if module in _DATA_MODULES or module == PACKAGE or (module, qualname) in _OWN:
+        if module in _DATA_MODULES or module == PACKAGE or (module, qualname) in OWN:
             return True
         # LangGraph's allowlists hold the bare name of a nested class.
         names = ((module, qualname), (module, qualname.rpartition(".")[2]))
@@ -266,7 +264,7 @@ def _warn_at(text: str, cls: type) -> None:
 def _import(module: str, qualname: str) -> Any:
     """Return a class of plain data. To import all of them beforehand takes longer than a command of `keel`."""
     try:
-        if (module, qualname) in _OWN:
+        if (module, qualname) in OWN:
             return getattr(import_module(module), qualname, None)
         if module in _DATA_MODULES or (module, qualname) in _DATA:
             return _walk(import_module(module), qualname)

@@ -137,7 +137,6 @@ class Comparison:
 
     Args:
         packed: Returns a value as it is stored: for values that are made of nothing we know.
-        limit: Most differences to find in one state.
     """
 
     def __init__(self, packed: Callable[[Any], bytes], limit: int) -> None:

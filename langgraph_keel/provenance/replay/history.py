@@ -130,15 +130,13 @@ class History:
 
     def place(self, checkpoint: RecordedCheckpoint, task_id: str) -> Place:
         """Return where a task stands that began at a checkpoint."""
-        return Place(self._without_ids(checkpoint.address.checkpoint_ns), checkpoint.step, self._paths.get(task_id, ""))
+        parts = (each.partition(NS_END) for each in checkpoint.address.checkpoint_ns.split(NS_SEP) if each)
+        where = NS_SEP.join(f"{name}{NS_END}{self._paths.get(task, '')}" for name, _, task in parts)
+        return Place(where, checkpoint.step, self._paths.get(task_id, ""))
 
     def path(self, task_id: str) -> str:
         """Return LangGraph's path of a task; empty if it has written nothing."""
         return self._paths.get(task_id, "")
-
-    def _without_ids(self, namespace: str) -> str:
-        parts = (segment.partition(NS_END) for segment in namespace.split(NS_SEP) if segment)
-        return NS_SEP.join(f"{name}{NS_END}{self._paths.get(task_id, '')}" for name, _, task_id in parts)
 
     def root_step(self, namespace: str, checkpoint_id: str | None) -> int | None:
         """Return the step of the root graph in which a checkpoint was made; `None` if it is gone."""

@@ -120,13 +120,7 @@ class _Differs(Exception):
 
 
 class Replayer:
-    """One replay.
-
-    Args:
-        session: What it runs on.
-        graph: The graph, on a saver of that session.
-        order: What is to be replayed.
-    """
+    """One replay."""
 
     def __init__(self, session: Session, graph: Any, order: Order) -> None:
         self._session = session
@@ -268,18 +262,15 @@ class Replayer:
         elif checkpoint.source == "input":
             given = yield from self._read_input(checkpoint)
         elif checkpoint.source == "fork":
-            addressed = self._find_forked(checkpoint)
+            addressed = self._made.get(str(checkpoint.parent))
+            if addressed is None:
+                raise _Ended(f"step {checkpoint.step} is a fork of a checkpoint that was not replayed")
         elif before is None or checkpoint.step > before.step + 1:
             given = self._next_input(f"what the run was given that made step {checkpoint.step} is not recorded")
         else:
             given = self._recall.find_command(before)
         self._tried.add(checkpoint.id)
         return self._play(checkpoint, given, addressed)
-
-    def _find_forked(self, checkpoint: RecordedCheckpoint) -> str:
-        if (made := self._made.get(str(checkpoint.parent))) is None:
-            raise _Ended(f"step {checkpoint.step} is a fork of a checkpoint that was not replayed")
-        return made
 
     def _find_answer(self, before: RecordedCheckpoint, asked: Mapping[str, Any]) -> Any:
         if (command := self._recall.find_answers(before, asked)) is not None:
@@ -336,7 +327,13 @@ class Replayer:
         # The limit that the original ran with is not recorded; `until` is one.
         limit = self._trunk[-1].step + 25
         ours = {
-            "metadata": dict(_callers_own(checkpoint.metadata)),
+            "metadata": {
+                name: value
+                for name, value in checkpoint.metadata.items()
+                if isinstance(value, (str, int, float, bool))
+                and name not in _OWN
+                and not name.startswith(_OWN_PREFIXES)
+            },
             "callbacks": [self._guard],
             "recursion_limit": limit,
         }
@@ -436,9 +433,3 @@ class Replayer:
         for name in cached_subgraphs(self._graph):
             return f"the node cache of subgraph {name!r} may have answered: compile it without"
         return None
-
-
-def _callers_own(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in metadata.items():
-        if isinstance(value, (str, int, float, bool)) and name not in _OWN and not name.startswith(_OWN_PREFIXES):
-            yield name, value

@@ -82,13 +82,10 @@ class Play(Errand):
         played = Played()
         with self.guard.active():
             async with aclosing(self._events(self.graph.astream)) as events:
-                await self._afollow(events, played)
+                async for event in _auntil_it_fails(events, played):
+                    if self._is_over(played, event):
+                        break
         return played
-
-    async def _afollow(self, events: AsyncIterator[Any], played: Played) -> None:
-        async for event in _auntil_it_fails(events, played):
-            if self._is_over(played, event):
-                return
 
     def _events(self, stream: Callable[..., Any]) -> Any:
         # LangGraph reports a checkpoint when it is stored, and before it begins a task of the next step.
@@ -140,10 +137,6 @@ def cached_subgraphs(graph: Any) -> list[str]:
 
 class Fork:
     """The thread of a replay.
-
-    Args:
-        session: What it runs on.
-        thread_id: Its id, which no thread has.
 
     Attributes:
         head: The id of its latest checkpoint.

@@ -34,11 +34,7 @@ class StatePair:
 
 
 class StateReader:
-    """Reads pairs of states, in order.
-
-    Args:
-        session: What it runs on.
-    """
+    """Reads pairs of states, in order."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -23,10 +23,9 @@ from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
 from langgraph_keel.summaries.archive import restore as restoring
 from langgraph_keel.summaries.archive import storage as archives
-from langgraph_keel.summaries.archive.order import Conversation, Summaries
-from langgraph_keel.summaries.archive.parts import ID, Archived
+from langgraph_keel.summaries.archive.parts import ID, Archived, keys_of
 from langgraph_keel.summaries.archive.references import FoundMessage, Part, Which, holder_of, id_in, part_in
-from langgraph_keel.summaries.archive.restore import Choice, Restored, Restoring, choices
+from langgraph_keel.summaries.archive.restore import Choice, Restored, Restoring, Summaries, choices
 
 SHORT = 12
 """Digits of an id that are shown."""
@@ -66,7 +65,10 @@ def total(thread_id: str, entries: Sequence[Archived]) -> str:
 
 def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
     """Return an archive as plain text, a line for each part."""
-    rows = [(e.id[:SHORT], time_text(e), size_text(e), _by(e), _stands_for(e, LONG)) for e in entries[-MOST:]]
+    rows = []
+    for e in entries[-MOST:]:
+        by = one_line(f"{e.by} {taken_by(e)}".strip()) + (" (pinned)" if e.pinned else "")
+        rows.append((e.id[:SHORT], time_text(e), size_text(e), by, one_line(e.summary or "", LONG)))
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines = ["  ".join((*map(str.ljust, row, widths), row[4])).rstrip() for row in rows]
     return "\n".join([total(thread_id, entries), *(f"  {line}" for line in [*_older(entries), *lines])])
@@ -75,15 +77,6 @@ def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
 def _older(entries: Sequence[Archived]) -> Iterator[str]:
     if len(entries) > MOST:
         yield f"… {len(entries) - MOST:,} older: entries() returns all"
-
-
-def _by(entry: Archived) -> str:
-    pinned = " (pinned)" if entry.pinned else ""
-    return one_line(" ".join(filter(None, (entry.by, taken_by(entry))))) + pinned
-
-
-def _stands_for(entry: Archived, limit: int) -> str:
-    return one_line(entry.summary or "", limit)
 
 
 def as_html(thread_id: str, entries: Sequence[Archived]) -> str:
@@ -96,31 +89,21 @@ def as_html(thread_id: str, entries: Sequence[Archived]) -> str:
 
 
 def _row(entry: Archived) -> str:
+    pinned = [" " + chip("pinned", "222,170,0", ".30")] if entry.pinned else []
+    summary = entry.summary or ""
+    line = one_line(summary, LONG)
+    shown = text(line) if line == plain(summary) else folded(text(line), pre(cut(summary, LONGEST)))
     return tag(
         "tr",
-        cell(code(entry.id[:SHORT], "", entry.id), *_pin_chip(entry), style="white-space:nowrap"),
+        cell(code(entry.id[:SHORT], "", entry.id), *pinned, style="white-space:nowrap"),
         cell(text(time_text(entry)), style=f"{SMALL};white-space:nowrap"),
         cell(text(size_text(entry)), style="white-space:nowrap"),
         cell(
             chip(entry.by, *_COLOURS.get(entry.by, _COLOURS["rule"])),
             tag("span", text(one_line(taken_by(entry))), style=SMALL),
         ),
-        cell(*_summary_cells(entry), style="width:40%;overflow-wrap:anywhere"),
+        cell(shown, style="width:40%;overflow-wrap:anywhere"),
     )
-
-
-def _pin_chip(entry: Archived) -> Iterator[str]:
-    if entry.pinned:
-        yield " " + chip("pinned", "222,170,0", ".30")
-
-
-def _summary_cells(entry: Archived) -> Iterator[str]:
-    summary = entry.summary or ""
-    line = one_line(summary, LONG)
-    if line != plain(summary):
-        yield folded(text(line), pre(cut(summary, LONGEST)))
-    else:
-        yield text(line)
 
 
 @publish
@@ -186,7 +169,7 @@ class Archive(Sequence[Archived]):
         return self.entries()[which] if isinstance(which, int | slice) else part_in(self.entries(), which)
 
     def messages(self, which: Part | None = None, *, step: int | None = None) -> list[BaseMessage]:
-        """Return archived messages, as they were, in the order in which they stood; each id once, in its last form.
+        """Return archived messages, as they were, in the order in which they went; each id once, in its last form.
 
         The archive holds what was taken out on every branch of the thread: after a rewind, of those left behind, too.
 
@@ -216,7 +199,9 @@ class Archive(Sequence[Archived]):
         named = every if which is None else [part_in(every, which)]
         chosen = [entry for entry in named if step is None or entry.step == step]
         read = yield from self._read(chosen)
-        return _in_order(chosen, read)
+        known = restoring.messages_of(chosen, read)
+        summaries = Summaries(chosen, known)
+        return [message for key, message in known.items() if key not in summaries]
 
     def _name(self, which: Part) -> Plan[str]:
         """Return the whole id of a part; no trip if that is what is given."""
@@ -293,11 +278,12 @@ class Archive(Sequence[Archived]):
         config: RunnableConfig | None = None,
         as_node: str | None = None,
     ) -> Restored:
-        """Put messages back into the state of a graph, where they stood, by its `update_state`.
+        """Put messages back into the state of a graph, in the order in which they went, by its `update_state`.
 
-        A summary goes if all that it stands for is in the state again; else it stands where the first of that is
-        missing; with an id of its own then, if it has taken over that of a message that comes back. The archive keeps
-        what it has. What others put into the state meanwhile stays there.
+        They follow the summary that stands for them, or the system messages at the head of the list if there is none;
+        results of tools follow their calls. A summary goes if all that it stands for is in the state again; one that
+        stays gets an id of its own, if it has taken over that of a message that comes back. The archive keeps what it
+        has. What others put into the state meanwhile stays there.
 
         What was taken out on another branch of the thread stays out: a rewind has left it behind. Where that cannot
         be said, since checkpoints were pruned or never stored (`durability="exit"`), a part that a summary stood for
@@ -359,8 +345,7 @@ class Archive(Sequence[Archived]):
         which: Which | Iterable[Which] | None,
         config: RunnableConfig | None,
     ) -> Restoring:
-        chosen = choices(entries, which, restoring.space_in(config))
-        return Restoring(graph, self.thread_id, config, entries, chosen)
+        return Restoring(graph, self.thread_id, config, entries, choices(entries, which, config))
 
     def _read_material(
         self, work: Restoring, snapshot: Any
@@ -368,7 +353,8 @@ class Archive(Sequence[Archived]):
         """Return what is to be put back into a state, and its messages. One trip, and those that the messages take."""
         way, beside = yield from archives.find_way(self._engine.session, address_of(snapshot.config))
         chosen = work.choose_for(snapshot, way, beside)
-        return chosen, (yield from self._read([entry for choice in chosen for entry in choice.needed]))
+        parts = [part for choice in chosen for part in choice.entries if not choice.keys.isdisjoint(keys_of(part))]
+        return chosen, (yield from self._read(parts))
 
     # -- keeping -----------------------------------------------------------------------------------------------
 
@@ -429,15 +415,6 @@ class Archive(Sequence[Archived]):
 
     def _repr_html_(self) -> str:
         return as_html(self.thread_id, self.entries())
-
-
-def _in_order(entries: Sequence[Archived], read: Mapping[str, Sequence[BaseMessage]]) -> list[BaseMessage]:
-    """Return the messages of parts as they stood before any was taken out, without summaries of others."""
-    talk = Conversation([])
-    talk.put_in(entries)
-    known = restoring.messages_of(entries, read)
-    summaries = Summaries(entries, known).keys
-    return [known[key] for key in talk.order if key in known and key not in summaries]
 
 
 def _hits(entry: Archived, messages: Sequence[BaseMessage], wanted: str) -> Iterator[FoundMessage]:

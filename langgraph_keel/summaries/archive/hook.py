@@ -45,7 +45,6 @@ from langgraph_keel.summaries.archive.parts import (
     id_of,
     is_summary,
     part_of,
-    places_of,
     removal_id,
 )
 from langgraph_keel.summaries.archive.storage import (
@@ -195,13 +194,11 @@ class ListChange:
 
     Attributes:
         channel: The list.
-        before: What it had.
         gone: What is in no list any more.
         came: What has come in the place of something: it says so, or stands before what was there.
     """
 
     channel: str
-    before: Sequence[BaseMessage]
     gone: Sequence[BaseMessage]
     came: Sequence[BaseMessage]
 
@@ -349,7 +346,7 @@ def _find_change(
         for message in before
         if (message.id not in there if message.id else codec.fingerprint(message) not in unnamed)
     ]
-    return ListChange(channel, before, gone, came)
+    return ListChange(channel, gone, came)
 
 
 def _repeats(message: BaseMessage, said: Sequence[str]) -> bool:
@@ -413,5 +410,4 @@ def _removal(
         summary=str(stands_for.text) if stands_for else None,
         summary_id=stands_for.id if stands_for else None,
         previous=previous,
-        places=places_of(fresh, change.before),
     )

@@ -19,8 +19,6 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 
 By: TypeAlias = Literal["summary", "window", "rule"]
-Place: TypeAlias = tuple[int, str | None, str | None]
-"""Of neighbours that went together: the position of the first, and the ids of what stood before and after them."""
 
 ID = re.compile("[0-9a-f]{24}")
 MARK = "keel_summary"
@@ -49,7 +47,6 @@ class Removal:
         summary: Its text.
         summary_id: The id of the message that stands for them.
         previous: The id of the archived part that the summary builds on.
-        places: Where they stood, if that is known.
     """
 
     id: str
@@ -65,7 +62,6 @@ class Removal:
     summary: str | None = None
     summary_id: str | None = None
     previous: str | None = None
-    places: tuple[Place, ...] = ()
 
 
 @publish
@@ -93,7 +89,6 @@ class Archived:
         bytes: Bytes they take before they are compressed.
         pinned: Whether the part is marked as one to keep. With its thread it goes all the same.
         digests: What tells a message from one of the same id that was edited.
-        places: Where they stood, if that is known.
         pieces: How many cells come before the head.
         starts: All checkpoints from which a step took just these messages: more than one after a rewind, the last one
             being `checkpoint_id`.
@@ -118,7 +113,6 @@ class Archived:
     bytes: int
     pinned: bool = False
     digests: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
     pieces: int = 0
     starts: tuple[str, ...] = ()
     inner: tuple[tuple[int, str], ...] = ()
@@ -183,20 +177,26 @@ def digest_of(codec: Codec, message: BaseMessage) -> str:
     return blake2b(codec.fingerprint(message), digest_size=_DIGEST).hexdigest()
 
 
-def places_of(messages: Sequence[BaseMessage], among: Sequence[BaseMessage]) -> tuple[Place, ...]:
-    """Return where messages stand in a list that they are about to be taken out of."""
-    going = {id(message) for message in messages} | {message.id for message in messages if message.id}
-    places: list[Place] = []
-    before, count, is_open = None, 0, False
-    for message in among:
-        if id(message) in going or message.id in going:
-            if not is_open:
-                places.append((count, before, None))
-            count, is_open = count + 1, True
-        elif is_open:
-            places[-1], is_open = (*places[-1][:2], message.id), False
-        before = message.id
-    return tuple(places) if count == len(messages) else ()
+# -- what names a message --------------------------------------------------------------------------------------------
+
+
+def keys_of(entry: Archived) -> list[str]:
+    """Return what names each message of a part: its id; of one without, its place."""
+    keys = [name or f"{entry.id} {place}" for place, name in enumerate(entry.message_ids)]
+    for place, part in entry.inner:
+        keys[place : place + 1] = [summary_key(part)] if 0 <= place < entry.count else []
+    return keys
+
+
+def key_in(message: BaseMessage, place: int) -> str:
+    """Return what names a message of a state."""
+    part = part_of(message)
+    return summary_key(part) if part else message.id or f"now {place}"
+
+
+def summary_key(part: str) -> str:
+    """Return what names the summary that stands for a part: it may have the id of a message of the part."""
+    return f"summary {part}"
 
 
 # -- as it is stored -----------------------------------------------------------------------------------------------
@@ -214,8 +214,7 @@ def _pack(entry: Archived) -> list[dict[str, Any]]:
     said["at"] = entry.at.astimezone(UTC).isoformat()
     said["messages"] = list(entry.message_ids)
     said["digests"] = bytes.fromhex("".join(entry.digests))
-    for name in ("places", "inner"):
-        said[name] = [list(each) for each in getattr(entry, name)]
+    said["inner"] = [list(each) for each in entry.inner]
     said["starts"] = list(entry.starts)
     return [said | ({"pinned": True} if entry.pinned else {})]
 
@@ -241,16 +240,11 @@ def _unpack(parts: Sequence[Any]) -> Archived:
         count=len(ids),
         pinned=said.get("pinned") is True,
         digests=tuple(digests[start : start + 2 * _DIGEST] for start in range(0, len(digests), 2 * _DIGEST)),
-        places=tuple(_place(*each) for each in said["places"]),
         starts=tuple(_check_type(each, str, True) for each in said["starts"]),
         inner=tuple((_check_type(place, int, True), _check_type(part, str, True)) for place, part in said["inner"]),
         **texts,
         **numbers,
     )
-
-
-def _place(start: Any, before: Any, after: Any) -> Place:
-    return _check_type(start, int, True), _check_type(before, str, False), _check_type(after, str, False)
 
 
 def _check_type(value: Any, kind: type, is_needed: bool) -> Any:

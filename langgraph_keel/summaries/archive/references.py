@@ -13,8 +13,7 @@ from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.summaries.archive.order import keys_of
-from langgraph_keel.summaries.archive.parts import Archived
+from langgraph_keel.summaries.archive.parts import Archived, keys_of
 
 LEAST = 6
 """Fewest digits of a part's id that name it."""

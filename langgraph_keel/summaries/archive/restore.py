@@ -1,4 +1,4 @@
-"""Restoring: archived messages are put into a graph's state again, where they stood.
+"""Restoring: archived messages return to a graph's state in order, at their summary, else at the head.
 
 Of all that is archived, those parts are put back that were asked for, and taken out on the way to the checkpoint.
 """
@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
+from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -19,9 +19,9 @@ from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.config import USER, address_of, config_of, configurable, owner_in, owner_of, thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
-from langgraph_keel.summaries.archive.order import Conversation, Summaries, key_in, keys_of, own_id, with_summaries
-from langgraph_keel.summaries.archive.parts import Archived, hosts_in, part_of
+from langgraph_keel.summaries.archive.parts import Archived, hosts_in, key_in, keys_of, part_of, summary_key
 from langgraph_keel.summaries.archive.references import FoundMessage, Which, named_in
+from langgraph_keel.summaries.policy import answered_in, calls_of, groups_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,13 @@ class Choice:
     keys: Set[str]
     is_named: bool = True
 
-    @property
-    def needed(self) -> list[Archived]:
-        """The parts to read."""
-        return [entry for entry in self.entries if any(key in self.keys for key in keys_of(entry))]
 
-
-def choices(entries: Sequence[Archived], which: Which | Iterable[Which] | None, namespace: str | None) -> list[Choice]:
+def choices(
+    entries: Sequence[Archived], which: Which | Iterable[Which] | None, config: RunnableConfig | None
+) -> list[Choice]:
     """Return what is to be put back, list by list."""
+    named = configurable(config).get("checkpoint_ns") if config else None
+    namespace = None if named is None else str(named)
     wanted: dict[tuple[str, str], set[str]] = {}
     for entry, keys in _find_named(entries, which, namespace or ""):
         wanted.setdefault((entry.checkpoint_ns, entry.channel), set()).update(keys)
@@ -102,41 +101,39 @@ def keep_on_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
     return replace(choice, entries=here, keys=choice.keys & known)
 
 
-def find_elsewhere(entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
-    """Return the ids of the parts that were not taken out on the way to a checkpoint. What cannot be said, was."""
-    found: set[str] = set()
+def find_aside(
+    entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any, is_named: bool
+) -> set[str]:
+    """Return the ids of the parts that were taken out on other branches than the one of a checkpoint.
+
+    Where the checkpoints that would tell are pruned, a part counts as taken out on this one. But if all are restored,
+    summaries tell more: a part of theirs is of another branch if no summary in the state stands for it, or if there are
+    none, and the state has messages of it or of what it builds on.
+    """
+    standing, aside = find_standing(entries, state), set[str]()
     for entry in entries:
         starts = set(entry.starts)
         is_known = bool(starts) and starts <= set(beside)
-        if starts.isdisjoint(way) and (is_known or entry.previous in found):
-            found.add(entry.id)
-    return found - find_standing(entries, state)
-
-
-def find_left_behind(entries: Sequence[Archived], way: Collection[str], state: Any) -> set[str]:
-    """Return the parts of conversations that were left, as summaries tell where the checkpoints that would are pruned.
-
-    A part that a summary took out, and that no summary in the state stands for, is of another branch; or its messages
-    are in the state again. If there is no summary, it is, if the state has any message of it, or of what it builds on.
-    """
-    there = find_standing(entries, state)
-    if there - {entry.id for entry in entries}:
-        return set()  # what a part that is gone has built on, nobody can say
-    shown = {message.id for message in _messages(state)} - {None, ""}
-    touched = set[str | None]()
-    for entry in entries:
-        if there or entry.previous in touched or not shown.isdisjoint(entry.message_ids):
-            touched.add(entry.id)
-    unknown = {entry.id for entry in entries if entry.by == "summary" and set(entry.starts).isdisjoint(way)}
-    return unknown & touched - there
+        if starts.isdisjoint(way) and (is_known or entry.previous in aside):
+            aside.add(entry.id)
+    if not is_named and standing <= {entry.id for entry in entries}:  # else nobody knows what a missing part built on
+        shown, touched = {message.id for message in _messages(state)} - {None, ""}, set[str | None]()
+        for entry in entries:
+            if standing or entry.previous in touched or not shown.isdisjoint(entry.message_ids):
+                touched.add(entry.id)
+                if entry.by == "summary" and set(entry.starts).isdisjoint(way):
+                    aside.add(entry.id)
+    return aside - standing
 
 
 def find_standing(entries: Collection[Archived], state: Any) -> set[str]:
     """Return the parts that the summaries in a state stand for, and those that they build on; also such as are gone."""
     parts, found = {entry.id: entry for entry in entries}, set[str]()
     others = {message.id for message in _messages(state) if message.id and not part_of(message)} - hosts_in(entries)
-    for part in (*_find_shown(state), *(entry.id for entry in entries if entry.summary_id in others)):
-        while part and part not in found:
+    values = [value for value in state.values() if isinstance(value, Mapping)] if isinstance(state, Mapping) else []
+    shown = [*(value.get("archive") for value in values), *map(part_of, _messages(state))]
+    for part in (*shown, *(entry.id for entry in entries if entry.summary_id in others)):
+        while isinstance(part, str) and part and part not in found:
             found.add(part)
             part = (parts[part].previous or "") if part in parts else ""
     return found
@@ -146,14 +143,6 @@ def _messages(state: Any) -> Iterator[BaseMessage]:
     """Yield the messages of all lists of a state."""
     for value in state.values() if isinstance(state, Mapping) else ():
         yield from (each for each in value if isinstance(each, BaseMessage)) if isinstance(value, list) else ()
-
-
-def _find_shown(state: Any) -> Iterator[str]:
-    """Yield the parts that the summaries in a state stand for."""
-    for value in state.values() if isinstance(state, Mapping) else ():
-        if isinstance(value, Mapping) and isinstance(value.get("archive"), str):
-            yield value["archive"]
-    yield from filter(None, map(part_of, _messages(state)))
 
 
 def messages_in(state: Any, channel: str) -> Iterator[tuple[str, BaseMessage]]:
@@ -204,21 +193,6 @@ class Restored:
         return f"<Restored: {self} ({configurable(self.config)})>"
 
 
-def space_in(config: RunnableConfig | None) -> str | None:
-    """Return the namespace that a config names, if it does."""
-    named = configurable(config).get("checkpoint_ns") if config else None
-    return None if named is None else str(named)
-
-
-def _check_free(snapshot: Any) -> None:
-    """See that nothing waits for a person: an update would drop the question."""
-    if snapshot.interrupts:
-        raise InvalidInput(
-            "the thread waits for an answer, which an update of its state would drop: answer first "
-            "(Command(resume=...), `keel approvals`), then restore"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class FilledList:
     """A list with what was put back."""
@@ -230,31 +204,100 @@ class FilledList:
 
 
 def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) -> FilledList:
-    """Return a list of the state with archived messages put back where they stood."""
+    """Return a list of the state with archived messages put back."""
     now = _list_of(channels, state, choice.channel)
     current = {key_in(message, place): message for place, message in enumerate(now)}
     known, unnamed = messages_of(choice.entries, read), [message for message in now if not message.id]
     back = {key: known[key] for key in choice.keys if key in known and key not in current and known[key] not in unnamed}
     start = next((place for place, message in enumerate(now) if not isinstance(message, SystemMessage)), len(now))
-    talk = Conversation(list(current), start)
-    talk.put_in(choice.entries)
     shown = {**current, **back}
-    order = with_summaries(talk.order, shown.keys(), Summaries(choice.entries, shown))
-    left = set(order)
+    summaries = Summaries(choice.entries, shown)
+    over = {key for key in shown if summaries.is_over(key, shown.keys())}
+    order = [key for key in _merge(list(current), choice.entries, back.keys(), start, summaries) if key not in over]
+    listed = [shown[key] for key in order]
+    ids = {message.id for message in listed if not part_of(message)}
+    for place, message in enumerate(listed):
+        if message.id in ids and (part := part_of(message)):  # a summary that stays gets an id of its own
+            listed[place] = message.model_copy(update={"id": f"summary-{part}"})
     return FilledList(
-        messages=list(_tell_apart([shown[key] for key in order])),
+        messages=with_results(listed),
         back=[shown[key].id or key for key in order if key in back],
-        gone=[message.id or key for key, message in current.items() if key not in left],
+        gone=[message.id or key for key, message in current.items() if key in over],
         present=sum(key in current for key in choice.keys),
     )
 
 
-def _tell_apart(messages: Sequence[BaseMessage]) -> Iterator[BaseMessage]:
-    """Yield messages; a summary that stays, and has the id of a message that is back, gets one of its own."""
-    ids = {message.id for message in messages if not part_of(message)}
-    for message in messages:
-        part = part_of(message)
-        yield message.model_copy(update={"id": own_id(part)}) if part and message.id in ids else message
+def _merge(
+    order: list[str], entries: Sequence[Archived], wanted: Set[str], start: int, summaries: Summaries
+) -> list[str]:
+    """Put the wanted keys into a list: part by part, behind the summary that stands for the part, else at `start`."""
+    current, placed, at = list(order), set[str](), start
+    behind = {part: key for key in current for part in summaries.parts_of(key)}
+    for entry in entries:
+        if entry.id in behind:
+            at = max(at, order.index(behind[entry.id]) + 1)
+        for key in keys_of(entry):
+            if key in wanted and key not in placed:
+                order.insert(at, key)
+                placed.add(key)
+            at += order[at : at + 1] == [key]  # also behind a message that was put back before
+    return order
+
+
+def with_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return messages with the results of tools behind their calls: providers refuse all other lists."""
+    groups = groups_of(messages)
+    answered, later = answered_in(messages, groups), dict[str, int]()
+    for number in reversed(range(len(messages))):
+        message = messages[number]
+        later |= {call: number for call in calls_of(message) if (number, call) not in answered}
+        if isinstance(message, ToolMessage) and groups[number] == number:  # no call stands before it
+            groups[number] = later.get(message.tool_call_id, number)
+    order = sorted(range(len(messages)), key=lambda number: (groups[number], groups[number] != number, number))
+    return [messages[number] for number in order]
+
+
+class Summaries:
+    """The messages that stand for archived parts, by their keys.
+
+    A message that repeats the summary of a part stands for the part, too: where there is a system message, langmem puts
+    its summary into a list again and again.
+    """
+
+    def __init__(self, entries: Sequence[Archived], messages: Mapping[str, BaseMessage]) -> None:
+        self._parts = {entry.id: entry for entry in entries}
+        self._of: dict[str, list[Archived]] = {}
+        hosts = hosts_in(entries)
+        for entry in entries:
+            if entry.summary_id:
+                self._of[summary_key(entry.id)] = [entry]
+            if entry.summary_id and entry.summary_id not in hosts:
+                self._of.setdefault(entry.summary_id, []).append(entry)
+        texts = {entry.summary: entry for entry in entries if entry.by == "rule" and entry.summary}
+        for key, message in messages.items():
+            if isinstance(message, SystemMessage) and message.text in texts:
+                self._of.setdefault(key, [texts[message.text]])
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._of
+
+    def parts_of(self, key: str) -> dict[str, Archived | None]:
+        """Return the parts that a message stands for, those of earlier summaries, too; `None` for one that is gone."""
+        found, left = dict[str, Archived | None](), list(self._of.get(key, ()))
+        for entry in left:  # which grows
+            if entry.id not in found:
+                found[entry.id] = entry
+                left += [each for inner in keys_of(entry) for each in self._of.get(inner, ())]
+                if before := self._parts.get(entry.previous or ""):
+                    left.append(before)
+                elif entry.previous:
+                    found[entry.previous] = None
+        return found
+
+    def is_over(self, key: str, shown: Set[str]) -> bool:
+        """Return whether a message is a summary, and all that it stands for is shown."""
+        parts = self.parts_of(key).values()
+        return bool(parts) and all(part and set(keys_of(part)) - self._of.keys() <= shown for part in parts)
 
 
 def _list_of(channels: Mapping[str, Any], state: Any, channel: str) -> list[BaseMessage]:
@@ -273,18 +316,7 @@ def messages_of(entries: Sequence[Archived], read: Read) -> dict[str, BaseMessag
 
 
 class Restoring:
-    """A restore under way: what to give to a graph's `update_state`, and whether that was enough.
-
-    Args:
-        graph: The graph.
-        thread_id: The thread.
-        config: What the user has said besides.
-        archive: All archived parts of the thread.
-        chosen: What to put back.
-
-    Raises:
-        InvalidInput: `graph` is no graph that is compiled with a saver, or `config` names another thread.
-    """
+    """A restore under way: what to give to a graph's `update_state`, and whether that was enough."""
 
     def __init__(
         self,
@@ -294,8 +326,15 @@ class Restoring:
         archive: Sequence[Archived],
         chosen: Sequence[Choice],
     ) -> None:
-        _check_graph(graph)
-        _check_thread(config, thread_id)
+        from langgraph.pregel import Pregel
+
+        if not callable(getattr(graph, "update_state", None)):
+            raise InvalidInput(f"graph must be a graph that is compiled with this saver, not {graph!r:.60}")
+        if isinstance(graph, Pregel) and not isinstance(graph.checkpointer, BaseCheckpointSaver):
+            raise InvalidInput("the graph has no checkpointer: compile it with checkpointer= the saver of this archive")
+        named = configurable(config).get("thread_id") if config else None
+        if named is not None and thread_id_of(named) != thread_id:  # nobody's messages come into another thread
+            raise InvalidInput(f"config names thread {named!r:.100}: this is the archive of thread {thread_id!r}")
         space = next((choice.entries[0].checkpoint_ns for choice in chosen), "")
         own = {"thread_id": thread_id} | ({"checkpoint_ns": space} if space else {})
         given = config or {}
@@ -318,29 +357,25 @@ class Restoring:
         self._check_here(configurable(snapshot.config).get("checkpoint_id") if is_there else None, way)
         state = snapshot.values
         self._missing = find_standing(self._archive, state) - {entry.id for entry in self._archive}
-        return [keep_on_way(choice, self._find_aside(choice, way, beside, state), state) for choice in self._chosen]
-
-    def _no_thread(self) -> NotFound:
-        if not self._archive:
-            return NotFound(
-                f"the archive of thread {self._thread_id!r} is empty, and the graph has no such thread: is the id "
-                "right?"
-            )
-        return NotFound(
-            f"the graph has no checkpoint of thread {self._thread_id!r} to put messages into: it was deleted, or the "
-            "graph runs on another saver than the archive's"
-        )
-
-    def _find_aside(self, choice: Choice, way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
-        aside = find_elsewhere(choice.entries, way, beside, state)
-        return aside if choice.is_named else aside | find_left_behind(choice.entries, way, state)
+        return [
+            keep_on_way(choice, find_aside(choice.entries, way, beside, state, choice.is_named), state)
+            for choice in self._chosen
+        ]
 
     def _check_here(self, checkpoint_id: Any, way: Collection[str]) -> None:
         """See that the archive and the checkpoint that the graph has read are in the same store."""
         if checkpoint_id in way:
             return
+        if not checkpoint_id and not self._archive:
+            raise NotFound(
+                f"the archive of thread {self._thread_id!r} is empty, and the graph has no such thread: is the id "
+                "right?"
+            )
         if not checkpoint_id:
-            raise self._no_thread()
+            raise NotFound(
+                f"the graph has no checkpoint of thread {self._thread_id!r} to put messages into: it was deleted, or "
+                "the graph runs on another saver than the archive's"
+            )
         if checkpoint_id == self._unknown:  # once, it may have been removed between two reads
             raise InvalidInput(
                 f"the graph reads thread {self._thread_id!r} from another store than the archive is in: that has no "
@@ -356,7 +391,11 @@ class Restoring:
         if missing or not self._done:
             self._done = lists
         if missing:
-            _check_free(snapshot)
+            if snapshot.interrupts:
+                raise InvalidInput(
+                    "the thread waits for an answer, which an update of its state would drop: answer first "
+                    "(Command(resume=...), `keel approvals`), then restore"
+                )
             self._prepare(snapshot)
         return {channel: self._whole(channel, each.messages) for channel, each in missing.items()}
 
@@ -413,22 +452,6 @@ class Restoring:
             present=sum(each.present for each in self._done),
             missing=tuple(sorted(self._missing)),
         )
-
-
-def _check_graph(graph: Any) -> None:
-    from langgraph.pregel import Pregel
-
-    if not callable(getattr(graph, "update_state", None)):
-        raise InvalidInput(f"graph must be a graph that is compiled with this saver, not {graph!r:.60}")
-    if isinstance(graph, Pregel) and not isinstance(graph.checkpointer, BaseCheckpointSaver):
-        raise InvalidInput("the graph has no checkpointer: compile it with checkpointer= the saver of this archive")
-
-
-def _check_thread(config: RunnableConfig | None, thread_id: str) -> None:
-    """See that nobody's messages come into another thread."""
-    named = configurable(config).get("thread_id") if config else None
-    if named is not None and thread_id_of(named) != thread_id:
-        raise InvalidInput(f"config names thread {named!r:.100}: this is the archive of thread {thread_id!r}")
 
 
 def _as_read(

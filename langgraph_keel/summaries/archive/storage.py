@@ -84,8 +84,7 @@ def archive_messages(
 def _merge(held: Archived, new: Archived, is_first_hand: bool) -> Archived:
     """Return what is to be said of a part that is there already."""
     if is_first_hand:
-        # Where they stood at first says more than where they were put back.
-        return replace(add_starts(new, held.starts), pinned=held.pinned, places=held.places or new.places)
+        return replace(add_starts(new, held.starts), pinned=held.pinned)
     return add_starts(held, new.starts) if set(new.starts) - set(held.starts) else held
 
 
@@ -122,7 +121,6 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
         count=len(removal.messages),
         bytes=nbytes,
         digests=tuple(digest_of(codec, message) for message in removal.messages),
-        places=removal.places,
         pieces=pieces,
         starts=(removal.checkpoint_id,) if removal.checkpoint_id else (),
         inner=tuple((place, part) for place, message in enumerate(removal.messages) if (part := part_of(message))),
@@ -299,10 +297,16 @@ def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Ad
     """
     archive = archive_of(session, source)
     cells = yield from archive.every_raw()
-    later = (yield from _find_later(session, source, fork, at)) if cells else set()
+    graph = (yield from session.store.read_graph(source)) if cells else fork
+    # The checkpoints of the thread from which steps began that its fork has not taken.
+    later = _places(graph) - _places(fork) | {(at.checkpoint_ns, at.checkpoint_id)}
     heads = {key: _starts(archive, key, cell) for key, cell in cells if ID.fullmatch(key)}
     parts = {key for key, starts in heads.items() if not starts or starts - later}
     yield from _copy_cells(session, source, target, [key for key, _ in cells if key[:_ID] in parts])
+
+
+def _places(graph: Graph) -> set[tuple[str, str | None]]:
+    return {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
 
 
 def _starts(archive: Cells[Archived], key: str, cell: Cell) -> set[tuple[str, str | None]]:
@@ -327,11 +331,3 @@ def _copy_cells(session: Session, source: str, target: str, keys: Sequence[str])
         raise NotFound(
             f"thread {target!r} was deleted before the archive of {source!r} was there: nothing of it is left"
         )
-
-
-def _find_later(session: Session, source: str, fork: Graph, at: Address) -> Plan[set[tuple[str, str | None]]]:
-    """Return the checkpoints of a thread from which steps began that its fork has not taken."""
-    graph = yield from session.store.read_graph(source)
-    taken = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in fork.nodes}
-    every = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
-    return every - taken | {(at.checkpoint_ns, at.checkpoint_id)}
