@@ -256,7 +256,7 @@ class Listing:
         return self._select([moment for moment in self if search(moment)])
 
     def _select(self, moments: Sequence[Moment]) -> Moments:
-        """Return some moments as a list. In its picture, each continues the nearest one before it in the list."""
+        """Return some moments as a list. Drawn, each continues the nearest one before it in the list."""
         shown = {moment.address for moment in moments}
         drawn = [replace(moment, parent=self.pages.nearest(moment.address, shown)) for moment in moments]
         return Moments(moments, 0, self._measure, drawn)
@@ -436,7 +436,7 @@ class Timeline(Listing):
     # -- showing it --------------------------------------------------------------------------------------------
 
     def plot(self) -> Any:
-        """Return a picture: size of the state, tokens and cost, step by step. The whole thread is read."""
+        """Show how the size of the state, tokens and cost grew. The whole thread is read."""
         return self[:].plot()
 
     def __str__(self) -> str:
