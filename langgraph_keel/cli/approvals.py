@@ -44,14 +44,13 @@ from langgraph_keel.cli.options import (
     url_to_name,
 )
 from langgraph_keel.cli.output import (
-    Fitting,
+    Rows,
     bar,
     block,
     console,
     local_time,
     print_json,
     shell_word,
-    table_of,
     thread_name,
 )
 from langgraph_keel.cli.retention import prune_page
@@ -79,26 +78,20 @@ def request_json(request: ApprovalRequest) -> dict[str, Any]:
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
     """Return the table of `keel approvals`, the oldest first; `advice` comes after it."""
-    table, ids = table_of("id", "asked", "thread", "wants", "status", "expires"), _ids_of(found)
-    table.columns[0].no_wrap = True
-    narrow: list[RenderableType] = []
-    for request in found:
-        name = Text(plain(request.id if full else ids[request.id]), "bold")
-        asked, thread, status = (
+    ids = _ids_of(found)
+    rows = [
+        (
+            Text(plain(request.id if full else ids[request.id]), "bold"),
             _ago(request.asked_at),
             thread_name(request.thread_id),
+            _wants(request, full),
             _status(request),
+            _expires(request),
         )
-        wants, expires = _wants(request, full), _expires(request)
-        table.add_row(name, asked, thread, wants, status, expires)
-        text = [asked, thread.plain, *(["expires " + expires] if expires else [])]
-        narrow += [
-            Text.assemble(name, "  ", status),
-            Padding(wants, (0, 2)),
-            Padding(Text(" · ".join(text), "dim"), (0, 2)),
-        ]
+        for request in found
+    ]
     newer = [Text("… and newer ones: --limit shows more", "dim")] if more else []
-    return Group(Fitting(table, Group(*narrow), 100), *newer)
+    return Group(Rows(("id", "asked", "thread", "wants", "status", "expires"), rows, at=100), *newer)
 
 
 def empty_line(thread: str | None, *, is_filtered: bool) -> Text:

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from langgraph_keel.approvals.interrupts import describe_question, text_of
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_read
-from langgraph_keel.cli.output import Fitting, Tell, bar, console, local_time, print_json, table_of
+from langgraph_keel.cli.output import Rows, Tell, bar, console, local_time, print_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 
@@ -116,15 +115,9 @@ def _is_of(event: AuditEvent, thread: str | None) -> bool:
 def _events_page(shown: Sequence[AuditEvent], *, more: bool) -> RenderableType:
     if not shown:
         return Text("No events in the audit trail", "dim")
-    table = table_of("event", "time", "what", "by", "thread", "about")
-    table.columns[0].justify = "right"
-    narrow: list[RenderableType] = []
-    for event in shown:
-        number, time, kind, by, thread, about = cells = _cells(event)
-        table.add_row(*cells)
-        narrow += [Text("  ").join([Text(number), Text(time), kind, by, thread]), Padding(about, (0, 2))]
+    rows = Rows((">event", "time", "what", "by", "thread", "about"), [*map(_cells, shown)], heads=5, at=80)
     older = [Text("… and older ones: --limit shows more", "dim")] if more else []
-    return Group(*older, Fitting(table, Group(*narrow), 80))
+    return Group(*older, rows)
 
 
 def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:

@@ -552,9 +552,7 @@ def _counts(found: Evidence) -> Table:
     paid, more = found.paid
     finished, after = found.finished, calls_in(found.after, "ended")
     from_ledger = sum(found.kept.hits.values())
-    table = table_of("what ran", "before the kill", "after it", "ran twice")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = table_of("what ran", ">before the kill", ">after it", ">ran twice")
     for name, *counts in (
         ("model calls, paid", len(paid), len(more), len({*paid} & {*more})),
         ("tool calls, finished", len(finished), len(after), len(finished.keys() & after.keys())),

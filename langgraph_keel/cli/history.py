@@ -13,9 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from langchain_core.runnables import RunnableConfig
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.approvals.interrupts import describe_question
@@ -36,7 +34,7 @@ from langgraph_keel.cli.options import (
     tell_unread,
     url_to_name,
 )
-from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of
+from langgraph_keel.cli.output import Rows, console, local_time, print_json, shell_word
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
@@ -190,7 +188,7 @@ def history_table(
     """Return the table of `keel history`."""
     shown = moments[:limit]
     short = {each.id: each.id for each in shown} if full else short_ids(each.id for each in shown)
-    cells = [
+    rows = [
         (
             str(moment.position),
             Text(plain(short[moment.id]), "bold green" if moment.is_head else "green"),
@@ -200,12 +198,8 @@ def history_table(
         )
         for place, moment in enumerate(shown)
     ]
-    narrow: RenderableType = Group(*(line for row in cells for line in _stack(*row)))
-    page = Fitting(_table(cells, []), narrow, 110 if full else 60)
-    if any(moment.models for moment in shown):
-        wide = _table(cells, [", ".join(map(plain, moment.models)) for moment in shown])
-        width = Console(width=1000).measure(wide).maximum  # if nothing in it is folded
-        page = Fitting(wide, page, min(width, 140 if full else 100))
+    columns = (">#", "checkpoint", "time", "what happened", "next")
+    page = Rows(columns, rows, heads=4, at=110 if full else 60)
     more = len(moments) > limit
     count = f"the last {len(shown)} checkpoints" if more else count_of(len(shown), "checkpoint")
     title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {count}", "dim"))
@@ -213,28 +207,13 @@ def history_table(
     return Group(title, page, *older)
 
 
-def _table(rows: Sequence[tuple[str, Text, str, Text, Text]], models: Sequence[str]) -> Table:
-    """Return the rows of a history as a table, with a column for models if they are given."""
-    table = table_of("#", "checkpoint", "time", "what happened", *(["model"] if models else []), "next")
-    table.columns[0].justify = "right"
-    for column in table.columns[:3]:
-        column.no_wrap = True
-    for number, row in enumerate(rows):
-        table.add_row(*row[:4], *models[number : number + 1], row[4])
-    return table
-
-
-def _stack(place: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
-    """Return one checkpoint in two lines, for a terminal that is too narrow for a table."""
-    first = Text.assemble(f"{place:>4}  ", marker, ("  " + time, "dim"), overflow="fold")
-    return [first, Padding(Text.assemble(happened, (" → ", "dim"), following, overflow="fold"), (0, 0, 0, 6))]
-
-
 def _render_event(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
     from langgraph_keel.history.render.rows import PRUNED, lost_parent, twin_of
 
     style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(moment.source, "")
     text = Text(plain(", ".join(moment.nodes)) or plain(moment.source), style)
+    if moment.models:
+        text.append(f" · {', '.join(map(plain, moment.models))}", "dim")
     if every_ns and moment.namespace:
         text.append(f" in {plain(moment.namespace)}", "dim")
     twin = twin_of(moment)

@@ -19,7 +19,6 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -39,13 +38,12 @@ from langgraph_keel.cli.options import (
     tell_unread,
 )
 from langgraph_keel.cli.output import (
+    Rows,
     console,
     error_line,
-    fit_columns,
     local_time,
     print_json,
     say_interrupt,
-    table_of,
 )
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, format_seconds, plain
@@ -61,9 +59,6 @@ OneMoment = Annotated[
 Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", "-c", metavar="MOMENT", help="The moment, said as an option.")
 ]
-_COLUMNS = ("#", "node", "model → served", "with", "tokens", "time")
-_LEAST, _WIDE = 70, 130
-"""Width in columns below which calls are not a table, and from which each call takes one line."""
 _GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
 
@@ -90,7 +85,7 @@ def provenance(
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
     else:
-        console().print(calls_page(thread, calls, marks, places, console().width, full=full))
+        console().print(calls_page(thread, calls, marks, places, full=full))
     if is_cut:
         console().print(_GONE)
 
@@ -121,20 +116,20 @@ def calls_page(
     calls: Sequence[ModelCall],
     marks: Sequence[DriftMark],
     places: Mapping[str, int],
-    width: int,
     *,
     full: bool,
 ) -> RenderableType:
-    """Return the page of `keel provenance` for a terminal of this width; `places` are the positions of checkpoints."""
+    """Return the page of `keel provenance` ; `places` are the positions of checkpoints."""
     if not calls and not marks:
         return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
+    shown: list[RenderableType] = [_title(thread, calls)]
     parts = list(_merge_marks(calls, marks))
     if full:
-        body = [_mark(part, places) if isinstance(part, DriftMark) else _whole(part, places) for part in parts]
-        return Group(_title(thread, calls), *body)
-    tables = _tables(parts, places, width)
-    narrow = [_mark(part, places) if isinstance(part, DriftMark) else _stack(part, places) for part in parts]
-    return Group(_title(thread, calls), *(tables or narrow))
+        shown += [_mark(part, places) if isinstance(part, DriftMark) else _whole(part, places) for part in parts]
+    else:
+        rows = [_mark(part, places) if isinstance(part, DriftMark) else _cells(part, places) for part in parts]
+        shown.append(Rows((">#", "node", "model → served", "with", "tokens", "time"), rows, heads=2, at=70))
+    return Group(*shown)
 
 
 def _merge_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
@@ -165,54 +160,22 @@ def _mark(mark: DriftMark, places: Mapping[str, int]) -> Text:
     return text
 
 
-def _tables(parts: Sequence[ModelCall | DriftMark], places: Mapping[str, int], width: int) -> list[RenderableType]:
-    """Return tables of calls with the marks between them, all with the same widths; nothing if that is too narrow."""
-    rows = {part.id: _cells(part, places, is_wide=width >= _WIDE) for part in parts if isinstance(part, ModelCall)}
-    used = [place for place, _ in enumerate(_COLUMNS) if any(row[place] for row in rows.values())]
-    rows = {id_: [row[place] for place in used] for id_, row in rows.items()}
-    columns = [_COLUMNS[place] for place in used]
-    whole = _table(columns, rows.values())
-    if width < _LEAST or not fit_columns(whole, Console(width=width), width):
-        return []
-    shown: list[RenderableType] = []
-    table = _table(columns, (), whole)
-    for part in parts:
-        if isinstance(part, ModelCall):
-            table.add_row(*rows[part.id])
-            continue
-        shown += [table] if table.row_count or table.show_header else []
-        shown.append(_mark(part, places))
-        table = _table(columns, (), whole)
-        table.show_header = False
-    return [*shown, table] if table.row_count else shown
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Text]], like: Table | None = None) -> Table:
-    """Return a table of calls, with the widths of another one."""
-    table = table_of(*columns, tight=True)
-    if columns[0] == "#":
-        table.columns[0].justify = "right"
-    for column, other in zip(table.columns, like.columns if like else (), strict=False):
-        column.width = other.width
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _cells(call: ModelCall, places: Mapping[str, int], *, is_wide: bool = False) -> list[Text]:
-    place = Text(_place(call, places))
-    node = _lines((plain(call.path or call.node), "bold"), (f"attempt {call.attempt}" * (call.attempt > 1), "dim"))
-    served = f"→ {plain(call.served_model)}" if call.served_model not in (None, call.model) else ""
-    failed = f"→ failed: {plain(call.error)}" if call.error else ""
-    cached = "from the cache" if call.cached else ""
-    model = _lines((plain(call.model or "unnamed model"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
-    tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
-    time = _lines(
-        (local_time(call.started_at), ""), ("" if call.seconds is None else format_seconds(call.seconds), "dim")
-    )
-    cells = [place, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
-    between = (" ", " ", " ", " · ", " · ", " · ")
-    return [Text(mark).join(cell.split("\n")) for mark, cell in zip(between, cells, strict=True)] if is_wide else cells
+def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
+    node = [(plain(call.path or call.node), "bold"), (f"attempt {call.attempt}" * (call.attempt > 1), "dim")]
+    model = [
+        (plain(call.model or "unnamed model"), "cyan"),
+        (f"→ {plain(call.served_model)}" if call.served_model not in (None, call.model) else "", ""),
+        (f"→ failed: {plain(call.error)}" if call.error else "", "red"),
+        ("from the cache" if call.cached else "", "dim"),
+    ]
+    settings = {"seed": call.seed, "temp": call.temperature, "top_p": call.top_p, "max": call.max_tokens}
+    given = [(f"{name} {value}", "") for name, value in settings.items() if value is not None]
+    tokens = f"{_count(call, 'input_tokens'):,} → {_count(call, 'output_tokens'):,}" if call.usage else ""
+    cost = "" if call.cost is None else format_money(call.cost)
+    took = "" if call.seconds is None else format_seconds(call.seconds)
+    spent, time = [(tokens, ""), (cost, "dim")], [(local_time(call.started_at), ""), (took, "dim")]
+    columns = [[(_place(call, places), "")], node, model, given, spent, time]
+    return [Text("\n", overflow="fold").join(Text(*part) for part in parts if part[0]) for parts in columns]
 
 
 def _place(call: ModelCall, places: Mapping[str, int]) -> str:
@@ -220,36 +183,10 @@ def _place(call: ModelCall, places: Mapping[str, int]) -> str:
     return str(places.get(call.checkpoint_id or "", ""))
 
 
-def _lines(*lines: tuple[str, str]) -> Text:
-    """Return texts with their styles, a line each, without the empty ones."""
-    text = Text(overflow="fold")
-    for line, style in lines:
-        if line:
-            text.append("\n" if text else "").append(line, style)
-    return text
-
-
-def _settings(call: ModelCall) -> list[str]:
-    shown = (("seed", call.seed), ("temp", call.temperature), ("top_p", call.top_p), ("max", call.max_tokens))
-    return [f"{name} {value}" for name, value in shown if value is not None]
-
-
-def _tokens(call: ModelCall) -> str:
-    return f"{_count(call, 'input_tokens'):,} → {_count(call, 'output_tokens'):,}" if call.usage else ""
-
-
 def _count(call: ModelCall, name: str) -> int:
     """Return a count of tokens; 0 if a provider has put something else there."""
     count = call.usage.get(name)
     return count if isinstance(count, int) else 0
-
-
-def _stack(call: ModelCall, places: Mapping[str, int]) -> RenderableType:
-    """Return a call for a terminal too narrow for a table."""
-    place, node, *others = _cells(call, places)
-    first = Text.assemble(f"{place.plain:>4}  ", Text(", ").join(node.split("\n")))
-    text = "  ".join(" ".join(other.plain.split("\n")) for other in others if other.plain)
-    return Group(first, Padding(Text(text, "dim", overflow="fold"), (0, 0, 0, 6)))
 
 
 def _whole(call: ModelCall, places: Mapping[str, int]) -> RenderableType:

@@ -39,9 +39,7 @@ _MOST = 50
 def prune_page(report: PruneReport) -> RenderableType:
     """Return what `keel prune` and `keel sweep` answer."""
     changed = [each for each in report.threads if each.is_changed]
-    table = table_of("thread", *(["would remove", "kept", "bytes"] if report.dry_run else ["removed", "kept"]))
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = table_of("thread", *([">would remove", ">kept", ">bytes"] if report.dry_run else [">removed", ">kept"]))
     for each in changed[:_MOST]:
         table.add_row(thread_name(each.thread_id, "bold"), *_cells(each, report.dry_run))
     shown: list[RenderableType] = [table] if changed else []

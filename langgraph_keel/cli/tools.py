@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from langgraph_keel.cli.history import config_of, no_thread
@@ -32,7 +31,7 @@ from langgraph_keel.cli.options import (
     tell_unread,
     url_to_name,
 )
-from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
+from langgraph_keel.cli.output import Rows, console, local_time, print_json, shell_word, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_seconds, one_line, plain
 from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
@@ -50,16 +49,9 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
     whose = "shared by threads" if owner is None else f"of thread {plain(owner)}"
     if not calls:
         return Text(f"No tool calls {whose} in the ledger (ToolCache keeps them there)", "dim")
-    table = table_of("time", "tool", "state", "took", "hits", "saved", "key", tight=True)
-    for column in table.columns[3:6]:
-        column.justify = "right"
-    narrow: list[RenderableType] = []
-    for call in calls:
-        cells = _cells(call, full)
-        table.add_row(*cells)
-        text = "  ".join(str(cell) for cell in (cells[0], *cells[3:]) if str(cell))
-        narrow += [Text.assemble(cells[2], "  ", cells[1]), Padding(Text(text, "dim"), (0, 2))]
-    return Group(Text(f"tool calls {whose} · {len(calls)}"), Fitting(table, Group(*narrow)))
+    columns = ("time", "tool", "state", ">took", ">hits", ">saved", "key")
+    rows = Rows(columns, [_cells(call, full) for call in calls], heads=2)
+    return Group(Text(f"tool calls {whose} · {len(calls)}"), rows)
 
 
 def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
@@ -194,19 +186,13 @@ def stats_page(rows: Sequence[ToolStats]) -> RenderableType:
     """Return the page of `keel cache stats`."""
     if not rows:
         return Text("No tool calls in the ledger", "dim")
-    table = table_of("tool", "calls", "done", "failed", "unknown", "hits", "hit rate", "saved", "bytes", tight=True)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    names = [str(column.header) for column in table.columns[1:]]
-    narrow: list[RenderableType] = []
+    columns = ("tool", ">calls", ">done", ">failed", ">unknown", ">hits", ">hit rate", ">saved", ">bytes")
+    cells: list[Sequence[str | Text]] = []
     for row in rows:
         counts = [f"{count:,}" for count in (row.calls, row.done, row.failed, row.unknown, row.hits)]
-        cells = [*counts, f"{row.hit_rate:.0%}", _money(row.saved), f"{row.nbytes:,}"]
         name = Text(plain(row.tool), "bold", overflow="fold")
-        table.add_row(name, *cells)
-        facts = ", ".join(f"{title} {cell}" for title, cell in zip(names, cells, strict=True) if cell)
-        narrow += [name, Padding(Text(facts, "dim"), (0, 2))]
-    return Fitting(table, Group(*narrow))
+        cells.append([name, *counts, f"{row.hit_rate:.0%}", _money(row.saved), f"{row.nbytes:,}"])
+    return Rows(columns, cells)
 
 
 Thread = Annotated[

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import groupby, starmap
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_keel.display import html
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import count_of, cut, is_internal, plain, represent, short_ids
 from langgraph_keel.history.edits import NOTHING, Edit, Part, Step, parts_between
@@ -430,48 +430,58 @@ _TAGS = {"removed": ("del", "248,81,73"), "added": ("ins", "46,160,67")}
 def diff_html(diff: DiffRecord) -> str:
     """Return a diff as HTML; long values can be unfolded."""
     both = zip(sections(diff, _SHORT), sections(diff, _LONG), strict=True)
-    body = "".join(starmap(_section_html, both))
-    notes = "".join(f'<div style="{_FAINT}">{escape(line)}</div>' for line in remarks(diff, _SHORT))
-    return f'<div style="{_PAGE}"><div><b>{escape(title(diff))}</b></div>{body}{notes}</div>'
+    notes = (html.tag("div", html.text(line), style=_FAINT) for line in remarks(diff, _SHORT))
+    return html.tag(
+        "div",
+        html.tag("div", html.tag("b", html.text(title(diff)))),
+        *starmap(_section_html, both),
+        *notes,
+        style=_PAGE,
+    )
 
 
 def _section_html(short: Section, long: Section) -> str:
-    counts = f' <span style="{_FAINT}">{escape(short.counts)}</span>' if short.counts else ""
-    items = "".join(_item_html(*both) for both in zip(short.items, long.items, strict=True))
-    more = f'<div style="{_FAINT}">… {count_of(short.more, "more change")}</div>' if short.more else ""
-    return f'<div style="margin-top:.7em"><b>{escape(short.channel)}</b>{counts}{items}{more}</div>'
+    counts = [" ", html.tag("span", html.text(short.counts), style=_FAINT)] if short.counts else []
+    items = starmap(_item_html, zip(short.items, long.items, strict=True))
+    more = [html.tag("div", f"… {count_of(short.more, 'more change')}", style=_FAINT)] if short.more else []
+    return html.tag("div", html.tag("b", html.text(short.channel)), *counts, *items, *more, style="margin-top:.7em")
 
 
 def _item_html(short: Item, long: Item) -> str:
-    style = f"border-left:3px solid rgba({_LINES[short.sign]},.9);margin:.2em 0;padding:0 0 0 .6em"
-    head = f"{short.sign} {_code(short.where)}" + (f"<b>{escape(short.who)}</b> " if short.who else "")
+    who = html.tag("b", html.text(short.who)) + " " if short.who else ""
+    head = f"{short.sign} {_code(short.where)}{who}"
     both = list(zip(short.fields, long.fields, strict=True))
     if len(both) == 1 and not short.fields[0].name:
-        return f'<div style="{style}">{_field_html(head, *both[0])}</div>'
-    fields = "".join(f"<div>{_field_html(_code(field.name or 'content'), field, other)}</div>" for field, other in both)
-    return f'<div style="{style}">{head}{fields}</div>'
+        inner = [_field_html(head, *both[0])]
+    else:
+        inner = [
+            head,
+            *(html.tag("div", _field_html(_code(field.name or "content"), field, all_)) for field, all_ in both),
+        ]
+    return html.tag(
+        "div", *inner, style=f"border-left:3px solid rgba({_LINES[short.sign]},.9);margin:.2em 0;padding:0 0 0 .6em"
+    )
 
 
-def _code(text: str) -> str:
-    return f'<code style="{_FAINT};background:none">{escape(text)}</code> ' if text else ""
+def _code(name: str) -> str:
+    return html.tag("code", html.text(name), style=f"{_FAINT};background:none") + " " if name else ""
 
 
 def _field_html(head: str, short: Field, long: Field) -> str:
     """Return a field after its name, which is HTML; if it is long, all of it can be unfolded."""
     style = f"{_TEXT};font-family:monospace" if short.is_code else _TEXT
-    shown = f'{head}<span style="{style}">{"".join(_parts(short))}</span>'
+    shown = head + html.tag("span", *_parts(short), style=style)
     if short.parts == long.parts:
         return shown
-    whole = f'<div style="{style};margin:.3em 0 .6em 1em">{"".join(_parts(long))}</div>'
-    return f'<details><summary style="cursor:pointer">{shown}</summary>{whole}</details>'
+    return html.folded(shown, html.tag("div", *_parts(long), style=f"{style};margin:.3em 0 .6em 1em"))
 
 
 def _parts(field: Field) -> Iterator[str]:
-    for kind, text in field.parts:
-        lines = escape(text).replace("\n", "<br>")  # a page without styles would join them
+    for kind, piece in field.parts:
+        lines = html.text(piece).replace("\n", "<br>")  # a page without styles would join them
         if kind == "same":
             yield lines
             continue
-        tag, colour = _TAGS[kind]
+        name, colour = _TAGS[kind]
         line = "line-through" if kind == "removed" and field.is_mixed else "none"
-        yield f'<{tag} style="background:rgba({colour},.22);color:inherit;text-decoration:{line}">{lines}</{tag}>'
+        yield html.tag(name, lines, style=f"background:rgba({colour},.22);color:inherit;text-decoration:{line}")
