@@ -116,10 +116,6 @@ class Inbox:
 
     Who decides is said by the program that calls, which has authenticated them: never by what a browser has sent. A
     decision is durable when a method returns; the graph takes it when it is resumed (`resume`, `run_when_decided`).
-
-    Args:
-        engine: What its saver runs on.
-        bell: Rings when somebody has decided.
     """
 
     def __init__(self, engine: Engine, bell: Bell) -> None:

@@ -345,7 +345,6 @@ class KeptRequest:
     """A request as it stands in its cell, and on which shelf.
 
     Attributes:
-        request: The request.
         token: What a change of it has to know.
         shelf: Where it is: `CURRENT` or `OVER`.
     """
@@ -373,11 +372,7 @@ def add_event(request: ApprovalRequest, kind: str, at: str, by: str = "", **more
 
 
 class Approvals:
-    """The plans of requests, over one store.
-
-    Args:
-        session: What it runs on.
-    """
+    """The plans of requests, over one store."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

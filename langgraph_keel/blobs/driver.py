@@ -59,7 +59,6 @@ class BucketObjects:
     """Keeps objects in a bucket.
 
     Args:
-        store: A store of the package obstore.
         place: What it is called in errors.
     """
 

@@ -350,7 +350,12 @@ class BlobStore(Layer):
         removed: int = yield from self.inner.remove_rows(thread_id, live, graph)
         dying = self._dying.pop(thread_id, {})
         # One that was put meanwhile may show a row again, as the entry was there that it builds on.
-        if dead := [name for place, name in dying.items() if not _is_shown(place, live)]:
+        dead = [
+            name
+            for (namespace, channel, lo, count), name in dying.items()
+            if not touches(Row(lo, count, b""), live.get((namespace, channel), ()))
+        ]
+        if dead:
             yield from self._remove(dead)
         yield from self.sweep_outside(thread_id)
         return removed
@@ -636,8 +641,3 @@ def _narrow(found: Found, asked: Entry) -> Found:
 def _fill_batch(batch: Batch, thread_id: str, bodies: Mapping[str, bytes]) -> Batch:
     name = _name_in(thread_id, batch.body)
     return batch if name is None else replace(batch, body=bodies[name])
-
-
-def _is_shown(place: RowPlace, live: Mapping[tuple[str, str], Sequence[Run]]) -> bool:
-    namespace, channel, lo, count = place
-    return touches(Row(lo, count, b""), live.get((namespace, channel), ()))

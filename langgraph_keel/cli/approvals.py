@@ -124,23 +124,16 @@ def _wants(request: ApprovalRequest, full: bool) -> Text:
     text = Text(one_line(request.action, 80), "bold", overflow="fold")
     if not request.action:
         text.append(_short(describe_question(request.value), full), "not bold")
-    elif (args := _decided_args(request)) is not None:
-        text.append(" " + _short(args, full), "not bold")
-    if request.facts:
-        text.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
-    return text
-
-
-def _decided_args(request: ApprovalRequest) -> Any:
-    """Return the arguments that a reviewer has put in the place of those that were asked about, if any."""
-    decision = request.decision
-    return decision.args if decision and decision.kind == "edit" else request.args
-
-
-def _fact(request: ApprovalRequest, name: str, full: bool) -> str:
-    now, was = request.facts[name], request.before.get(name)
-    earlier = f" (was {_short(was, full)})" if name in request.before and was != now else ""
-    return f"{one_line(name, 60)}: {_short(now, full)}{earlier}"
+    else:
+        decision = request.decision
+        args = decision.args if decision and decision.kind == "edit" else request.args
+        text.append("" if args is None else f" {_short(args, full)}", "not bold")
+    facts = []
+    for name, now in request.facts.items():
+        was = request.before.get(name, now)
+        earlier = f" (was {_short(was, full)})" if was != now else ""
+        facts.append(f"{one_line(name, 60)}: {_short(now, full)}{earlier}")
+    return text.append("\n" + ", ".join(facts) if facts else "", "not bold dim")
 
 
 def _short(value: Any, full: bool) -> str:
@@ -159,17 +152,15 @@ def _status(request: ApprovalRequest) -> Text:
 
 
 def _expires(request: ApprovalRequest) -> str:
-    return _in(request.expires_at) if request.expires_at and request.status in OPEN else ""
+    if not request.expires_at or request.status not in OPEN:
+        return ""
+    seconds = _seconds_until(request.expires_at)
+    return plain(request.expires_at) if seconds is None else f"in {_span(seconds)}"
 
 
 def _ago(timestamp: str) -> str:
     seconds = _seconds_until(timestamp)
     return plain(timestamp) if seconds is None else f"{_span(-seconds)} ago"
-
-
-def _in(timestamp: str) -> str:
-    seconds = _seconds_until(timestamp)
-    return plain(timestamp) if seconds is None else f"in {_span(seconds)}"
 
 
 def _seconds_until(timestamp: str) -> float | None:
@@ -187,7 +178,14 @@ def _span(seconds: float) -> str:
 
 def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
     """Return all of a request: what will happen, on which facts, and what has happened to it."""
-    return Group(_heading(request), *_question(request), *_circumstances(request), *_decision(request, decision))
+    who = f"{', '.join(map(plain, request.approvers)) or 'anybody'}: {', '.join(map(plain, request.allowed))}"
+    return Group(
+        _heading(request),
+        *_question(request),
+        _part("who may decide", Text(who, overflow="fold")),
+        *([_part("history", *map(_event, request.history))] if request.history else []),
+        *_decision(request, decision),
+    )
 
 
 def _heading(request: ApprovalRequest) -> Text:
@@ -240,13 +238,6 @@ def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[R
         yield _part(title, by, *reason, _value_text(verdict.value))
     else:
         yield _part(title, by, *reason)
-
-
-def _circumstances(request: ApprovalRequest) -> Iterator[RenderableType]:
-    who = ", ".join(map(plain, request.approvers)) or "anybody"
-    yield _part("who may decide", Text(f"{who}: {', '.join(map(plain, request.allowed))}", overflow="fold"))
-    if request.history:
-        yield _part("history", *map(_event, request.history))
 
 
 def _event(event: Mapping[str, Any]) -> Text:
@@ -495,14 +486,18 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         if not json and (is_open or is_repeated):
             console().print(request_page(found, decision if is_open else None))
         if is_open and not (yes or json):
-            _confirm(decision)
+            if not sys.stdin.isatty():
+                raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
+            confirm(f"{decision.kind.capitalize()}?", "Nothing was decided.")
         # By the whole id: that is what was shown, whatever was asked meanwhile.
         given = {
             "edit": {"args": decision.args, "unchecked": decision.unchecked},
             "answer": {"value": decision.value},
         }.get(decision.kind, {})
         done = getattr(saver.approvals, decision.kind)(found.id, by=decision.by, reason=decision.reason, **given)
-        others = () if json else _others(saver, done)
+        asked = () if json else saver.approvals.pending(done.thread_id, status=[*OPEN, EXPIRED], limit=None)
+        # The step goes on with all of its decisions at once.
+        others = [each for each in asked if each.task_id == done.task_id and not each.is_settled]
     if json:
         print_json(request_json(done))
         return
@@ -511,19 +506,6 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         console().print(Text(f"Nothing was changed: {plain(describe_end(found))}", "yellow"), soft_wrap=True)
     for line in decision_lines(done, others):
         console().print(line, soft_wrap=True)
-
-
-def _confirm(decision: Decision) -> None:
-    """Ask."""
-    if not sys.stdin.isatty():
-        raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
-    confirm(f"{decision.kind.capitalize()}?", "Nothing was decided.")
-
-
-def _others(saver: Any, request: ApprovalRequest) -> Sequence[ApprovalRequest]:
-    """Return what the step of a request asks besides, and nobody has decided: it goes on with all of it at once."""
-    found = saver.approvals.pending(request.thread_id, status=[*OPEN, EXPIRED], limit=None)
-    return [each for each in found if each.task_id == request.task_id and not each.is_settled]
 
 
 def _arguments(given: str) -> Any:

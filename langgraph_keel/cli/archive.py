@@ -128,12 +128,11 @@ def _as_json(
     thread: str, entries: Sequence[Archived], found: Sequence[tuple[Archived, int, BaseMessage]], asked: bool
 ) -> dict[str, Any]:
     if not asked:
-        return {"thread_id": thread, "parts": [_part_json(entry) for entry in entries]}
+        parts = [
+            {name: value for name, value in as_json(entry).items() if name not in _HIDDEN}
+            | {"at": entry.at.isoformat()}
+            for entry in entries
+        ]
+        return {"thread_id": thread, "parts": parts}
     text = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
     return {"thread_id": thread, "messages": text}
-
-
-def _part_json(entry: Archived) -> dict[str, Any]:
-    fields: dict[str, Any] = as_json(entry)
-    known = {name: value for name, value in fields.items() if name not in _HIDDEN}
-    return {**known, "at": entry.at.isoformat()}

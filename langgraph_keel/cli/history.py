@@ -88,11 +88,8 @@ def moment_of(found: Timeline, at: str) -> Moment:
     """Return the moment that a word of the command line names."""
     if at.startswith("--"):
         raise InvalidInput(f"no such option: {at}")
-    return found.moment(int(at) if _is_position(at) else at)
-
-
-def _is_position(at: str) -> bool:
-    return at.removeprefix("-").isdecimal() and len(at) < 8  # longer ones are ends of ids
+    is_position = at.removeprefix("-").isdecimal() and len(at) < 8  # longer ones are ends of ids
+    return found.moment(int(at) if is_position else at)
 
 
 MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"

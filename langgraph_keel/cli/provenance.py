@@ -233,8 +233,6 @@ class Report:
     """What became of the threads.
 
     Attributes:
-        bar: Moved by one for each thread.
-        task: Its task.
         errors: Per damaged thread what is wrong with it.
         skipped: How many threads were passed over, by reason.
         written: How many lines were written.

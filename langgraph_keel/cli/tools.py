@@ -163,23 +163,13 @@ def by_tool(calls: Iterable[KeptCall]) -> list[ToolStats]:
     tools: dict[str, list[KeptCall]] = {}
     for call in calls:
         tools.setdefault(call.tool, []).append(call)
-    return [_stats_of(tool, tools[tool]) for tool in sorted(tools)]
-
-
-def _stats_of(tool: str, calls: Sequence[KeptCall]) -> ToolStats:
-    states = [call.state for call in calls]
-    hits = sum(call.hits for call in calls)
-    return ToolStats(
-        tool,
-        len(calls),
-        states.count("done"),
-        states.count("failed"),
-        states.count("unknown"),
-        hits,
-        hits / (hits + len(calls)),
-        sum(call.saved for call in calls),
-        sum(call.nbytes for call in calls),
-    )
+    rows = []
+    for tool, found in sorted(tools.items()):
+        states, hits = Counter(call.state for call in found), sum(call.hits for call in found)
+        ended = states["done"], states["failed"], states["unknown"]
+        saved, nbytes = sum(call.saved for call in found), sum(call.nbytes for call in found)
+        rows.append(ToolStats(tool, len(found), *ended, hits, hits / (hits + len(found)), saved, nbytes))
+    return rows
 
 
 def stats_page(rows: Sequence[ToolStats]) -> RenderableType:
@@ -348,7 +338,14 @@ def clear(
     if nodes and expired:
         raise InvalidInput("--expired is for tool calls: results of nodes that have expired are never used")
     owners = [*([thread] if thread else []), *([None] if shared else [])]
-    found = Counter(_clear(url, owners, nodes, expired) if yes else _find_calls(url, owners, expired))
+    if yes:
+        found = Counter(_clear(url, owners, nodes, expired))
+    else:
+        now = datetime.now(UTC)
+        with open_to_read(url) as saver:
+            calls = [call for owner in owners for call in saver.tools(owner) if call.state in ("done", "failed")]
+        ends = [(call.tool, call.expires_at) for call in calls]
+        found = Counter(name for name, end in ends if not expired or (end and datetime.fromisoformat(end) <= now))
     if json:
         print_json({"calls": found.total(), "done": yes})
         return
@@ -357,16 +354,6 @@ def clear(
     if is_asked and (found or nodes):
         confirm("Forget it?", "Nothing was forgotten.")
         console().print(clear_line(Counter(_clear(url, owners, nodes, expired)), nodes=nodes, done=True))
-
-
-def _find_calls(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
-    with open_to_read(url) as saver:
-        return [call.tool for owner in owners for call in saver.tools(owner) if _would_go(call, expired)]
-
-
-def _would_go(call: KeptCall, expired: bool) -> bool:
-    is_over = call.expires_at is not None and datetime.fromisoformat(call.expires_at) <= datetime.now(UTC)
-    return call.state in ("done", "failed") and (is_over or not expired)
 
 
 def _clear(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:

@@ -282,13 +282,7 @@ def _open_errors(errors: Sequence[str], calls: Sequence[KeptCall]) -> Iterator[s
 
 
 class UnfinishedThreads:
-    """Reads where those threads stand that are not idle: the index of threads says which. Idle threads are not read.
-
-    Args:
-        session: What it runs on.
-        wanted: Which threads are asked for.
-        order: Which come first, by their last activity.
-    """
+    """Reads where those threads stand that are not idle: the index of threads says which. Idle threads are not read."""
 
     def __init__(self, session: Session, wanted: ThreadFilter = _ALL, order: Order = "newest") -> None:
         self._session, self._wanted, self._order = session, wanted, order

@@ -61,8 +61,6 @@ class Listing:
     """A thread's moments, oldest first: by position, by name, or by a search.
 
     Args:
-        saver: Where the thread is.
-        thread_id: The thread.
         pages: Makes an empty `Pages`, which holds what is read of the thread.
     """
 
@@ -100,12 +98,9 @@ class Listing:
     def __getitem__(self, which: Reference) -> Moment: ...
     def __getitem__(self, which: slice | Reference) -> Moment | Moments:
         """Return a moment by anything that names it, or a slice of moments."""
-        if isinstance(which, slice):
-            return self._slice(which)
-        return self.moment(which)
-
-    def _slice(self, which: slice) -> Moments:
-        if _is_tail(which):
+        if not isinstance(which, slice):
+            return self.moment(which)
+        if type(which.start) is int and which.start < 0 and which.stop is None and which.step in (None, 1):
             return self.latest(-which.start)
         positions = range(len(self))[which]
         if not positions:
@@ -274,10 +269,6 @@ class Listing:
             raise InvalidInput(
                 f"{when!r} is neither a time (a datetime, or text in ISO format) nor a moment"
             ) from error
-
-
-def _is_tail(which: slice) -> bool:
-    return type(which.start) is int and which.start < 0 and which.stop is None and which.step in (None, 1)
 
 
 __all__ = ["SHOWN", "Timeline"]

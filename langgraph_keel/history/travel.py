@@ -7,7 +7,7 @@ twice in delta channels. It takes no writes along, so that its step runs anew: t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from langgraph_keel.engine.entries import STATE, Header, pack_header, rest_of, u
 from langgraph_keel.engine.hooks import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stamp, Stored
+from langgraph_keel.engine.records import BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stored
 from langgraph_keel.engine.removal import check_objects, live_runs
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session, tell
@@ -130,19 +130,14 @@ def fork(session: Session, address: Address, target: str, by: str | None = None)
     ahead = {node.stamp for node in graph.nodes if _called_by(node, session.codec) == entry.address.checkpoint_id}
     graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
     yield from tell(session.hooks.after_copy, session, Copy(address.thread_id, target, entry.address, graph))
-    yield from _trim(session, target, graph, ahead)
+    if ahead:  # these belong to steps after its latest checkpoint
+        yield from session.store.remove_entries(target, ahead, {})
+        graph = yield from session.store.read_graph(target)
+    yield from session.store.remove_rows(target, live_runs(graph), graph)
     if by is not None:
         about = {"checkpoint": entry.address.checkpoint_id, "to": target}
         yield from append_act(session, address.thread_id, "forked", by, **about)
     return replace(entry.address, thread_id=target)
-
-
-def _trim(session: Session, target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[None]:
-    """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows."""
-    if ahead:
-        yield from session.store.remove_entries(target, ahead, {})
-        graph = yield from session.store.read_graph(target)
-    yield from session.store.remove_rows(target, live_runs(graph), graph)
 
 
 def _called_by(node: Node, codec: Codec) -> object:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import groupby, starmap
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
@@ -78,8 +78,6 @@ class Item:
     Attributes:
         sign: `+` added, `-` removed, `~` changed, `>` moved.
         where: Where in the channel; empty for all of it.
-        who: Who speaks, if it is a message.
-        fields: The parts that changed.
     """
 
     sign: Sign
@@ -90,14 +88,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What changed in one channel.
-
-    Attributes:
-        channel: Its name.
-        counts: The number of changes, in words.
-        items: The changes.
-        more: How many more changes there are, which are not shown.
-    """
+    """What changed in one channel."""
 
     channel: str
     counts: str
@@ -155,15 +146,13 @@ def _expand(edit: Edit) -> Iterator[Edit]:
 
 
 def _section(channel: str, edits: Sequence[Edit], limits: Limits) -> Section:
-    groups = _order_as_hunks([list(group) for _, group in groupby(edits, key=_group)])
+    # Edits inside of one message are shown together.
+    keys = ((edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path) for edit in edits)
+    pairs = groupby(zip(keys, edits, strict=True), key=itemgetter(0))
+    groups = _order_as_hunks([[edit for _, edit in group] for _, group in pairs])
     shown = [_item(group, limits) for group in groups[: limits.items]]
     counts = _counts(groups) if len(groups) > 1 or shown[0].where else ""
     return Section(plain(channel), counts, shown, len(groups) - len(shown))
-
-
-def _group(edit: Edit) -> tuple[object, ...]:
-    """Return a key that edits have in common if they are shown together: those inside of one message."""
-    return (edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path)
 
 
 def _order_as_hunks(groups: Sequence[Sequence[Edit]]) -> list[Sequence[Edit]]:
@@ -196,20 +185,15 @@ def _counts(groups: Sequence[Sequence[Edit]]) -> str:
 def _item(edits: Sequence[Edit], limits: Limits) -> Item:
     first = edits[0]
     if not first.within:
-        return _single_item(first, limits)
+        value = first.before if first.after is NOTHING else first.after
+        who = plain(speaker(value)) if isinstance(value, BaseMessage) else ""
+        return Item(_SIGNS[first.kind], path_text(first.path[1:]), who, [_field(first, "", limits)])
     depth, message = first.within
     fields = [
         _field(edit, "" if edit.path[depth:] == ("content",) else path_text(edit.path[depth:]), limits)
         for edit in edits
     ]
     return Item("~", path_text(first.path[1:depth]), plain(speaker(message)), fields)
-
-
-def _single_item(edit: Edit, limits: Limits) -> Item:
-    where = path_text(edit.path[1:])
-    value = edit.before if edit.after is NOTHING else edit.after
-    is_message = isinstance(value, BaseMessage)
-    return Item(_SIGNS[edit.kind], where, plain(speaker(value)) if is_message else "", [_field(edit, "", limits)])
 
 
 def path_text(path: Sequence[Step]) -> str:
@@ -238,7 +222,8 @@ def _field(edit: Edit, name: str, limits: Limits) -> Field:
         if isinstance(edit.before, str):
             return _changed_field(name, edit.before or "''", edit.after or "''", limits, is_code=False)
         if isinstance(edit.before, set | frozenset):
-            return _set_field(name, edit.before, edit.after)
+            members = [*_members("removed", edit.before - edit.after), *_members("added", edit.after - edit.before)]
+            return Field(name, members[:-1], is_mixed=True, is_code=True)
     was, now = (_value_text(each, quoted=True) for each in (edit.before, edit.after))
     return _changed_field(name, was, now, limits, is_code=not isinstance(edit.after, BaseMessage))
 
@@ -250,7 +235,8 @@ def _changed_field(name: str, was: str, now: str, limits: Limits, *, is_code: bo
         return Field(name, [("same", same)], is_code=is_code)
     if not is_code or len(was) + len(now) > 2 * _SHORT_VALUE:
         parts = parts_between(was, now)
-        if _reads_as_edit(parts, max(len(was), len(now))):
+        stayed = sum(len("".join(text.split())) for kind, text in parts if kind == "same")
+        if stayed > 0.3 * max(len(was), len(now)):  # it reads as an edit
             return Field(name, list(_abridge(parts, limits)), is_mixed=True, is_code=is_code)
     has_lines = "\n" in was + now
     gap = "\n" if has_lines or max(len(was), len(now)) > _SHORT_VALUE else " "
@@ -258,20 +244,10 @@ def _changed_field(name: str, was: str, now: str, limits: Limits, *, is_code: bo
     return Field(name, [("same", "\n"), *parts] if has_lines and is_code else parts, is_code=is_code)
 
 
-def _set_field(name: str, before: AbstractSet[Any], after: AbstractSet[Any]) -> Field:
-    parts = [*_members("removed", before - after), *_members("added", after - before)]
-    return Field(name, parts[:-1], is_mixed=True, is_code=True)
-
-
 def _members(kind: Literal["removed", "added"], members: Iterable[Any]) -> Iterator[Part]:
     for text in sorted(_value_text(each, quoted=True) for each in members):
         yield kind, plain(text)
         yield "same", " "
-
-
-def _reads_as_edit(parts: Sequence[Part], longest: int) -> bool:
-    """Return whether one text reads as an edit of the other: 30 % of the letters stayed, spaces not counted."""
-    return sum(len("".join(text.split())) for kind, text in parts if kind == "same") > 0.3 * longest
 
 
 def _value_text(value: Any, *, quoted: bool = False) -> str:
@@ -342,7 +318,6 @@ class DiffPage:
     """A diff for a rich console.
 
     Attributes:
-        diff: The diff.
         full: Whether nothing is shortened, and LangGraph's own channels are shown, too.
         has_title: Whether the first line names the two checkpoints.
     """

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -33,7 +32,6 @@ class Line:
     """A line between rows.
 
     Attributes:
-        lane: Where it runs.
         is_call: Whether it leads to the moments of a subgraph.
     """
 
@@ -46,8 +44,6 @@ class TreeRow:
     """Where one moment stands in the tree, and the lines that cross its row.
 
     Attributes:
-        moment: The moment.
-        line: The line on which it stands.
         is_newer: Whether that line goes on towards newer moments.
         is_older: Whether that line goes on towards older moments.
         through: Lines that pass by, from newer moments to older ones.
@@ -246,12 +242,7 @@ _NAME, _TEXT = 60, 200
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark about a moment.
-
-    Attributes:
-        tone: What kind of remark it is.
-        text: One line, safe to print.
-    """
+    """A remark about a moment."""
 
     tone: Tone
     text: str
@@ -262,16 +253,11 @@ class TimelineRow:
     """One row of a timeline in words; every text is on one line and safe to print.
 
     Attributes:
-        tree: The moment, and where it stands in the tree.
-        place: Its position.
-        step: Its step.
         id: The shortest end of its id that differs from those of the others.
-        time: When it was made.
         where: The nodes that lead to its namespace; empty for the root graph.
         nodes: The nodes that ran, or else its source.
         notes: Everything else, the most important first.
         model: The models that were called on the way here.
-        size: How much was stored for it.
     """
 
     tree: TreeRow
@@ -301,7 +287,7 @@ def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord
     oldest_first = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
     short = short_ids(id_ for moment in moments for id_ in _ids_in(moment))
     names = _Names({moment.address: f"#{moment.position}" for moment in (*others, *moments)}, short)
-    days = {_local(moment.time).date() for moment in moments if moment.time}
+    days = {moment.time.astimezone().date() for moment in moments if moment.time}
     before: dict[tuple[str, str], MomentRecord] = {}
     rows = []
     for row in tree_rows(oldest_first):
@@ -315,7 +301,7 @@ def heading(moments: Sequence[MomentRecord]) -> tuple[str, str]:
     """Return the name of the thread, and how much of it is shown."""
     threads = dict.fromkeys(moment.thread_id for moment in moments)
     name = one_line(next(iter(threads), ""), _NAME) if len(threads) < 2 else f"{len(threads)} threads"
-    days = {f"{_local(moment.time):%Y-%m-%d}" for moment in moments if moment.time}
+    days = {f"{moment.time.astimezone():%Y-%m-%d}" for moment in moments if moment.time}
     return name, " · ".join([count_of(len(moments), "moment"), *(days if len(days) == 1 else ())])
 
 
@@ -369,17 +355,6 @@ def path_of(namespace: str) -> str:
     )
 
 
-def _format_time(moment: MomentRecord, *, is_one_day: bool = False) -> str:
-    """Return the local time of a moment."""
-    if moment.time is None:
-        return ""
-    return f"{_local(moment.time):%H:%M:%S}" if is_one_day else f"{_local(moment.time):%Y-%m-%d %H:%M}"
-
-
-def _local(time: datetime) -> datetime:
-    return time.astimezone()
-
-
 # -- a row -----------------------------------------------------------------------------------------------------
 
 
@@ -402,7 +377,7 @@ def _timeline_row(row: TreeRow, before: MomentRecord | None, names: _Names, *, i
         place=str(moment.position),
         step="" if moment.step is None else one_line(str(moment.step), 12),
         id=one_line(names.ids[moment.id], _NAME),
-        time=_format_time(moment, is_one_day=is_one_day),
+        time=f"{moment.time.astimezone():{'%H:%M:%S' if is_one_day else '%Y-%m-%d %H:%M'}}" if moment.time else "",
         where=path_of(moment.namespace),
         nodes=_upgrade_of(moment) or join_names(moment.nodes) or one_line(moment.source, _NAME),
         notes=tuple(_notes(row, before, names)),
