@@ -132,9 +132,20 @@ def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
         case "reject":
             return Decision("reject", by, reason=_text(said.get("message") or said.get("args")))
         case "edit":
-            return Decision("edit", by, args=_edit_in(said, ask))
+            edited = said.get("edited_action") or said.get("args")
+            name, args = _at(edited, "name") or _at(edited, "action"), _at(edited, "args")
+            if name != ask.action or not isinstance(args, Mapping):
+                raise InvalidInput(
+                    f"{said!r:.200} is no edit of {ask.action}: give the same action, with all its arguments"
+                )
+            return Decision("edit", by, args=dict(args))
         case "answer":
-            return Decision("answer", by, value=_message_in(said))
+            message = said.get("message", said.get("args"))
+            if not isinstance(message, str):
+                raise InvalidInput(
+                    f"{said!r:.200} is no answer: it needs a text, as message (respond) or args (response)"
+                )
+            return Decision("answer", by, value=message)
     raise InvalidInput(f"{answer!r:.200} is no decision: give True, False, or a dict of type {', '.join(_KIND_OF)}")
 
 
@@ -162,10 +173,7 @@ def as_hitl(request: ApprovalRequest) -> dict[str, Any]:
 
 
 def _read(value: Any, schema: Any) -> tuple[Asks, _Writer]:
-    for reader, writer in _FORMATS:
-        if asks := reader(value, schema):
-            return asks, writer
-    return [Ask("", None, allowed=("approve", "reject", "answer"))], _free_answer
+    return next((asks, writer) for reader, writer in _FORMATS if (asks := reader(value, schema)))
 
 
 def _keel(value: Any, schema: Any) -> Asks:
@@ -284,10 +292,6 @@ def _doubt_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict
     return {**said, "attempt": value["attempt"]}
 
 
-def _free_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> Any:
-    return decisions[0].value if decisions[0].kind == "answer" else decisions[0].approved
-
-
 _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
     (_keel, lambda value, asks, made: {"type": "keel_decision", "request": asks[0].request_id}),
     (_read_batch, lambda value, asks, made: {"decisions": [*map(_hitl, asks, made)]}),
@@ -296,6 +300,10 @@ _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
     # first of what `interrupt(request)` returns, as it does with `interrupt([request])`.
     (_inbox, lambda value, asks, made: [*map(_response, asks, made)]),
     (_doubt, _doubt_answer),
+    (
+        lambda value, schema: [Ask("", None, allowed=("approve", "reject", "answer"))],
+        lambda value, asks, made: made[0].value if made[0].kind == "answer" else made[0].approved,
+    ),
 )
 
 
@@ -348,18 +356,3 @@ def _description(request: ApprovalRequest) -> str:
     for title, facts in (("Facts", request.facts), ("Facts of an earlier decision", request.before)):
         parts += [f"{title}: {_text(dict(facts))}"] if facts else []
     return "\n\n".join(filter(None, parts))
-
-
-def _edit_in(said: Mapping[str, Any], ask: Ask | ApprovalRequest) -> dict[str, Any]:
-    edited = said.get("edited_action") or said.get("args")
-    name, args = _at(edited, "name") or _at(edited, "action"), _at(edited, "args")
-    if name != ask.action or not isinstance(args, Mapping):
-        raise InvalidInput(f"{said!r:.200} is no edit of {ask.action}: give the same action, with all its arguments")
-    return dict(args)
-
-
-def _message_in(said: Mapping[str, Any]) -> str:
-    message = said.get("message", said.get("args"))
-    if not isinstance(message, str):
-        raise InvalidInput(f"{said!r:.200} is no answer: it needs a text, as message (respond) or args (response)")
-    return message

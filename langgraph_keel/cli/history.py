@@ -251,7 +251,20 @@ def timeline(
         found = open_timeline(saver, thread)
         moments = found[:] if every else found.latest(limit)
         if json:
-            rows = [_timeline_json(moment) for moment in moments]
+            rows = [
+                _moment_json(moment)
+                | {
+                    "changes": {change.channel: change.text for change in moment.changes},
+                    "labels": list(moment.labels),
+                    "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
+                    "not_read": list(moment.unread),
+                    "drift": list(moment.drift),
+                    "tokens": list(moment.tokens),
+                    "cost": moment.cost,
+                    "bytes": moment.bytes,
+                }
+                for moment in moments
+            ]
             print_json({"thread_id": thread, "moments": rows, "older": moments.older})
         else:
             console().print(moments)
@@ -259,19 +272,6 @@ def timeline(
     if names:
         count = sum(bool(moment.unread) for moment in moments)
         tell_names(f"{count_of(count, 'moment')} with values that were not read", names, imports)
-
-
-def _timeline_json(moment: Moment) -> dict[str, Any]:
-    return _moment_json(moment) | {
-        "changes": {change.channel: change.text for change in moment.changes},
-        "labels": list(moment.labels),
-        "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
-        "not_read": list(moment.unread),
-        "drift": list(moment.drift),
-        "tokens": list(moment.tokens),
-        "cost": moment.cost,
-        "bytes": moment.bytes,
-    }
 
 
 def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False) -> None:

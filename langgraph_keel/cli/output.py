@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -214,25 +214,17 @@ class Tell(Protocol):
         ...
 
 
-@contextmanager
-def say_interrupt(how_far: Callable[[], str]) -> Iterator[None]:
-    """At a Ctrl-C, say in a line on standard error how far the work has come."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console(stderr=True).print(Text(f"interrupted: {plain(how_far())}", "yellow"), soft_wrap=True)
-        raise
-
-
 PATIENCE = 0.5
 """Seconds that work may take without a bar: a bar that is gone at once only flickers."""
 
 
 @contextmanager
-def bar(what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False) -> Iterator[Tell]:
+def bar(
+    what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False, then: str | None = None
+) -> Iterator[Tell]:
     """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`.
 
-    A Ctrl-C ends it with a line that says how far it has come.
+    A Ctrl-C ends it with a line that says how far it has come, and `then` what became of the work.
     """
     from rich.progress import (
         BarColumn,
@@ -264,13 +256,17 @@ def bar(what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = Fa
         if errors.is_terminal and not quiet and monotonic() - begun > PATIENCE:
             shown.start()
 
-    then = "What is done stays: the same command goes on from there." if keeps else "Nothing was changed."
-    with say_interrupt(lambda: f"{what}, {counts} done. {then}"):
+    if then is None:
+        then = "What is done stays: the same command goes on from there." if keeps else "Nothing was changed."
+    try:
         try:
             yield tell
         finally:
             if shown.live.is_started:  # else it would print an empty line
                 shown.stop()
+    except KeyboardInterrupt:
+        console(stderr=True).print(Text(f"interrupted: {what}, {counts} done. {plain(then)}", "yellow"), soft_wrap=True)
+        raise
 
 
 def with_bar(items: Sequence[T], what: str, *, quiet: bool = False) -> Iterator[T]:

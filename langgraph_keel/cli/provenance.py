@@ -18,8 +18,7 @@ from threading import current_thread, main_thread
 from typing import Annotated, Any, TextIO, cast
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -39,11 +38,12 @@ from langgraph_keel.cli.options import (
 )
 from langgraph_keel.cli.output import (
     Rows,
+    Tell,
+    bar,
     console,
     error_line,
     local_time,
     print_json,
-    say_interrupt,
 )
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, format_seconds, plain
@@ -239,8 +239,9 @@ class Report:
         unread: What stands in them for values that were not read.
     """
 
-    bar: Progress
-    task: TaskID
+    tell: Tell
+    total: int | None
+    quiet: bool
     errors: dict[str, KeelError] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     written: int = 0
@@ -248,19 +249,23 @@ class Report:
 
     def skip(self, thread_id: str, why: str | KeelError) -> None:
         """Note a thread that is passed over; name it if it cannot be read."""
-        self.bar.advance(self.task)
         if isinstance(why, KeelError):
             error = advise_import(why) if isinstance(why, RefusedType) else why
             self.errors[thread_id] = error
-            self.bar.console.print(error_line(error), soft_wrap=True)
+            console(stderr=True, quiet=self.quiet).print(error_line(error), soft_wrap=True)
         else:
             self.skipped[why] = self.skipped.get(why, 0) + 1
+        self.tell_done()
 
     def take(self, unread: Iterable[Unread]) -> None:
         """Note a line, and what was not read for it."""
-        self.bar.advance(self.task)
         self.written += 1
         self.unread += unread
+        self.tell_done()
+
+    def tell_done(self) -> None:
+        """Move the bar."""
+        self.tell(self.written + len(self.errors) + sum(self.skipped.values()), self.total)
 
 
 def export(
@@ -298,15 +303,16 @@ def export(
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
     store = open_to_read(url, imports)
-    bar = progress(output, quiet=json)
-    report = Report(bar, bar.add_task("Reading threads", total=None))
-
-    def how_far() -> str:
-        is_kept = output is None or _is_stream(output)  # else a file gets its name when all of it is there
-        return f"Reading threads, {report.written:,} done. " + ("" if is_kept else f"{output} was not written.")
-
-    with say_interrupt(how_far), open_output(output, overwrite) as file, store as saver, bar:
-        bar.update(report.task, total=_total(saver, bar, threads))
+    then = "" if output is None or _is_stream(output) else f"{output} was not written."
+    quiet = json or (output is None and sys.stdout.isatty())
+    with (
+        open_output(output, overwrite) as file,
+        store as saver,
+        bar("Reading threads", quiet=quiet, then=then) as tell,
+    ):
+        is_shown = console(stderr=True).is_terminal and not quiet
+        total = len(threads) if threads else sum(1 for _ in saver.threads()) if is_shown else None
+        report = Report(tell, total, quiet=json)
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
             report.take(find_unread(line))
@@ -394,24 +400,6 @@ def check_free(path: Path, overwrite: bool) -> None:
         raise InvalidInput(f"{path} is there, and is no file")
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path} is there already: --overwrite replaces it")
-
-
-def progress(output: Path | None, *, quiet: bool) -> Progress:
-    """Return a bar on standard error, shown where that is a terminal on which no lines are written."""
-    shown: Console = console(stderr=True, quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    mixed = output is None and sys.stdout.isatty()
-    return Progress(*columns, console=shown, transient=True, disable=quiet or mixed or not shown.is_terminal)
-
-
-def _total(saver: Any, bar: Progress, threads: list[str] | None) -> int | None:
-    """Return how many threads there are to read; `None` if no bar is shown, or nobody knows."""
-    if threads:
-        return len(threads)
-    try:
-        return None if bar.disable else sum(1 for _ in saver.threads())
-    except KeelError:
-        return None
 
 
 def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:

@@ -49,7 +49,13 @@ def show(
     Example: `keel show my-thread`, or one moment of it: `keel show my-thread 14`
     """
     with open_to_read(url, imports) as saver:
-        found = _latest(saver, thread, ns) if checkpoint is None else _find_tuple(saver, thread, ns, checkpoint)
+        if checkpoint is None:
+            found = _latest(saver, thread, ns)
+        else:
+            moment = moment_of(open_timeline(saver, thread), checkpoint)
+            if ns not in ("", EVERY_NS, moment.namespace):
+                raise NotFound(f"thread {thread!r}: {checkpoint!r} is in namespace {moment.namespace!r}, not in {ns!r}")
+            found = saver.get_tuple(moment.config)
         position = open_timeline(saver, thread).moment(found.config).position
     if json:
         print_json({"position": position, **_checkpoint_json(found)})
@@ -59,13 +65,6 @@ def show(
     channels = [*values.items(), *(write[1:] for write in writes)]
     shown = [value for name, value in channels if full or json or not is_internal(name)]
     tell_unread([shown, found.metadata], imports)
-
-
-def _find_tuple(saver: Any, thread: str, ns: str, at: str) -> CheckpointTuple:
-    moment = moment_of(open_timeline(saver, thread), at)
-    if ns not in ("", EVERY_NS, moment.namespace):
-        raise NotFound(f"thread {thread!r}: {at!r} is in namespace {moment.namespace!r}, not in {ns!r}")
-    return cast(CheckpointTuple, saver.get_tuple(moment.config))
 
 
 def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:

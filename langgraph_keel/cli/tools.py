@@ -65,7 +65,11 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
         name.append("\n" + (plain(call.error, "\n") if full else one_line(call.error, 120)), "not bold red")
     state = Text(_state(call), _STYLE.get(call.state, ""))
     key = call.key if full else short_key(call.key)
-    return local_time(call.started_at), name, state, _took(call), f"{call.hits:,}", _money(call.saved), key
+    took = ""
+    if call.ended_at and not call.decided:  # else a person has said later that it ended
+        start, end = map(datetime.fromisoformat, (call.started_at, call.ended_at))
+        took = format_seconds((end - start).total_seconds())
+    return local_time(call.started_at), name, state, took, f"{call.hits:,}", _money(call.saved), key
 
 
 def _state(call: KeptCall) -> str:
@@ -77,13 +81,6 @@ def _state(call: KeptCall) -> str:
 def _is_not_kept(call: KeptCall) -> bool:
     """Return whether a call is done, and there is no result for the step that made it, should that be resumed."""
     return call.state == "done" and not call.is_kept
-
-
-def _took(call: KeptCall) -> str:
-    if call.ended_at is None or call.decided:  # a person has said later that it ended
-        return ""
-    seconds = (datetime.fromisoformat(call.ended_at) - datetime.fromisoformat(call.started_at)).total_seconds()
-    return format_seconds(seconds)
 
 
 def _money(amount: float) -> str:

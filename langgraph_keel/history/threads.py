@@ -10,7 +10,7 @@ import json
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -347,7 +347,23 @@ class ThreadCounts(NamedTuple):
 
     def __str__(self) -> str:
         """Return it in lines: the statuses, a histogram of the last days, and the owners who took most."""
-        return "\n".join(_count_lines(self))
+        parts = [f"{self.statuses[status]:,} {status}" for status in get_args(Status) if status in self.statuses]
+        lines = [": ".join([count_of(self.all.threads, "thread"), *([" · ".join(parts)] if parts else [])])]
+        if not self.all.threads:
+            return lines[0]
+        most = max(self.days.values())
+        lines += [usage_text(self.all), ""]
+        for day, count in list(self.days.items())[-_DAYS:]:
+            lines.append(f"{plain(day)}  {'█' * max(1, round(_WIDTH * count / most))} {count:,}")
+        ordered = sorted(self.owners.items(), key=lambda each: (-sum(each[1].tokens), -each[1].threads, each[0]))
+        if [*self.owners] != [""]:
+            lines.append("")
+            for owner, usage in ordered[:_OWNERS]:
+                name = one_line(owner, _NAME) if owner else "(nobody)"
+                lines.append(f"{name}  {count_of(usage.threads, 'thread')} · {usage_text(usage)}")
+            if len(ordered) > _OWNERS:
+                lines.append(f"… and {count_of(len(ordered) - _OWNERS, 'owner')} more")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook."""
@@ -371,26 +387,6 @@ def day_of(info: ThreadInfo) -> str:
     """Return the day of a thread's last activity: UTC, ISO date."""
     at = instant(info.updated_at)
     return info.updated_at[:10] if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
-
-
-def _count_lines(counts: ThreadCounts) -> Iterator[str]:
-    parts = [f"{counts.statuses[status]:,} {status}" for status in get_args(Status) if status in counts.statuses]
-    yield ": ".join([count_of(counts.all.threads, "thread"), *([" · ".join(parts)] if parts else [])])
-    if not counts.all.threads:
-        return
-    yield usage_text(counts.all)
-    yield ""
-    most = max(counts.days.values())
-    for day, count in list(counts.days.items())[-_DAYS:]:
-        yield f"{plain(day)}  {'█' * max(1, round(_WIDTH * count / most))} {count:,}"
-    ordered = sorted(counts.owners.items(), key=lambda each: (-sum(each[1].tokens), -each[1].threads, each[0]))
-    if [*counts.owners] != [""]:
-        yield ""
-        for owner, usage in ordered[:_OWNERS]:
-            name = one_line(owner, _NAME) if owner else "(nobody)"
-            yield f"{name}  {count_of(usage.threads, 'thread')} · {usage_text(usage)}"
-        if len(ordered) > _OWNERS:
-            yield f"… and {count_of(len(ordered) - _OWNERS, 'owner')} more"
 
 
 def usage_text(usage: Usage) -> str:

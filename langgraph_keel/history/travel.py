@@ -66,7 +66,13 @@ def _travel(session: Session, travel: Travel, plan: Plan[tuple[Address, Header]]
 def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[tuple[Address, Header]]:
     for namespace, memory in find_moves_back(graph, moment, session.codec).items():
         if memory is None:
-            yield from _put(session, _empty_checkpoint(session, replace(moment.address, checkpoint_ns=namespace)))
+            # The checkpoint that LangGraph takes where it finds none, so that the subgraph begins as if it never ran.
+            address = replace(moment.address, checkpoint_ns=namespace, checkpoint_id=session.new_id(-2))
+            ts = session.clock().isoformat()
+            checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": ts}
+            header = Header(checkpoint, {"source": "fork", "step": -2, "parents": {}, REWOUND_TO: None}, {})
+            body = pack_header(header, session.codec, address)
+            yield from _put(session, NewEntry(address, None, body, {}, updated_at=ts))
         else:
             yield from _put_twin(session, memory)
     return (yield from _put_twin(session, moment))
@@ -209,15 +215,6 @@ def _twin(session: Session, of: Entry | Node, parent: str | None, header: Header
     packed = pack_header(header, session.codec, address)
     ts = header.checkpoint["ts"]
     return NewEntry(address, parent, packed, of.refs, base=of.stamp, run_id=of.run_id, updated_at=ts)
-
-
-def _empty_checkpoint(session: Session, place: Address) -> NewEntry:
-    """Return the checkpoint that LangGraph takes where it finds none, so that a subgraph begins as if it never ran."""
-    address = replace(place, checkpoint_id=session.new_id(-2))
-    ts = session.clock().isoformat()
-    checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": ts}
-    header = Header(checkpoint, {"source": "fork", "step": -2, "parents": {}, REWOUND_TO: None}, {})
-    return NewEntry(address, None, pack_header(header, session.codec, address), {}, updated_at=ts)
 
 
 def _put(session: Session, new: NewEntry) -> Plan[Address]:

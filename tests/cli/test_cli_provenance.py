@@ -383,7 +383,8 @@ def test_a_pipe_gets_lines_and_nothing_else(url: str) -> None:
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_terminal_gets_a_bar(url: str) -> None:
     ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "langgraph_keel.cli", "export", "--url", url]
+    impatient = "from langgraph_keel.cli import main, output; output.PATIENCE = -1; main()"
+    command = [sys.executable, "-c", impatient, "export", "--url", url]
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True)
         os.close(theirs)

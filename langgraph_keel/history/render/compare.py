@@ -73,11 +73,11 @@ def comparison_html(common: Moments, pairs: Sequence[Pair], ends: Pair) -> str:
         cells = (cell(*(_cell_html(row) if row else ()), style=_HALF) for row in pair)
         body.append(tag("tr", cell(text(_step_of(*pair)), style="text-align:right"), *cells))
     if rows.common is None:
-        body.append(tag("tr", cell(), f'<td colspan="2" style="{FAINT}">nothing in common</td>'))
+        body.append(tag("tr", cell(), tag("td", "nothing in common", colspan="2", style=FAINT)))
     else:
         style = "text-align:left;padding:5px 8px;border:0;border-top:2px solid rgba(127,127,127,.6)"
-        inner = "".join([*_cell_html(rows.common), tag("span", text(rows.note), style=FAINT)])
-        both = f'<td colspan="2" style="{style}">{inner}</td>'
+        inner = [*_cell_html(rows.common), tag("span", text(rows.note), style=FAINT)]
+        both = tag("td", *inner, colspan="2", style=style)
         body.append(tag("tr", cell(text(rows.common.step), style="text-align:right"), both))
     return tag("div", table(head(("step", *rows.names)), tag("tbody", *body)), style=PAGE)
 
