@@ -9,7 +9,7 @@ import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from langchain_core.runnables import RunnableConfig
@@ -36,12 +36,15 @@ from langgraph_keel.cli.options import (
 )
 from langgraph_keel.cli.output import Rows, console, local_time, print_json, shell_word
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import count_of, one_line, plain, short_ids
+from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import Timeline
 from langgraph_keel.tools.ledger import KeptCall, is_doubt
+
+if TYPE_CHECKING:
+    from langgraph_keel.history.render.rows import TimelineRow
 
 EVERY_NS = "*"
 """All namespaces of a thread."""
@@ -182,57 +185,46 @@ def history_table(
     every_ns: bool = False,
     marks: Mapping[str, str] | None = None,
 ) -> RenderableType:
-    """Return the table of `keel history`."""
-    shown = moments[:limit]
-    short = {each.id: each.id for each in shown} if full else short_ids(each.id for each in shown)
+    """Return the table of `keel history`; `marks` are remarks by ids of checkpoints."""
+    from langgraph_keel.history.render.rows import timeline_rows
+
     rows = [
         (
-            str(moment.position),
-            Text(plain(short[moment.id]), "bold green" if moment.is_head else "green"),
-            local_time(moment.time.isoformat()) if moment.time else "",
-            _render_event(moment, short, follows_previous(moments, place), every_ns),
-            _next(moment, (marks or {}).get(moment.id, "")),
+            row.place,
+            Text(plain(row.moment.id) if full else row.id, "bold green" if row.moment.is_head else "green"),
+            local_time(row.moment.time.isoformat()) if row.moment.time else "",
+            _happened(row, every_ns),
+            _next(row).append(f" {mark}" if (mark := (marks or {}).get(row.moment.id)) else "", "bold red"),
         )
-        for place, moment in enumerate(shown)
+        for row in timeline_rows(moments)[:limit]
     ]
-    columns = (">#", "checkpoint", "time", "what happened", "next")
-    page = Rows(columns, rows, heads=4, at=110 if full else 60)
+    page = Rows((">#", "checkpoint", "time", "what happened", "next"), rows, heads=4, at=110 if full else 60)
     more = len(moments) > limit
-    count = f"the last {len(shown)} checkpoints" if more else count_of(len(shown), "checkpoint")
+    count = f"the last {limit} checkpoints" if more else count_of(len(moments), "checkpoint")
     title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {count}", "dim"))
     older = [Text("… and older ones: --limit shows more", "dim")] if more else []
     return Group(title, page, *older)
 
 
-def _render_event(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
-    from langgraph_keel.history.render.rows import PRUNED, lost_parent, twin_of
-
-    style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(moment.source, "")
-    text = Text(plain(", ".join(moment.nodes)) or plain(moment.source), style)
-    if moment.models:
-        text.append(f" · {', '.join(map(plain, moment.models))}", "dim")
-    if every_ns and moment.namespace:
-        text.append(f" in {plain(moment.namespace)}", "dim")
-    twin = twin_of(moment)
-    why, origin = twin or ("branch from", moment.parent)
-    if not follows and twin is None and lost_parent(moment):
-        text.append(f" ({PRUNED})", "magenta")
-    elif not follows:
-        text.append(f" ({why} {plain(short.get(origin, origin)) if origin else 'the start'})", "magenta")
-    return text
+def _happened(row: TimelineRow, every_ns: bool) -> Text:
+    style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(row.moment.source, "")
+    text = Text(row.nodes, style, overflow="fold")
+    text.append(f" · {row.model}" if row.model else "", "not bold dim")
+    text.append(f" in {plain(row.moment.namespace)}" if every_ns and row.moment.namespace else "", "dim")
+    return text.append("".join(f" ({note.text})" for note in row.notes if note.tone == "origin"), "magenta")
 
 
-def _next(moment: Moment, mark: str) -> Text:
+def _next(row: TimelineRow) -> Text:
     """Return the nodes that run next, and what keeps them from running."""
+    from langgraph_keel.history.render.rows import join_names
+    from langgraph_keel.history.render.terminal import TONES
+
+    moment = row.moment
     is_done = not (moment.next or moment.pending or moment.interrupts or moment.errors)
-    text = Text("done", "dim") if is_done else Text(plain(", ".join(moment.next)))
-    if moment.pending:
-        text.append(f" ({len(moment.pending)} written: {plain(', '.join(moment.pending))})", "yellow")
-    for asked in moment.interrupts:
-        text.append(f" · waits: {one_line(describe_question(asked.value), 60)}", "yellow")
-    for error in moment.errors:
-        text.append(f" · failed: {one_line(error, 60)}", "red")
-    return text.append(f" {mark}" if mark else "", "bold red")
+    text = Text("done", "dim") if is_done else Text(join_names(moment.next))
+    for note in row.notes:
+        text.append(f" · {note.text}" if note.tone in ("pending", "waits", "failed") else "", TONES.get(note.tone, ""))
+    return text
 
 
 def timeline(
