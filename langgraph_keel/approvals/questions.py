@@ -91,16 +91,11 @@ def is_from_decision(request: ApprovalRequest, given: Sequence[Any] | None) -> b
         return True
     if not request.decision.by or request.status == CONSUMED:
         return True
-    return any(_fits(request, as_json(answer)) for answer in given)
-
-
-def _fits(request: ApprovalRequest, answer: Any) -> bool:
-    """Return whether an answer has a request's decision in it, in its place."""
-    expected = as_json(answer_with(request, request.decision)) if request.decision else None
+    expected, answers = as_json(answer_with(request, request.decision)), [as_json(answer) for answer in given]
     if request.parts == 1:
-        return bool(expected == answer)
-    one, other = _parts_of(expected), _parts_of(answer)
-    return len(one) == len(other) and bool(one[request.part] == other[request.part])
+        return expected in answers
+    one, others = _parts_of(expected), map(_parts_of, answers)
+    return any(len(one) == len(other) and one[request.part] == other[request.part] for other in others)
 
 
 def _parts_of(answer: Any) -> Sequence[Any]:

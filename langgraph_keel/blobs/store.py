@@ -516,7 +516,8 @@ class BlobStore(Layer):
         A request for the copies; and of both threads, all rows and writes are read, but not what is in objects.
         """
         if (yield from self._find_id()) is not None:
-            if (yield from self._is_occupied(target)):
+            entries: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
+            if entries or (yield from self.inner.list_writes(target, None, 1)):
                 return Occupied()
             if names := (yield from self._find_names(source, upto)):
                 yield self._ask(CopyObjects({name: _moved(name, source, target) for name in names}))
@@ -541,11 +542,6 @@ class BlobStore(Layer):
                 yield from self.delete_thread(target)
                 raise StoreBusy(f"thread {source!r} was pruned while it was copied: copy it again")
         return outcome
-
-    def _is_occupied(self, thread_id: str) -> Plan[bool]:
-        """Return whether a thread holds anything, so that nothing can be copied to it."""
-        entries: Sequence[Entry] = yield from self.inner.scan(Query(thread_id, limit=1))
-        return bool(entries) or bool((yield from self.inner.list_writes(thread_id, None, 1)))
 
     # -- the store's own ---------------------------------------------------------------------------------------
 

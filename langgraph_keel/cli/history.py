@@ -298,8 +298,11 @@ def fork(
         found = open_timeline(saver, thread)
         moment = moment_of(found, at)
         config = found.fork(moment, new, by=by)["configurable"]
-        calls = [] if new is None else _calls_after(saver, thread, new)
-        doubts = [] if new is None else [call for call in saver.tools(new) if is_doubt(call)]
+        theirs = [] if new is None else list(saver.tools(new))
+        doubts, made = [call for call in theirs if is_doubt(call)], {call.key for call in theirs}
+        ours = [] if new is None else saver.tools(thread)  # the fork has those up to the fork point
+        calls = [call for call in ours if call.key not in made and call.state in ("done", "claimed", "unknown")]
+        calls.sort(key=lambda call: call.started_at)
         given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
     if json:
         told = {"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)}
@@ -329,14 +332,6 @@ def _outlook(moment: Moment, ledger: str) -> Iterator[Text]:
         yield Text(f"Tools of a ToolCache: {ledger}.", "dim")
     else:
         yield Text("Nothing is left to run here: it waits for new input.")
-
-
-def _calls_after(saver: Any, thread: str, new: str) -> list[KeptCall]:
-    """Return the calls that a thread has made and its fork has not: those after the fork point."""
-    made = {call.key for call in saver.tools(new)}
-    is_made = ("done", "claimed", "unknown")
-    after = [call for call in saver.tools(thread) if call.key not in made and call.state in is_made]
-    return sorted(after, key=lambda call: call.started_at)
 
 
 def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[ApprovalRequest]:

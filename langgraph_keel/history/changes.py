@@ -104,7 +104,10 @@ class Sides:
         if now is None:
             return Change(channel, "gone")
         if now.kind is Kind.INLINE:
-            return self._describe_small(channel, was)
+            old, value = self.was.get(channel), self.inline.get(channel)
+            if was is None or was.kind is not Kind.INLINE:
+                return Change(channel, f"{'=' if was is None else '→'} {_short(value)}")
+            return None if _mark(old) == _mark(value) else Change(channel, f"{_short(old)} → {_short(value)}")
         if was == now:
             return None
         return (
@@ -112,15 +115,6 @@ class Sides:
             if now.kind is Kind.LIST
             else self._describe_other(channel, unpacker)
         )
-
-    def _describe_small(self, channel: str, was: Ref | None) -> Change | None:
-        value = self.inline.get(channel)
-        if was is None:
-            return Change(channel, f"= {_short(value)}")
-        if was.kind is not Kind.INLINE:
-            return Change(channel, f"→ {_short(value)}")
-        old = self.was.get(channel)
-        return None if _mark(old) == _mark(value) else Change(channel, f"{_short(old)} → {_short(value)}")
 
     def _describe_list(self, channel: str, was: Ref | None, now: Ref, unpacker: Unpacker) -> Change | None:
         came = count_items(self.new[channel].runs) if channel in self.new else 0

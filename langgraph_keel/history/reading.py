@@ -333,23 +333,24 @@ class Pages:
         for first in range(0, len(wanted), STRETCH):
             read = yield from moments_of(self._session, wanted[first : first + STRETCH], is_brief=self._is_brief)
             self._moments.update((moment.address, moment) for moment in read)
-        shown = self.entries[places.start : places.stop]
-        return [self._moment_at(entry.address) for entry in shown if entry.address in self._moments]
-
-    def _moment_at(self, address: Address) -> Moment:
-        place, moment = self._places[address], self._moments[address]
-        is_leaf = address not in self._continued
-        return replace(
-            moment,
-            position=len(self.entries) - 1 - place if self.is_whole else -1 - place,
-            labels=self._labels_of(moment),
-            is_head=self._heads.get(address.checkpoint_ns) == address,
-            is_leaf=is_leaf,
-            # Where the run went on, what its tasks had written is in the next checkpoint.
-            pending=moment.pending if is_leaf else (),
-            errors=moment.errors if is_leaf else (),
-            interrupts=moment.interrupts if is_leaf else (),
-        )
+        shown = []
+        for entry in self.entries[places.start : places.stop]:
+            if (moment := self._moments.get(entry.address)) is None:
+                continue
+            place, is_leaf = self._places[entry.address], entry.address not in self._continued
+            placed = replace(
+                moment,
+                position=len(self.entries) - 1 - place if self.is_whole else -1 - place,
+                labels=self._labels_of(moment),
+                is_head=self._heads.get(entry.address.checkpoint_ns) == entry.address,
+                is_leaf=is_leaf,
+                # Where the run went on, what its tasks had written is in the next checkpoint.
+                pending=moment.pending if is_leaf else (),
+                errors=moment.errors if is_leaf else (),
+                interrupts=moment.interrupts if is_leaf else (),
+            )
+            shown.append(placed)
+        return shown
 
     def _labels_of(self, moment: Moment) -> tuple[str, ...]:
         """Return the labels of a moment, and of the moments that it was rewound to, as far as those were read."""

@@ -291,9 +291,24 @@ def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord
     before: dict[tuple[str, str], MomentRecord] = {}
     rows = []
     for row in tree_rows(oldest_first):
-        place = row.moment.thread_id, row.moment.namespace
-        rows.append(_timeline_row(row, before.get(place), names, is_one_day=len(days) < 2))
-        before[place] = row.moment
+        moment = row.moment
+        place = moment.thread_id, moment.namespace
+        time = "%H:%M:%S" if len(days) < 2 else "%Y-%m-%d %H:%M"
+        rows.append(
+            TimelineRow(
+                tree=row,
+                place=str(moment.position),
+                step="" if moment.step is None else one_line(str(moment.step), 12),
+                id=one_line(names.ids[moment.id], _NAME),
+                time=f"{moment.time.astimezone():{time}}" if moment.time else "",
+                where=path_of(moment.namespace),
+                nodes=_upgrade_of(moment) or join_names(moment.nodes) or one_line(moment.source, _NAME),
+                notes=tuple(_notes(row, before.get(place), names)),
+                model=join_names(moment.models),
+                size=format_size(moment.bytes),
+            )
+        )
+        before[place] = moment
     return rows[::-1]
 
 
@@ -368,22 +383,6 @@ class _Names:
     def of(self, moment: MomentRecord, checkpoint_id: str, namespace: str) -> str:
         address = Address(moment.thread_id, namespace, checkpoint_id)
         return self.places.get(address) or one_line(self.ids.get(checkpoint_id, checkpoint_id), _NAME)
-
-
-def _timeline_row(row: TreeRow, before: MomentRecord | None, names: _Names, *, is_one_day: bool) -> TimelineRow:
-    moment = row.moment
-    return TimelineRow(
-        tree=row,
-        place=str(moment.position),
-        step="" if moment.step is None else one_line(str(moment.step), 12),
-        id=one_line(names.ids[moment.id], _NAME),
-        time=f"{moment.time.astimezone():{'%H:%M:%S' if is_one_day else '%Y-%m-%d %H:%M'}}" if moment.time else "",
-        where=path_of(moment.namespace),
-        nodes=_upgrade_of(moment) or join_names(moment.nodes) or one_line(moment.source, _NAME),
-        notes=tuple(_notes(row, before, names)),
-        model=join_names(moment.models),
-        size=format_size(moment.bytes),
-    )
 
 
 def _upgrade_of(moment: MomentRecord) -> str:
