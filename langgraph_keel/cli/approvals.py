@@ -200,12 +200,6 @@ def _heading(request: ApprovalRequest) -> Text:
     )
 
 
-def _earlier_text(earlier: Mapping[str, Any]) -> str:
-    reason = f", {earlier['reason']}" if earlier.get("reason") else ""
-    edited = f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}" if earlier["kind"] == "edit" else ""
-    return f"{earlier['kind']} by {earlier.get('by')}{edited}{reason} (request {str(earlier.get('request'))[:_ID]})"
-
-
 def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
     """Yield what is asked. Nothing is cut: what is approved unseen is not approved."""
     if request.description:
@@ -217,8 +211,13 @@ def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
         yield _part("asks", _value_text(request.value))
     if request.facts:
         yield _part("facts", _value_text(request.facts))
-    if request.earlier.get("kind"):
-        yield _part("decided before", Text(plain(_earlier_text(request.earlier)), overflow="fold"))
+    if (earlier := request.earlier).get("kind"):
+        text = f"{earlier['kind']} by {earlier.get('by')}"
+        if earlier["kind"] == "edit":
+            text += f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}"
+        text += f", {earlier['reason']}" if earlier.get("reason") else ""
+        text += f" (request {str(earlier.get('request'))[:_ID]})"
+        yield _part("decided before", Text(plain(text), overflow="fold"))
     if request.before:
         yield _part("changed since it was asked before", _changes("facts", request.before, request.facts))
 

@@ -114,7 +114,7 @@ class Rows:
         rows = [row for row in self.rows if not isinstance(row, Text)]
         used = [place for place in range(len(self.columns)) if any(row[place] for row in rows)]
         whole = self._table(used, rows)
-        if options.max_width < self.at or not _fit_columns(whole, console, options.max_width):
+        if not used or options.max_width < self.at or not _fit_columns(whole, console, options.max_width):
             for row in self.rows:
                 yield from [row] if isinstance(row, Text) else self._paragraph(row)
             return
@@ -136,7 +136,7 @@ class Rows:
         return table
 
     def _paragraph(self, row: Sequence[str | Text]) -> RenderResult:
-        yield Text("  ").join(Text.assemble(cell) for cell in row[: self.heads])
+        yield Text("  ").join(Text.assemble(cell) for cell in row[: self.heads] if cell)
         named = zip(self.columns[self.heads :], row[self.heads :], strict=True)
         dot = Text(" · ", "dim")
         below = [

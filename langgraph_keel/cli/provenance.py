@@ -119,7 +119,7 @@ def calls_page(
     *,
     full: bool,
 ) -> RenderableType:
-    """Return the page of `keel provenance` ; `places` are the positions of checkpoints."""
+    """Return the page of `keel provenance`; `places` are the positions of checkpoints."""
     if not calls and not marks:
         return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
     shown: list[RenderableType] = [_title(thread, calls)]

@@ -117,6 +117,11 @@ def test_a_table_is_wide_again_where_there_is_room() -> None:
     assert len(rendered(100, PAGE)) == 5
 
 
+def test_notes_without_rows_and_no_rows_at_all() -> None:
+    assert rendered(80, Rows(("name", "time"), [Text("a note")])) == ["a note"]
+    assert rendered(80, Rows(("name", "time"), [])) == []
+
+
 def test_ends_of_runs_in_a_history_are_done(tmp_path: Path) -> None:
     from langgraph.graph import START, MessagesState, StateGraph
 

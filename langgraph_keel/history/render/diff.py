@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, starmap
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
@@ -147,9 +146,8 @@ def _expand(edit: Edit) -> Iterator[Edit]:
 
 def _section(channel: str, edits: Sequence[Edit], limits: Limits) -> Section:
     # Edits inside of one message are shown together.
-    keys = ((edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path) for edit in edits)
-    pairs = groupby(zip(keys, edits, strict=True), key=itemgetter(0))
-    groups = _order_as_hunks([[edit for _, edit in group] for _, group in pairs])
+    together = groupby(edits, lambda edit: (edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path))
+    groups = _order_as_hunks([list(group) for _, group in together])
     shown = [_item(group, limits) for group in groups[: limits.items]]
     counts = _counts(groups) if len(groups) > 1 or shown[0].where else ""
     return Section(plain(channel), counts, shown, len(groups) - len(shown))
