@@ -212,7 +212,7 @@ def _plan(
     # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
     nth = _count_question(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     question = _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
-    return engine, _claim_and_ask(engine.session, config, question)
+    return engine, _ask_until_decided(engine.session, config, question)
 
 
 _OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
@@ -241,14 +241,11 @@ def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
         return str(numbers[key])
 
 
-def _claim_and_ask(session: Session, config: Mapping[str, Any], question: _Question) -> Plan[Decision]:
+def _ask_until_decided(session: Session, config: Mapping[str, Any], question: _Question) -> Plan[Decision]:
+    """Return the decision on a question; every round of it was asked because the facts had changed."""
     if runs := session.hooks.find(RunClaims):
         yield from runs.claim_to_ask(session, question.request.thread_id, config)
-    return (yield from _ask_until_decided(Approvals(session), question))
-
-
-def _ask_until_decided(approvals: Approvals, question: _Question) -> Plan[Decision]:
-    """Return the decision on a question; every round of it was asked because the facts had changed."""
+    approvals = Approvals(session)
     old: ApprovalRequest | None = None
     decision: Decision | None = None
     rounds = count()

@@ -129,10 +129,25 @@ class ApprovalHook(Hook):
         dropped = (yield from self._close_over(session, put)) if put.address.thread_id in self._waits else ()
         if put.source != "input":
             return
-        if dropped:
-            _tell_dropped(put.address.thread_id, dropped)
+        thread_id = put.address.thread_id
+        if dropped:  # their content is not logged: it may be confidential
+            _log.warning(
+                "thread %r waited for a person and got new input, so nobody asks this any more: %s. To answer instead, "
+                "decide it (saver.approvals, `keel approvals`) and invoke the graph with saver.approvals.resume(%r), "
+                "or with Command(resume=...)",
+                thread_id,
+                ", ".join(f"{each.id} ({each.status})" for each in dropped),
+                thread_id,
+            )
         elif nodes := _find_unrun(put):
-            _tell_unrun(put.address.thread_id, nodes)
+            _log.warning(
+                "thread %r had steps left and got new input, which takes their place: %s. A run that is at them is "
+                "refused. Before new input, saver.where(%r) says what a thread has left; with on_busy='wait' it waits "
+                "for its turn",
+                thread_id,
+                ", ".join(nodes),
+                thread_id,
+            )
 
     def _close_over(self, session: Session, put: Put) -> Plan[Sequence[ApprovalRequest]]:
         """Close what is over; return what of it nobody has taken, as it was before."""
@@ -220,21 +235,6 @@ def _close_requests(
     return closed
 
 
-def _tell_dropped(thread_id: str, dropped: Sequence[ApprovalRequest]) -> None:
-    """Log that new input has taken the place of an answer: LangGraph allows that, and many do not mean it.
-
-    What was asked is not logged: it may be nobody's business who reads logs.
-    """
-    _log.warning(
-        "thread %r waited for a person and got new input, so nobody asks this any more: %s. To answer instead, "
-        "decide it (saver.approvals, `keel approvals`) and invoke the graph with saver.approvals.resume(%r), or "
-        "with Command(resume=...)",
-        thread_id,
-        ", ".join(f"{each.id} ({each.status})" for each in dropped),
-        thread_id,
-    )
-
-
 def _find_unrun(put: Put) -> Sequence[str]:
     """Return what was to run next at the head that new input has taken the place of: no trip, no byte.
 
@@ -254,17 +254,6 @@ def _find_unrun(put: Put) -> Sequence[str]:
     }
     has_sent = TASKS in base.versions and base.versions[TASKS] != checkpoint["channel_versions"].get(TASKS)
     return [*sorted(nodes), *(["what was sent"] if has_sent else [])]
-
-
-def _tell_unrun(thread_id: str, nodes: Sequence[str]) -> None:
-    """Log that new input has taken the place of steps, at which a run may be: LangGraph allows that."""
-    _log.warning(
-        "thread %r had steps left and got new input, which takes their place: %s. A run that is at them is refused. "
-        "Before new input, saver.where(%r) says what a thread has left; with on_busy='wait' it waits for its turn",
-        thread_id,
-        ", ".join(nodes),
-        thread_id,
-    )
 
 
 def _holding(key: str, cell: Cell, codec: Codec, user: str) -> Holding:

@@ -116,10 +116,6 @@ class Inbox:
 
     Who decides is said by the program that calls, which has authenticated them: never by what a browser has sent. A
     decision is durable when a method returns; the graph takes it when it is resumed (`resume`, `run_when_decided`).
-
-    Args:
-        engine: What its saver runs on.
-        bell: Rings when somebody has decided.
     """
 
     def __init__(self, engine: Engine, bell: Bell) -> None:
@@ -187,7 +183,10 @@ class Inbox:
         after: str | None,
         limit: int | None,
     ) -> Plan[Requests]:
-        wanted, limit, session = _statuses(status), checked_limit(limit), self._engine.session
+        wanted = {status} if isinstance(status, str) else set(status)
+        if unknown := wanted - set(STATUSES):
+            raise InvalidInput(f"no request is ever {', '.join(sorted(unknown))!r}: use some of {', '.join(STATUSES)}")
+        limit, session = checked_limit(limit), self._engine.session
         found = [request_at(held.request, session.now) for held in (yield from self._find(thread_id, wanted))]
         before = None if older_than is None else ago("older_than", older_than, self._engine.session.clock())
         fitting = [
@@ -513,13 +512,6 @@ class Inbox:
 
 def _as_data(decision: Decision) -> Decision:
     return replace(decision, args=as_json(decision.args), value=as_json(decision.value))
-
-
-def _statuses(status: str | Collection[str]) -> Collection[str]:
-    wanted = {status} if isinstance(status, str) else set(status)
-    if unknown := wanted - set(STATUSES):
-        raise InvalidInput(f"no request is ever {', '.join(sorted(unknown))!r}: use some of {', '.join(STATUSES)}")
-    return wanted
 
 
 def _after(requests: Sequence[ApprovalRequest], after: str | None) -> Sequence[ApprovalRequest]:

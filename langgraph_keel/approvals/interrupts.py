@@ -44,9 +44,6 @@ class Ask:
 
     Attributes:
         action: What the agent wants to do; empty for a free question.
-        args: With which arguments.
-        description: For whoever decides.
-        allowed: The decisions that may be made.
         keel: What the interrupt carried, if Keel's own `request_approval` asks.
     """
 
@@ -101,7 +98,11 @@ def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> 
     A rejection that the asker does not allow (nobody decided in time) is given in words, if it allows an answer.
     """
     asks, write = _read(value, schema)
-    _check_number(asks, decisions)
+    if len(asks) != len(decisions):
+        names = [f"{ask.action or 'the question'} (number {place})" for place, ask in enumerate(asks, 1)]
+        missing = ", ".join(names[len(decisions) :])
+        problem = f"there is none for {missing}" if missing else f"there are {len(decisions) - len(asks)} too many"
+        raise InvalidInput(f"an interrupt that asks {len(asks)} needs as many decisions, in that order: {problem}")
     return write(value, asks, [_allow(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
 
 
@@ -120,7 +121,8 @@ def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
 
     The Agent Inbox makes strings of all arguments that were edited there.
     """
-    said = _single(answer)
+    said = _at(answer, "decisions") if isinstance(answer, Mapping) and "decisions" in answer else answer
+    said = said[0] if _is_list(said) and len(said) == 1 else said
     if isinstance(said, bool):
         said = {"type": "approve" if said else "reject"}
     word = _at(said, "type")
@@ -130,9 +132,20 @@ def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
         case "reject":
             return Decision("reject", by, reason=_text(said.get("message") or said.get("args")))
         case "edit":
-            return Decision("edit", by, args=_edit_in(said, ask))
+            edited = said.get("edited_action") or said.get("args")
+            name, args = _at(edited, "name") or _at(edited, "action"), _at(edited, "args")
+            if name != ask.action or not isinstance(args, Mapping):
+                raise InvalidInput(
+                    f"{said!r:.200} is no edit of {ask.action}: give the same action, with all its arguments"
+                )
+            return Decision("edit", by, args=dict(args))
         case "answer":
-            return Decision("answer", by, value=_message_in(said))
+            message = said.get("message", said.get("args"))
+            if not isinstance(message, str):
+                raise InvalidInput(
+                    f"{said!r:.200} is no answer: it needs a text, as message (respond) or args (response)"
+                )
+            return Decision("answer", by, value=message)
     raise InvalidInput(f"{answer!r:.200} is no decision: give True, False, or a dict of type {', '.join(_KIND_OF)}")
 
 
@@ -160,10 +173,7 @@ def as_hitl(request: ApprovalRequest) -> dict[str, Any]:
 
 
 def _read(value: Any, schema: Any) -> tuple[Asks, _Writer]:
-    for reader, writer in _FORMATS:
-        if asks := reader(value, schema):
-            return asks, writer
-    return [Ask("", None, allowed=("approve", "reject", "answer"))], _free_answer
+    return next((asks, writer) for reader, writer in _FORMATS if (asks := reader(value, schema)))
 
 
 def _keel(value: Any, schema: Any) -> Asks:
@@ -180,13 +190,12 @@ def _read_batch(value: Any, schema: Any) -> Asks:
     if not (_is_list(requests) and _is_list(configs)):
         return []
     # The middleware gives one config for each request; its types would allow one for each tool as well.
-    return _all(_read_action(each, [*configs[place : place + 1], *configs]) for place, each in enumerate(requests))
-
-
-def _read_action(request: Any, configs: Iterable[Any]) -> Asks:
-    name = _at(request, "name")
-    words = next((_at(config, "allowed_decisions") for config in configs if _at(config, "action_name") == name), None)
-    return _call(request, name, _at(request, "args"), _kinds_in(words))
+    found = []
+    for place, request in enumerate(requests):
+        name, fitting = _at(request, "name"), [*configs[place : place + 1], *configs]
+        words = (_at(config, "allowed_decisions") for config in fitting if _at(config, "action_name") == name)
+        found.append(_call(request, name, _at(request, "args"), _kinds_in(next(words, None))))
+    return _all(found)
 
 
 def _per_call(value: Any, schema: Any) -> Asks:
@@ -198,13 +207,13 @@ def _per_call(value: Any, schema: Any) -> Asks:
 
 
 def _inbox(value: Any, schema: Any) -> Asks:
-    return _all(_of_inbox(request) for request in (value if _is_list(value) else [value]))
-
-
-def _of_inbox(request: Any) -> Asks:
-    # A flag that is missing is taken for False, as the Agent Inbox does.
-    allowed = tuple(kind for kind, flag in _INBOX.items() if _at(request, "config", flag) is True)
-    return _call(request, _at(request, "action_request", "action"), _at(request, "action_request", "args"), allowed)
+    found = []
+    for request in value if _is_list(value) else [value]:
+        # A flag that is missing is taken for False, as the Agent Inbox does.
+        allowed = tuple(kind for kind, flag in _INBOX.items() if _at(request, "config", flag) is True)
+        action, args = (_at(request, "action_request", name) for name in ("action", "args"))
+        found.append(_call(request, action, args, allowed))
+    return _all(found)
 
 
 def _doubt(value: Any, schema: Any) -> Asks:
@@ -253,18 +262,6 @@ def _is_list(value: Any) -> bool:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _keel_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
-    return {"type": "keel_decision", "request": asks[0].request_id}
-
-
-def _batched_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
-    return {"decisions": [_hitl(*each) for each in zip(asks, decisions, strict=True)]}
-
-
-def _per_call_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
-    return _hitl(asks[0], decisions[0])
-
-
 def _hitl(ask: Ask, decision: Decision) -> dict[str, Any]:
     match decision.kind:
         case "approve":
@@ -275,12 +272,6 @@ def _hitl(ask: Ask, decision: Decision) -> dict[str, Any]:
             return {"type": "respond", "message": _text(decision.value)}
     reason = _reason(decision)
     return {"type": "reject", "message": reason} if reason else {"type": "reject"}
-
-
-def _inbox_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
-    # Also for a single request: "The Agent Inbox will always respond with a list" (its README), so a node takes the
-    # first of what `interrupt(request)` returns, as it does with `interrupt([request])`.
-    return [_response(*each) for each in zip(asks, decisions, strict=True)]
 
 
 def _response(ask: Ask, decision: Decision) -> dict[str, Any]:
@@ -301,26 +292,19 @@ def _doubt_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict
     return {**said, "attempt": value["attempt"]}
 
 
-def _free_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> Any:
-    return decisions[0].value if decisions[0].kind == "answer" else decisions[0].approved
-
-
 _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
-    (_keel, _keel_answer),
-    (_read_batch, _batched_answer),
-    (_per_call, _per_call_answer),
-    (_inbox, _inbox_answer),
+    (_keel, lambda value, asks, made: {"type": "keel_decision", "request": asks[0].request_id}),
+    (_read_batch, lambda value, asks, made: {"decisions": [*map(_hitl, asks, made)]}),
+    (_per_call, lambda value, asks, made: _hitl(asks[0], made[0])),
+    # Also for a single request: "The Agent Inbox will always respond with a list" (its README), so a node takes the
+    # first of what `interrupt(request)` returns, as it does with `interrupt([request])`.
+    (_inbox, lambda value, asks, made: [*map(_response, asks, made)]),
     (_doubt, _doubt_answer),
+    (
+        lambda value, schema: [Ask("", None, allowed=("approve", "reject", "answer"))],
+        lambda value, asks, made: made[0].value if made[0].kind == "answer" else made[0].approved,
+    ),
 )
-
-
-def _check_number(asks: Asks, decisions: Sequence[Decision]) -> None:
-    if len(asks) == len(decisions):
-        return
-    names = [f"{ask.action or 'the question'} (number {place})" for place, ask in enumerate(asks, 1)]
-    missing = ", ".join(names[len(decisions) :])
-    problem = f"there is none for {missing}" if missing else f"there are {len(decisions) - len(asks)} too many"
-    raise InvalidInput(f"an interrupt that asks {len(asks)} needs as many decisions, in that order: {problem}")
 
 
 def _allow(ask: Ask, decision: Decision) -> Decision:
@@ -372,23 +356,3 @@ def _description(request: ApprovalRequest) -> str:
     for title, facts in (("Facts", request.facts), ("Facts of an earlier decision", request.before)):
         parts += [f"{title}: {_text(dict(facts))}"] if facts else []
     return "\n\n".join(filter(None, parts))
-
-
-def _single(answer: Any) -> Any:
-    answers = _at(answer, "decisions") if isinstance(answer, Mapping) and "decisions" in answer else answer
-    return answers[0] if _is_list(answers) and len(answers) == 1 else answers
-
-
-def _edit_in(said: Mapping[str, Any], ask: Ask | ApprovalRequest) -> dict[str, Any]:
-    edited = said.get("edited_action") or said.get("args")
-    name, args = _at(edited, "name") or _at(edited, "action"), _at(edited, "args")
-    if name != ask.action or not isinstance(args, Mapping):
-        raise InvalidInput(f"{said!r:.200} is no edit of {ask.action}: give the same action, with all its arguments")
-    return dict(args)
-
-
-def _message_in(said: Mapping[str, Any]) -> str:
-    message = said.get("message", said.get("args"))
-    if not isinstance(message, str):
-        raise InvalidInput(f"{said!r:.200} is no answer: it needs a text, as message (respond) or args (response)")
-    return message

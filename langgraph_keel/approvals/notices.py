@@ -105,11 +105,7 @@ class Notices:
 
 
 class AsyncNotices:
-    """As `Notices`, for a running loop.
-
-    Args:
-        listen: As there.
-    """
+    """As `Notices`, for a running loop."""
 
     def __init__(self, listen: AsyncListen) -> None:
         self._listen: AsyncListen | None = listen

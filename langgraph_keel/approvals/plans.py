@@ -49,7 +49,7 @@ from langgraph_keel.engine.checkpoints import revive_other
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import pack_batch, pending_writes, unpack_header, waiting_tasks
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Query
+from langgraph_keel.engine.records import Found, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadTaken, ValueRefused
 
@@ -76,7 +76,11 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
     known = yield from Approvals(session).of_thread(thread_id)
     head = yield from session.store.read_entry(Address(thread_id, "", None))
     questions = (yield from _questions_at(session, head, known)) if head else {}
-    if head is not None and (yield from _record_missing(session, head, known, questions)):
+    recorded = {name for held in known for name in held.request.interrupt_ids}
+    missing = [asked for asked in waiting_in(questions) if asked.interrupt.id not in recorded]
+    if head is not None and missing:
+        for asked in missing:
+            yield from record_interrupt(session, head.entry.address, asked.interrupt, asked.task_id)
         known = yield from Approvals(session).of_thread(thread_id)
     found: list[KeptRequest] = []
     for held in known:
@@ -93,17 +97,6 @@ def _questions_at(session: Session, head: Found, known: Sequence[KeptRequest] = 
         return (yield from find_questions(session, head, taken))
     except ValueRefused:
         return {}  # of classes of the program, which this process does not know: the program makes the requests
-
-
-def _record_missing(
-    session: Session, head: Found, known: Sequence[KeptRequest], questions: Mapping[str, Asked]
-) -> Plan[bool]:
-    """Make the requests that are missing for what a checkpoint asks; return whether there were any."""
-    recorded = {name for held in known for name in held.request.interrupt_ids}
-    missing = [asked for asked in waiting_in(questions) if asked.interrupt.id not in recorded]
-    for asked in missing:
-        yield from record_interrupt(session, head.entry.address, asked.interrupt, asked.task_id)
-    return bool(missing)
 
 
 def _look_after(
@@ -188,7 +181,11 @@ def _find_end(session: Session, request: ApprovalRequest, watches: bool) -> Plan
         return _UNSTORED if (yield from _is_moot(session, request, has_run)) else None
     entries = yield from session.store.scan(Query(request.thread_id, "", limit=_LOOKED_AT))
     child = next((entry for entry in entries if entry.parent == request.checkpoint_id), None)
-    return "unknown" if child is None else _source_of(session, child)
+    try:
+        header = unpack_header(child.header, session.codec, child.address) if child else None
+    except ValueRefused:
+        header = None
+    return str(header.metadata.get("source")) if header else "unknown"
 
 
 def _is_moot(session: Session, request: ApprovalRequest, has_run: Plan[bool]) -> Plan[bool]:
@@ -212,14 +209,6 @@ def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequ
         return request
     is_moot = yield from _is_moot(session, request, is_taken(session, request.thread_id))
     return (yield from supersede_unstored(session, request)) if is_moot else request
-
-
-def _source_of(session: Session, entry: Entry) -> str:
-    try:
-        header = unpack_header(entry.header, session.codec, entry.address)
-    except ValueRefused:
-        return "unknown"
-    return str(header.metadata.get("source"))
 
 
 def decide_request(session: Session, name: str, decision: Decision) -> Plan[ApprovalRequest]:
@@ -473,18 +462,15 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
         waiting = yield from Approvals(session).of_thread(thread_id)
         requests = [request_at(each.request, session.now) for each in waiting]
         ids = ", ".join(f"{each.id} is {each.status}" for each in requests)
-        advice = next((_name_ways(each) for each in requests if each.status in OPEN), "")
+        advice = ""
+        if first := next((each for each in requests if each.status in OPEN), None):
+            kind = first.allowed[0]
+            needed = {"edit": "args", "answer": "value"}.get(kind)
+            call = f"saver.approvals.{kind}({first.id!r}, by=...{f', {needed}=...' if needed else ''})"
+            command = f"keel {kind} {first.id} --by NAME{f' --{needed} JSON' if needed else ''}"
+            advice = f": decide it first, by {call} or `{command}`"
         raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it waits for nobody'}{advice}")
     return Command(resume=dict(found))
-
-
-def _name_ways(request: ApprovalRequest) -> str:
-    """Return how a request is decided, for whoever has come before that."""
-    kind = request.allowed[0]
-    needed = {"edit": "args", "answer": "value"}.get(kind)
-    call = f"saver.approvals.{kind}({request.id!r}, by=...{f', {needed}=...' if needed else ''})"
-    command = f"keel {kind} {request.id} --by NAME{f' --{needed} JSON' if needed else ''}"
-    return f": decide it first, by {call} or `{command}`"
 
 
 def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequence[ApprovalRequest]]:

@@ -47,7 +47,10 @@ def record_interrupt(
     for request in requests:
         held: KeptRequest | None = yield from approvals.ask(request)
         while held and interrupt.id not in held.request.interrupt_ids:
-            held = yield from _add_interrupt(approvals, held, request)
+            # Its task has made the request before; now it has stopped the graph.
+            ids = (*held.request.interrupt_ids, request.interrupt_id)
+            changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=request.value))
+            held = changed or (yield from approvals.read([request.id])).get(request.id)
     if is_keel_question(requests[0]):
         yield from _supersede(approvals, requests[0], session.now)
 
@@ -59,15 +62,6 @@ def _supersede(approvals: Approvals, new: ApprovalRequest, now: str) -> Plan[Non
         is_same_place = (old.interrupt_id, old.action) == (new.interrupt_id, new.action) and old.id != new.id
         if is_same_place and old.status in OPEN and old.args_hash != new.args_hash:
             yield from approvals.end(held, SUPERSEDED, now, "the arguments have changed")
-
-
-def _add_interrupt(approvals: Approvals, held: KeptRequest, asked: ApprovalRequest) -> Plan[KeptRequest | None]:
-    """Write down that a request, which its task has made before, has stopped the graph."""
-    ids = (*held.request.interrupt_ids, asked.interrupt_id)
-    changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=asked.value))
-    if changed is None:
-        return (yield from approvals.read([asked.id])).get(asked.id)
-    return changed
 
 
 def close_request(
@@ -97,16 +91,11 @@ def is_from_decision(request: ApprovalRequest, given: Sequence[Any] | None) -> b
         return True
     if not request.decision.by or request.status == CONSUMED:
         return True
-    return any(_fits(request, as_json(answer)) for answer in given)
-
-
-def _fits(request: ApprovalRequest, answer: Any) -> bool:
-    """Return whether an answer has a request's decision in it, in its place."""
-    expected = as_json(answer_with(request, request.decision)) if request.decision else None
+    expected, answers = as_json(answer_with(request, request.decision)), [as_json(answer) for answer in given]
     if request.parts == 1:
-        return bool(expected == answer)
-    one, other = _parts_of(expected), _parts_of(answer)
-    return len(one) == len(other) and bool(one[request.part] == other[request.part])
+        return expected in answers
+    one, others = _parts_of(expected), map(_parts_of, answers)
+    return any(len(one) == len(other) and one[request.part] == other[request.part] for other in others)
 
 
 def _parts_of(answer: Any) -> Sequence[Any]:

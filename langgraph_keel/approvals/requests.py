@@ -209,20 +209,17 @@ def _content(decision: Decision) -> str:
 def _check_edit(request: ApprovalRequest, decision: Decision) -> None:
     if isinstance(request.args, Mapping) and not isinstance(decision.args, Mapping):
         raise InvalidInput(f"args must be a dict with all arguments of {request.action}, not {decision.args!r:.80}")
-    misfits = () if decision.unchecked else find_misfits(request.args, decision.args, _tool_schema(request))
+    # `HumanInTheLoopMiddleware` may put the schema of the tool's arguments beside its request.
+    configs = request.value.get("review_configs") if isinstance(request.value, Mapping) else None
+    named = [each for each in configs if isinstance(each, Mapping)] if isinstance(configs, list) else ()
+    schema = next((each.get("args_schema") for each in named if each.get("action_name") == request.action), None)
+    misfits = () if decision.unchecked else find_misfits(request.args, decision.args, schema)
     if misfits:
         raise InvalidInput(
             f"approval {request.id}: the edited arguments do not fit {request.action or 'the question'}: "
             f"{'; '.join(misfits)}. Nothing was recorded. Give all arguments of the request, or override this check "
             "with edit(..., unchecked=True), or `keel edit --unchecked`"
         )
-
-
-def _tool_schema(request: ApprovalRequest) -> Any:
-    """Return the schema of a tool's arguments, which `HumanInTheLoopMiddleware` may put beside its request."""
-    configs = request.value.get("review_configs") if isinstance(request.value, Mapping) else None
-    named = [each for each in configs if isinstance(each, Mapping)] if isinstance(configs, list) else ()
-    return next((each.get("args_schema") for each in named if each.get("action_name") == request.action), None)
 
 
 _DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
@@ -345,7 +342,6 @@ class KeptRequest:
     """A request as it stands in its cell, and on which shelf.
 
     Attributes:
-        request: The request.
         token: What a change of it has to know.
         shelf: Where it is: `CURRENT` or `OVER`.
     """
@@ -373,11 +369,7 @@ def add_event(request: ApprovalRequest, kind: str, at: str, by: str = "", **more
 
 
 class Approvals:
-    """The plans of requests, over one store.
-
-    Args:
-        session: What it runs on.
-    """
+    """The plans of requests, over one store."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -51,9 +51,6 @@ class DirectoryObjects:
     A file is there as a whole or not at all: what a process that died has left of one is listed under a name that
     nothing refers to, so that it is swept.
 
-    Args:
-        path: The directory.
-
     Raises:
         InvalidInput: There is something else.
     """

@@ -59,7 +59,6 @@ class BucketObjects:
     """Keeps objects in a bucket.
 
     Args:
-        store: A store of the package obstore.
         place: What it is called in errors.
     """
 
@@ -77,7 +76,11 @@ class BucketObjects:
     def send(self, request: ObjectRequest) -> Any:
         """See `Objects.send`."""
         _check_process(self.place)
-        waiting = asyncio.run_coroutine_threadsafe(self.send_async(request), self._own_loop())
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                Thread(target=_run_loop, args=(self._loop,), name="keel-objects", daemon=True).start()
+            waiting = asyncio.run_coroutine_threadsafe(self.send_async(request), self._loop)
         try:
             return waiting.result()
         except BaseException:
@@ -145,13 +148,6 @@ class BucketObjects:
     async def _remove_one(self, name: str) -> None:
         with suppress(FileNotFoundError):
             await obstore.delete_async(self._store, name)
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                Thread(target=_run_loop, args=(self._loop,), name="keel-objects", daemon=True).start()
-            return self._loop
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

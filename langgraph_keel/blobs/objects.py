@@ -65,7 +65,6 @@ class Listed:
     """An object as a listing shows it.
 
     Attributes:
-        name: Its name.
         written_at: When it was written, in milliseconds since 1970, by the clock of the place.
     """
 

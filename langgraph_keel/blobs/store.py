@@ -350,7 +350,12 @@ class BlobStore(Layer):
         removed: int = yield from self.inner.remove_rows(thread_id, live, graph)
         dying = self._dying.pop(thread_id, {})
         # One that was put meanwhile may show a row again, as the entry was there that it builds on.
-        if dead := [name for place, name in dying.items() if not _is_shown(place, live)]:
+        dead = [
+            name
+            for (namespace, channel, lo, count), name in dying.items()
+            if not touches(Row(lo, count, b""), live.get((namespace, channel), ()))
+        ]
+        if dead:
             yield from self._remove(dead)
         yield from self.sweep_outside(thread_id)
         return removed
@@ -511,7 +516,8 @@ class BlobStore(Layer):
         A request for the copies; and of both threads, all rows and writes are read, but not what is in objects.
         """
         if (yield from self._find_id()) is not None:
-            if (yield from self._is_occupied(target)):
+            entries: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
+            if entries or (yield from self.inner.list_writes(target, None, 1)):
                 return Occupied()
             if names := (yield from self._find_names(source, upto)):
                 yield self._ask(CopyObjects({name: _moved(name, source, target) for name in names}))
@@ -536,11 +542,6 @@ class BlobStore(Layer):
                 yield from self.delete_thread(target)
                 raise StoreBusy(f"thread {source!r} was pruned while it was copied: copy it again")
         return outcome
-
-    def _is_occupied(self, thread_id: str) -> Plan[bool]:
-        """Return whether a thread holds anything, so that nothing can be copied to it."""
-        entries: Sequence[Entry] = yield from self.inner.scan(Query(thread_id, limit=1))
-        return bool(entries) or bool((yield from self.inner.list_writes(thread_id, None, 1)))
 
     # -- the store's own ---------------------------------------------------------------------------------------
 
@@ -636,8 +637,3 @@ def _narrow(found: Found, asked: Entry) -> Found:
 def _fill_batch(batch: Batch, thread_id: str, bodies: Mapping[str, bytes]) -> Batch:
     name = _name_in(thread_id, batch.body)
     return batch if name is None else replace(batch, body=bodies[name])
-
-
-def _is_shown(place: RowPlace, live: Mapping[tuple[str, str], Sequence[Run]]) -> bool:
-    namespace, channel, lo, count = place
-    return touches(Row(lo, count, b""), live.get((namespace, channel), ()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -41,7 +40,9 @@ class KeelGroup(TyperGroup):
         except _UsageError as error:
             error.message = error.message.removeprefix("Value error, ")  # Pydantic's, by which new Typers read choices
             if option := getattr(error, "option_name", None):
-                error.possibilities = _similar(option, getattr(error, "possibilities", None) or ())
+                # Not those that have only the dashes in common.
+                names = {each.lstrip("-"): each for each in getattr(error, "possibilities", None) or ()}
+                error.possibilities = [names[name] for name in get_close_matches(option.lstrip("-"), names)]
             raise
 
 
@@ -73,12 +74,6 @@ class TopGroup(KeelGroup):
             error.message += f" Did you mean {', '.join(map(repr, close))}?" if close else ""
             raise
         return name, name and load_command(name), rest
-
-
-def _similar(option: str, possible: Iterable[str]) -> list[str]:
-    """Return the options that one may be a misspelling of: not those that have only the dashes in common."""
-    names = {each.lstrip("-"): each for each in possible}
-    return [names[name] for name in get_close_matches(option.lstrip("-"), names)]
 
 
 app = typer.Typer(

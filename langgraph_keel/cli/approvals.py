@@ -44,14 +44,13 @@ from langgraph_keel.cli.options import (
     url_to_name,
 )
 from langgraph_keel.cli.output import (
-    Fitting,
+    Rows,
     bar,
     block,
     console,
     local_time,
     print_json,
     shell_word,
-    table_of,
     thread_name,
 )
 from langgraph_keel.cli.retention import prune_page
@@ -79,26 +78,20 @@ def request_json(request: ApprovalRequest) -> dict[str, Any]:
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
     """Return the table of `keel approvals`, the oldest first; `advice` comes after it."""
-    table, ids = table_of("id", "asked", "thread", "wants", "status", "expires"), _ids_of(found)
-    table.columns[0].no_wrap = True
-    narrow: list[RenderableType] = []
-    for request in found:
-        name = Text(plain(request.id if full else ids[request.id]), "bold")
-        asked, thread, status = (
+    ids = _ids_of(found)
+    rows = [
+        (
+            Text(plain(request.id if full else ids[request.id]), "bold"),
             _ago(request.asked_at),
             thread_name(request.thread_id),
+            _wants(request, full),
             _status(request),
+            _expires(request),
         )
-        wants, expires = _wants(request, full), _expires(request)
-        table.add_row(name, asked, thread, wants, status, expires)
-        text = [asked, thread.plain, *(["expires " + expires] if expires else [])]
-        narrow += [
-            Text.assemble(name, "  ", status),
-            Padding(wants, (0, 2)),
-            Padding(Text(" · ".join(text), "dim"), (0, 2)),
-        ]
+        for request in found
+    ]
     newer = [Text("… and newer ones: --limit shows more", "dim")] if more else []
-    return Group(Fitting(table, Group(*narrow), 100), *newer)
+    return Group(Rows(("id", "asked", "thread", "wants", "status", "expires"), rows, at=100), *newer)
 
 
 def empty_line(thread: str | None, *, is_filtered: bool) -> Text:
@@ -131,23 +124,16 @@ def _wants(request: ApprovalRequest, full: bool) -> Text:
     text = Text(one_line(request.action, 80), "bold", overflow="fold")
     if not request.action:
         text.append(_short(describe_question(request.value), full), "not bold")
-    elif (args := _decided_args(request)) is not None:
-        text.append(" " + _short(args, full), "not bold")
-    if request.facts:
-        text.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
-    return text
-
-
-def _decided_args(request: ApprovalRequest) -> Any:
-    """Return the arguments that a reviewer has put in the place of those that were asked about, if any."""
-    decision = request.decision
-    return decision.args if decision and decision.kind == "edit" else request.args
-
-
-def _fact(request: ApprovalRequest, name: str, full: bool) -> str:
-    now, was = request.facts[name], request.before.get(name)
-    earlier = f" (was {_short(was, full)})" if name in request.before and was != now else ""
-    return f"{one_line(name, 60)}: {_short(now, full)}{earlier}"
+    else:
+        decision = request.decision
+        args = decision.args if decision and decision.kind == "edit" else request.args
+        text.append("" if args is None else f" {_short(args, full)}", "not bold")
+    facts = []
+    for name, now in request.facts.items():
+        was = request.before.get(name, now)
+        earlier = f" (was {_short(was, full)})" if was != now else ""
+        facts.append(f"{one_line(name, 60)}: {_short(now, full)}{earlier}")
+    return text.append("\n" + ", ".join(facts) if facts else "", "not bold dim")
 
 
 def _short(value: Any, full: bool) -> str:
@@ -166,17 +152,15 @@ def _status(request: ApprovalRequest) -> Text:
 
 
 def _expires(request: ApprovalRequest) -> str:
-    return _in(request.expires_at) if request.expires_at and request.status in OPEN else ""
+    if not request.expires_at or request.status not in OPEN:
+        return ""
+    seconds = _seconds_until(request.expires_at)
+    return plain(request.expires_at) if seconds is None else f"in {_span(seconds)}"
 
 
 def _ago(timestamp: str) -> str:
     seconds = _seconds_until(timestamp)
     return plain(timestamp) if seconds is None else f"{_span(-seconds)} ago"
-
-
-def _in(timestamp: str) -> str:
-    seconds = _seconds_until(timestamp)
-    return plain(timestamp) if seconds is None else f"in {_span(seconds)}"
 
 
 def _seconds_until(timestamp: str) -> float | None:
@@ -194,7 +178,14 @@ def _span(seconds: float) -> str:
 
 def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
     """Return all of a request: what will happen, on which facts, and what has happened to it."""
-    return Group(_heading(request), *_question(request), *_circumstances(request), *_decision(request, decision))
+    who = f"{', '.join(map(plain, request.approvers)) or 'anybody'}: {', '.join(map(plain, request.allowed))}"
+    return Group(
+        _heading(request),
+        *_question(request),
+        _part("who may decide", Text(who, overflow="fold")),
+        *([_part("history", *map(_event, request.history))] if request.history else []),
+        *_decision(request, decision),
+    )
 
 
 def _heading(request: ApprovalRequest) -> Text:
@@ -209,12 +200,6 @@ def _heading(request: ApprovalRequest) -> Text:
     )
 
 
-def _earlier_text(earlier: Mapping[str, Any]) -> str:
-    reason = f", {earlier['reason']}" if earlier.get("reason") else ""
-    edited = f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}" if earlier["kind"] == "edit" else ""
-    return f"{earlier['kind']} by {earlier.get('by')}{edited}{reason} (request {str(earlier.get('request'))[:_ID]})"
-
-
 def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
     """Yield what is asked. Nothing is cut: what is approved unseen is not approved."""
     if request.description:
@@ -226,8 +211,13 @@ def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
         yield _part("asks", _value_text(request.value))
     if request.facts:
         yield _part("facts", _value_text(request.facts))
-    if request.earlier.get("kind"):
-        yield _part("decided before", Text(plain(_earlier_text(request.earlier)), overflow="fold"))
+    if (earlier := request.earlier).get("kind"):
+        text = f"{earlier['kind']} by {earlier.get('by')}"
+        if earlier["kind"] == "edit":
+            text += f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}"
+        text += f", {earlier['reason']}" if earlier.get("reason") else ""
+        text += f" (request {str(earlier.get('request'))[:_ID]})"
+        yield _part("decided before", Text(plain(text), overflow="fold"))
     if request.before:
         yield _part("changed since it was asked before", _changes("facts", request.before, request.facts))
 
@@ -247,13 +237,6 @@ def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[R
         yield _part(title, by, *reason, _value_text(verdict.value))
     else:
         yield _part(title, by, *reason)
-
-
-def _circumstances(request: ApprovalRequest) -> Iterator[RenderableType]:
-    who = ", ".join(map(plain, request.approvers)) or "anybody"
-    yield _part("who may decide", Text(f"{who}: {', '.join(map(plain, request.allowed))}", overflow="fold"))
-    if request.history:
-        yield _part("history", *map(_event, request.history))
 
 
 def _event(event: Mapping[str, Any]) -> Text:
@@ -502,14 +485,18 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         if not json and (is_open or is_repeated):
             console().print(request_page(found, decision if is_open else None))
         if is_open and not (yes or json):
-            _confirm(decision)
+            if not sys.stdin.isatty():
+                raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
+            confirm(f"{decision.kind.capitalize()}?", "Nothing was decided.")
         # By the whole id: that is what was shown, whatever was asked meanwhile.
         given = {
             "edit": {"args": decision.args, "unchecked": decision.unchecked},
             "answer": {"value": decision.value},
         }.get(decision.kind, {})
         done = getattr(saver.approvals, decision.kind)(found.id, by=decision.by, reason=decision.reason, **given)
-        others = () if json else _others(saver, done)
+        asked = () if json else saver.approvals.pending(done.thread_id, status=[*OPEN, EXPIRED], limit=None)
+        # The step goes on with all of its decisions at once.
+        others = [each for each in asked if each.task_id == done.task_id and not each.is_settled]
     if json:
         print_json(request_json(done))
         return
@@ -518,19 +505,6 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         console().print(Text(f"Nothing was changed: {plain(describe_end(found))}", "yellow"), soft_wrap=True)
     for line in decision_lines(done, others):
         console().print(line, soft_wrap=True)
-
-
-def _confirm(decision: Decision) -> None:
-    """Ask."""
-    if not sys.stdin.isatty():
-        raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
-    confirm(f"{decision.kind.capitalize()}?", "Nothing was decided.")
-
-
-def _others(saver: Any, request: ApprovalRequest) -> Sequence[ApprovalRequest]:
-    """Return what the step of a request asks besides, and nobody has decided: it goes on with all of it at once."""
-    found = saver.approvals.pending(request.thread_id, status=[*OPEN, EXPIRED], limit=None)
-    return [each for each in found if each.task_id == request.task_id and not each.is_settled]
 
 
 def _arguments(given: str) -> Any:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from langgraph_keel.cli.history import check_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, open_to_read, tell_unread
-from langgraph_keel.cli.output import Fitting, Indented, block, console, local_time, print_json, table_of
+from langgraph_keel.cli.output import Indented, Rows, block, console, local_time, print_json
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import count_of, one_line, plain
@@ -76,13 +76,9 @@ def _messages(kept: Any, entry: Archived | None, search: str | None) -> Iterator
 
 def _parts_page(thread: str, entries: Sequence[Archived], *, full: bool) -> RenderableType:
     title = Text(plain(total(thread, entries)), "bold" if entries else "dim")
-    table = table_of("part", "time", "messages", "taken out by", "what stands for them now")
-    narrow: list[RenderableType] = []
-    for entry in entries:
-        cells = [*_cells(entry, full=full)]
-        table.add_row(*cells)
-        narrow += [Text("  ").join(cells[:3]), *map(Indented, filter(None, cells[3:]))]
-    return Group(title, Fitting(table, Group(*narrow), 90)) if entries else title
+    columns = ("part", "time", "messages", "taken out by", "what stands for them now")
+    rows = Rows(columns, [[*_cells(entry, full=full)] for entry in entries], heads=3, at=90)
+    return Group(title, rows) if entries else title
 
 
 def _cells(entry: Archived, *, full: bool) -> Iterator[Text]:
@@ -132,12 +128,11 @@ def _as_json(
     thread: str, entries: Sequence[Archived], found: Sequence[tuple[Archived, int, BaseMessage]], asked: bool
 ) -> dict[str, Any]:
     if not asked:
-        return {"thread_id": thread, "parts": [_part_json(entry) for entry in entries]}
+        parts = [
+            {name: value for name, value in as_json(entry).items() if name not in _HIDDEN}
+            | {"at": entry.at.isoformat()}
+            for entry in entries
+        ]
+        return {"thread_id": thread, "parts": parts}
     text = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
     return {"thread_id": thread, "messages": text}
-
-
-def _part_json(entry: Archived) -> dict[str, Any]:
-    fields: dict[str, Any] = as_json(entry)
-    known = {name: value for name, value in fields.items() if name not in _HIDDEN}
-    return {**known, "at": entry.at.isoformat()}

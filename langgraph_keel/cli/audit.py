@@ -8,13 +8,11 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from langgraph_keel.approvals.interrupts import describe_question, text_of
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_read
-from langgraph_keel.cli.output import Fitting, Tell, bar, console, local_time, print_json, table_of
+from langgraph_keel.cli.output import Rows, Tell, bar, console, local_time, print_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 
@@ -70,8 +68,12 @@ def show(
     shown, more = list(chosen)[-limit:], len(chosen) > limit
     if json:
         print_json({"events": [asdict(event) for event in shown], "more": more})
-    else:
-        console().print(_events_page(shown, more=more))
+        return
+    if more:
+        console().print(Text("… and older ones: --limit shows more", "dim"))
+    columns = (">event", "time", "what", "by", "thread", "about")
+    rows = Rows(columns, [*map(_cells, shown)], heads=5, at=80)
+    console().print(rows if shown else Text("No events in the audit trail", "dim"))
 
 
 @audit.command()
@@ -95,8 +97,15 @@ def verify(
     if json:
         print_json({"ok": verdict.ok, **asdict(verdict)})
     else:
-        for line in _verdict_lines(verdict):
-            console().print(line, soft_wrap=True)
+        removed = f", {verdict.removed:,} without content (deleted with their threads)" if verdict.removed else ""
+        count = f"{count_of(verdict.events, 'event')}{removed}"
+        lines = [Text(plain(problem), "red") for problem in verdict.problems]
+        if verdict.problems:
+            lines.append(Text(f"The audit trail is not what was written: {count}", "bold red"))
+        else:
+            lines.append(Text(f"The audit trail is as it was written: {count}", "green"))
+            lines.append(Text(f"Note this event down for --expect:\n{verdict.head}"))
+        console().print(Text("\n").join(lines), soft_wrap=True)
     if not verdict.ok:
         raise typer.Exit(1)
 
@@ -111,20 +120,6 @@ def _events(saver: Any, tell: Tell) -> Iterator[AuditEvent]:
 
 def _is_of(event: AuditEvent, thread: str | None) -> bool:
     return thread is None or (event.content is not None and event.content.get("thread_id") == thread)
-
-
-def _events_page(shown: Sequence[AuditEvent], *, more: bool) -> RenderableType:
-    if not shown:
-        return Text("No events in the audit trail", "dim")
-    table = table_of("event", "time", "what", "by", "thread", "about")
-    table.columns[0].justify = "right"
-    narrow: list[RenderableType] = []
-    for event in shown:
-        number, time, kind, by, thread, about = cells = _cells(event)
-        table.add_row(*cells)
-        narrow += [Text("  ").join([Text(number), Text(time), kind, by, thread]), Padding(about, (0, 2))]
-    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
-    return Group(*older, Fitting(table, Group(*narrow), 80))
 
 
 def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
@@ -143,15 +138,3 @@ def _about(content: Mapping[str, Any]) -> str:
     asked = describe_question(facts.pop("value")) if "value" in facts else ""
     rest = [f"{name} {text_of(value)}" for name, value in facts.items()]
     return " · ".join(each for each in (what, asked, reason, *rest) if each)
-
-
-def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:
-    for problem in verdict.problems:
-        yield Text(plain(problem), "red")
-    removed = f", {verdict.removed:,} without content (deleted with their threads)" if verdict.removed else ""
-    count = f"{count_of(verdict.events, 'event')}{removed}"
-    if verdict.problems:
-        yield Text(f"The audit trail is not what was written: {count}", "bold red")
-    else:
-        yield Text(f"The audit trail is as it was written: {count}", "green")
-        yield Text(f"Note this event down for --expect:\n{verdict.head}")

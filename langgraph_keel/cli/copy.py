@@ -218,8 +218,7 @@ def stats(
 
 def _stats_table(found: Any) -> RenderableType:
     """Return a table of sizes with a bar for each; the bars of all are in one scale."""
-    table = table_of("", "bytes", "")
-    table.columns[1].justify = "right"
+    table = table_of("", ">bytes", "")
     table.columns[2].min_width = 10
     kinds = {KIND_NAMES.get(kind, kind): size for kind, size in found.kinds.items()}
     for title, sizes in (("kind of record", kinds), ("channel", found.channels), ("thread", found.largest)):

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from langchain_core.runnables import RunnableConfig
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.approvals.interrupts import describe_question
@@ -36,14 +34,17 @@ from langgraph_keel.cli.options import (
     tell_unread,
     url_to_name,
 )
-from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of
+from langgraph_keel.cli.output import Rows, console, local_time, print_json, shell_word
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import count_of, one_line, plain, short_ids
+from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import Timeline
 from langgraph_keel.tools.ledger import KeptCall, is_doubt
+
+if TYPE_CHECKING:
+    from langgraph_keel.history.render.rows import TimelineRow
 
 EVERY_NS = "*"
 """All namespaces of a thread."""
@@ -90,11 +91,8 @@ def moment_of(found: Timeline, at: str) -> Moment:
     """Return the moment that a word of the command line names."""
     if at.startswith("--"):
         raise InvalidInput(f"no such option: {at}")
-    return found.moment(int(at) if _is_position(at) else at)
-
-
-def _is_position(at: str) -> bool:
-    return at.removeprefix("-").isdecimal() and len(at) < 8  # longer ones are ends of ids
+    is_position = at.removeprefix("-").isdecimal() and len(at) < 8  # longer ones are ends of ids
+    return found.moment(int(at) if is_position else at)
 
 
 MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
@@ -187,74 +185,44 @@ def history_table(
     every_ns: bool = False,
 ) -> RenderableType:
     """Return the table of `keel history`."""
-    shown = moments[:limit]
-    short = {each.id: each.id for each in shown} if full else short_ids(each.id for each in shown)
-    cells = [
+    from langgraph_keel.history.render.rows import timeline_rows
+
+    rows = [
         (
-            str(moment.position),
-            Text(plain(short[moment.id]), "bold green" if moment.is_head else "green"),
-            local_time(moment.time.isoformat()) if moment.time else "",
-            _render_event(moment, short, follows_previous(moments, place), every_ns),
-            _next(moment),
+            row.place,
+            Text(plain(row.moment.id) if full else row.id, "bold green" if row.moment.is_head else "green"),
+            local_time(row.moment.time.isoformat()) if row.moment.time else "",
+            _happened(row, every_ns),
+            _next(row),
         )
-        for place, moment in enumerate(shown)
+        for row in timeline_rows(moments)[:limit]
     ]
-    narrow: RenderableType = Group(*(line for row in cells for line in _stack(*row)))
-    page = Fitting(_table(cells, []), narrow, 110 if full else 60)
-    if any(moment.models for moment in shown):
-        wide = _table(cells, [", ".join(map(plain, moment.models)) for moment in shown])
-        width = Console(width=1000).measure(wide).maximum  # if nothing in it is folded
-        page = Fitting(wide, page, min(width, 140 if full else 100))
+    page = Rows((">#", "checkpoint", "time", "what happened", "next"), rows, heads=4, at=110 if full else 60)
     more = len(moments) > limit
-    count = f"the last {len(shown)} checkpoints" if more else count_of(len(shown), "checkpoint")
+    count = f"the last {limit} checkpoints" if more else count_of(len(moments), "checkpoint")
     title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {count}", "dim"))
     older = [Text("… and older ones: --limit shows more", "dim")] if more else []
     return Group(title, page, *older)
 
 
-def _table(rows: Sequence[tuple[str, Text, str, Text, Text]], models: Sequence[str]) -> Table:
-    """Return the rows of a history as a table, with a column for models if they are given."""
-    table = table_of("#", "checkpoint", "time", "what happened", *(["model"] if models else []), "next")
-    table.columns[0].justify = "right"
-    for column in table.columns[:3]:
-        column.no_wrap = True
-    for number, row in enumerate(rows):
-        table.add_row(*row[:4], *models[number : number + 1], row[4])
-    return table
+def _happened(row: TimelineRow, every_ns: bool) -> Text:
+    style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(row.moment.source, "")
+    text = Text(row.nodes, style, overflow="fold")
+    text.append(f" · {row.model}" if row.model else "", "not bold dim")
+    text.append(f" in {plain(row.moment.namespace)}" if every_ns and row.moment.namespace else "", "dim")
+    return text.append("".join(f" ({note.text})" for note in row.notes if note.tone == "origin"), "magenta")
 
 
-def _stack(place: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
-    """Return one checkpoint in two lines, for a terminal that is too narrow for a table."""
-    first = Text.assemble(f"{place:>4}  ", marker, ("  " + time, "dim"), overflow="fold")
-    return [first, Padding(Text.assemble(happened, (" → ", "dim"), following, overflow="fold"), (0, 0, 0, 6))]
-
-
-def _render_event(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
-    from langgraph_keel.history.render.rows import PRUNED, lost_parent, twin_of
-
-    style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(moment.source, "")
-    text = Text(plain(", ".join(moment.nodes)) or plain(moment.source), style)
-    if every_ns and moment.namespace:
-        text.append(f" in {plain(moment.namespace)}", "dim")
-    twin = twin_of(moment)
-    why, origin = twin or ("branch from", moment.parent)
-    if not follows and twin is None and lost_parent(moment):
-        text.append(f" ({PRUNED})", "magenta")
-    elif not follows:
-        text.append(f" ({why} {plain(short.get(origin, origin)) if origin else 'the start'})", "magenta")
-    return text
-
-
-def _next(moment: Moment) -> Text:
+def _next(row: TimelineRow) -> Text:
     """Return the nodes that run next, and what keeps them from running."""
+    from langgraph_keel.history.render.rows import join_names
+    from langgraph_keel.history.render.terminal import TONES
+
+    moment = row.moment
     is_done = not (moment.next or moment.pending or moment.interrupts or moment.errors)
-    text = Text("done", "dim") if is_done else Text(plain(", ".join(moment.next)))
-    if moment.pending:
-        text.append(f" ({len(moment.pending)} written: {plain(', '.join(moment.pending))})", "yellow")
-    for asked in moment.interrupts:
-        text.append(f" · waits: {one_line(describe_question(asked.value), 60)}", "yellow")
-    for error in moment.errors:
-        text.append(f" · failed: {one_line(error, 60)}", "red")
+    text = Text("done", "dim") if is_done else Text(join_names(moment.next))
+    for note in row.notes:
+        text.append(f" · {note.text}" if note.tone in ("pending", "waits", "failed") else "", TONES.get(note.tone, ""))
     return text
 
 
@@ -274,7 +242,20 @@ def timeline(
         found = open_timeline(saver, thread)
         moments = found[:] if every else found.latest(limit)
         if json:
-            rows = [_timeline_json(moment) for moment in moments]
+            rows = [
+                _moment_json(moment)
+                | {
+                    "changes": {change.channel: change.text for change in moment.changes},
+                    "labels": list(moment.labels),
+                    "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
+                    "not_read": list(moment.unread),
+                    "drift": list(moment.drift),
+                    "tokens": list(moment.tokens),
+                    "cost": moment.cost,
+                    "bytes": moment.bytes,
+                }
+                for moment in moments
+            ]
             print_json({"thread_id": thread, "moments": rows, "older": moments.older})
         else:
             console().print(moments)
@@ -282,19 +263,6 @@ def timeline(
     if names:
         count = sum(bool(moment.unread) for moment in moments)
         tell_names(f"{count_of(count, 'moment')} with values that were not read", names, imports)
-
-
-def _timeline_json(moment: Moment) -> dict[str, Any]:
-    return _moment_json(moment) | {
-        "changes": {change.channel: change.text for change in moment.changes},
-        "labels": list(moment.labels),
-        "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
-        "not_read": list(moment.unread),
-        "drift": list(moment.drift),
-        "tokens": list(moment.tokens),
-        "cost": moment.cost,
-        "bytes": moment.bytes,
-    }
 
 
 def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, json: AsJson = False) -> None:
@@ -329,8 +297,11 @@ def fork(
         found = open_timeline(saver, thread)
         moment = moment_of(found, at)
         config = found.fork(moment, new, by=by)["configurable"]
-        calls = [] if new is None else _calls_after(saver, thread, new)
-        doubts = [] if new is None else [call for call in saver.tools(new) if is_doubt(call)]
+        theirs = [] if new is None else list(saver.tools(new))
+        doubts, made = [call for call in theirs if is_doubt(call)], {call.key for call in theirs}
+        ours = [] if new is None else saver.tools(thread)  # the fork has those up to the fork point
+        calls = [call for call in ours if call.key not in made and call.state in ("done", "claimed", "unknown")]
+        calls.sort(key=lambda call: call.started_at)
         given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
     if json:
         told = {"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)}
@@ -360,14 +331,6 @@ def _outlook(moment: Moment, ledger: str) -> Iterator[Text]:
         yield Text(f"Tools of a ToolCache: {ledger}.", "dim")
     else:
         yield Text("Nothing is left to run here: it waits for new input.")
-
-
-def _calls_after(saver: Any, thread: str, new: str) -> list[KeptCall]:
-    """Return the calls that a thread has made and its fork has not: those after the fork point."""
-    made = {call.key for call in saver.tools(new)}
-    is_made = ("done", "claimed", "unknown")
-    after = [call for call in saver.tools(thread) if call.key not in made and call.state in is_made]
-    return sorted(after, key=lambda call: call.started_at)
 
 
 def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[ApprovalRequest]:

@@ -6,15 +6,16 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -93,26 +94,60 @@ def print_failures(failed: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """A table where no word in it is broken by the terminal's edge, else something narrower.
+class Rows:
+    """A table; where a word in it would be broken by the terminal's edge, a paragraph for each row.
 
     Attributes:
-        wide: The table.
-        narrow: What is shown instead.
-        at: Columns that the table needs at least, even if it could be squeezed into fewer.
+        columns: The names of the columns, as `table_of` takes them; those without a cell are left out.
+        rows: The cells of each row; a `Text` instead stands across all columns.
+        heads: Number of cells in the first line of a paragraph.
+        at: Width below which there is no table, even if it could be squeezed into fewer columns.
     """
 
-    wide: Table
-    narrow: RenderableType
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | Text] | Text]
+    heads: int = 1
     at: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Choose by the width there is."""
-        fits = options.max_width >= self.at and fit_columns(self.wide, console, options.max_width)
-        yield self.wide if fits else self.narrow
+        rows = [row for row in self.rows if not isinstance(row, Text)]
+        used = [place for place in range(len(self.columns)) if any(row[place] for row in rows)]
+        whole = self._table(used, rows)
+        if not used or options.max_width < self.at or not _fit_columns(whole, console, options.max_width):
+            for row in self.rows:
+                yield from [row] if isinstance(row, Text) else self._paragraph(row)
+            return
+        has_head = True
+        for is_note, group in groupby(self.rows, lambda row: isinstance(row, Text)):
+            if is_note:
+                yield from cast(Iterator[Text], group)
+                continue
+            table = self._table(used, group)
+            for column, like in zip(table.columns, whole.columns, strict=True):
+                column.width = like.width
+            table.show_header, has_head = has_head, False
+            yield table
+
+    def _table(self, used: Sequence[int], rows: Iterable[Sequence[str | Text] | Text]) -> Table:
+        table = table_of(*(self.columns[place] for place in used))
+        for row in rows:
+            table.add_row(*(row[place] for place in used))
+        return table
+
+    def _paragraph(self, row: Sequence[str | Text]) -> RenderResult:
+        yield Text("  ").join(Text.assemble(cell) for cell in row[: self.heads] if cell)
+        named = zip(self.columns[self.heads :], row[self.heads :], strict=True)
+        dot = Text(" · ", "dim")
+        below = [
+            Text.assemble((f"{name.removeprefix('>')} ", "dim"), dot.join(Text.assemble(cell).split("\n")))
+            for name, cell in named
+            if cell
+        ]
+        yield Indented(dot.join(below))
 
 
-def fit_columns(table: Table, console: Console, available: int) -> bool:
+def _fit_columns(table: Table, console: Console, available: int) -> bool:
     """Give the columns of a table widths in which no word is broken; return whether there are such.
 
     Rich takes what is too much from the widest columns, whatever words stand in them.
@@ -141,15 +176,17 @@ def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
 
 
 _ANY_WIDTH = 10_000
-_TIMES = ("time", "last activity", "took")
+_UNBROKEN = ("#", "id", "checkpoint", "time", "last activity", "took")
 
 
-def table_of(*columns: str, tight: bool = False) -> Table:
-    """Return a table without rows, with less between its columns if there are many. Times stand in one line."""
+def table_of(*columns: str) -> Table:
+    """Return a table without rows, with less between its columns if there are many. `>` marks a column of numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    table.padding = (0, 1, 0, 0) if tight else (0, 1)
+    table.padding = (0, 1, 0, 0) if len(columns) > 6 else (0, 1)
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in _TIMES)
+        name = column.removeprefix(">")
+        justify: JustifyMethod = "right" if name != column else "left"
+        table.add_column(name, overflow="fold", no_wrap=name in _UNBROKEN, justify=justify)
     return table
 
 
@@ -177,25 +214,17 @@ class Tell(Protocol):
         ...
 
 
-@contextmanager
-def say_interrupt(how_far: Callable[[], str]) -> Iterator[None]:
-    """At a Ctrl-C, say in a line on standard error how far the work has come."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console(stderr=True).print(Text(f"interrupted: {plain(how_far())}", "yellow"), soft_wrap=True)
-        raise
-
-
 PATIENCE = 0.5
 """Seconds that work may take without a bar: a bar that is gone at once only flickers."""
 
 
 @contextmanager
-def bar(what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False) -> Iterator[Tell]:
+def bar(
+    what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False, then: str | None = None
+) -> Iterator[Tell]:
     """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`.
 
-    A Ctrl-C ends it with a line that says how far it has come.
+    A Ctrl-C ends it with a line that says how far it has come, and `then` what became of the work.
     """
     from rich.progress import (
         BarColumn,
@@ -227,13 +256,17 @@ def bar(what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = Fa
         if errors.is_terminal and not quiet and monotonic() - begun > PATIENCE:
             shown.start()
 
-    then = "What is done stays: the same command goes on from there." if keeps else "Nothing was changed."
-    with say_interrupt(lambda: f"{what}, {counts} done. {then}"):
+    if then is None:
+        then = "What is done stays: the same command goes on from there." if keeps else "Nothing was changed."
+    try:
         try:
             yield tell
         finally:
             if shown.live.is_started:  # else it would print an empty line
                 shown.stop()
+    except KeyboardInterrupt:
+        console(stderr=True).print(Text(f"interrupted: {what}, {counts} done. {plain(then)}", "yellow"), soft_wrap=True)
+        raise
 
 
 def with_bar(items: Sequence[T], what: str, *, quiet: bool = False) -> Iterator[T]:

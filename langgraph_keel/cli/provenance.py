@@ -18,9 +18,7 @@ from threading import current_thread, main_thread
 from typing import Annotated, Any, TextIO, cast
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -39,13 +37,13 @@ from langgraph_keel.cli.options import (
     tell_unread,
 )
 from langgraph_keel.cli.output import (
+    Rows,
+    Tell,
+    bar,
     console,
     error_line,
-    fit_columns,
     local_time,
     print_json,
-    say_interrupt,
-    table_of,
 )
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, format_seconds, plain
@@ -61,9 +59,6 @@ OneMoment = Annotated[
 Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", "-c", metavar="MOMENT", help="The moment, said as an option.")
 ]
-_COLUMNS = ("#", "node", "model → served", "with", "tokens", "time")
-_LEAST, _WIDE = 70, 130
-"""Width in columns below which calls are not a table, and from which each call takes one line."""
 _GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
 
@@ -90,7 +85,7 @@ def provenance(
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
     else:
-        console().print(calls_page(thread, calls, marks, places, console().width, full=full))
+        console().print(calls_page(thread, calls, marks, places, full=full))
     if is_cut:
         console().print(_GONE)
 
@@ -121,20 +116,20 @@ def calls_page(
     calls: Sequence[ModelCall],
     marks: Sequence[DriftMark],
     places: Mapping[str, int],
-    width: int,
     *,
     full: bool,
 ) -> RenderableType:
-    """Return the page of `keel provenance` for a terminal of this width; `places` are the positions of checkpoints."""
+    """Return the page of `keel provenance`; `places` are the positions of checkpoints."""
     if not calls and not marks:
         return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
+    shown: list[RenderableType] = [_title(thread, calls)]
     parts = list(_merge_marks(calls, marks))
     if full:
-        body = [_mark(part, places) if isinstance(part, DriftMark) else _whole(part, places) for part in parts]
-        return Group(_title(thread, calls), *body)
-    tables = _tables(parts, places, width)
-    narrow = [_mark(part, places) if isinstance(part, DriftMark) else _stack(part, places) for part in parts]
-    return Group(_title(thread, calls), *(tables or narrow))
+        shown += [_mark(part, places) if isinstance(part, DriftMark) else _whole(part, places) for part in parts]
+    else:
+        rows = [_mark(part, places) if isinstance(part, DriftMark) else _cells(part, places) for part in parts]
+        shown.append(Rows((">#", "node", "model → served", "with", "tokens", "time"), rows, heads=2, at=70))
+    return Group(*shown)
 
 
 def _merge_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
@@ -165,54 +160,22 @@ def _mark(mark: DriftMark, places: Mapping[str, int]) -> Text:
     return text
 
 
-def _tables(parts: Sequence[ModelCall | DriftMark], places: Mapping[str, int], width: int) -> list[RenderableType]:
-    """Return tables of calls with the marks between them, all with the same widths; nothing if that is too narrow."""
-    rows = {part.id: _cells(part, places, is_wide=width >= _WIDE) for part in parts if isinstance(part, ModelCall)}
-    used = [place for place, _ in enumerate(_COLUMNS) if any(row[place] for row in rows.values())]
-    rows = {id_: [row[place] for place in used] for id_, row in rows.items()}
-    columns = [_COLUMNS[place] for place in used]
-    whole = _table(columns, rows.values())
-    if width < _LEAST or not fit_columns(whole, Console(width=width), width):
-        return []
-    shown: list[RenderableType] = []
-    table = _table(columns, (), whole)
-    for part in parts:
-        if isinstance(part, ModelCall):
-            table.add_row(*rows[part.id])
-            continue
-        shown += [table] if table.row_count or table.show_header else []
-        shown.append(_mark(part, places))
-        table = _table(columns, (), whole)
-        table.show_header = False
-    return [*shown, table] if table.row_count else shown
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[Text]], like: Table | None = None) -> Table:
-    """Return a table of calls, with the widths of another one."""
-    table = table_of(*columns, tight=True)
-    if columns[0] == "#":
-        table.columns[0].justify = "right"
-    for column, other in zip(table.columns, like.columns if like else (), strict=False):
-        column.width = other.width
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _cells(call: ModelCall, places: Mapping[str, int], *, is_wide: bool = False) -> list[Text]:
-    place = Text(_place(call, places))
-    node = _lines((plain(call.path or call.node), "bold"), (f"attempt {call.attempt}" * (call.attempt > 1), "dim"))
-    served = f"→ {plain(call.served_model)}" if call.served_model not in (None, call.model) else ""
-    failed = f"→ failed: {plain(call.error)}" if call.error else ""
-    cached = "from the cache" if call.cached else ""
-    model = _lines((plain(call.model or "unnamed model"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
-    tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
-    time = _lines(
-        (local_time(call.started_at), ""), ("" if call.seconds is None else format_seconds(call.seconds), "dim")
-    )
-    cells = [place, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
-    between = (" ", " ", " ", " · ", " · ", " · ")
-    return [Text(mark).join(cell.split("\n")) for mark, cell in zip(between, cells, strict=True)] if is_wide else cells
+def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
+    node = [(plain(call.path or call.node), "bold"), (f"attempt {call.attempt}" * (call.attempt > 1), "dim")]
+    model = [
+        (plain(call.model or "unnamed model"), "cyan"),
+        (f"→ {plain(call.served_model)}" if call.served_model not in (None, call.model) else "", ""),
+        (f"→ failed: {plain(call.error)}" if call.error else "", "red"),
+        ("from the cache" if call.cached else "", "dim"),
+    ]
+    settings = {"seed": call.seed, "temp": call.temperature, "top_p": call.top_p, "max": call.max_tokens}
+    given = [(f"{name} {value}", "") for name, value in settings.items() if value is not None]
+    tokens = f"{_count(call, 'input_tokens'):,} → {_count(call, 'output_tokens'):,}" if call.usage else ""
+    cost = "" if call.cost is None else format_money(call.cost)
+    took = "" if call.seconds is None else format_seconds(call.seconds)
+    spent, time = [(tokens, ""), (cost, "dim")], [(local_time(call.started_at), ""), (took, "dim")]
+    columns = [[(_place(call, places), "")], node, model, given, spent, time]
+    return [Text("\n", overflow="fold").join(Text(*part) for part in parts if part[0]) for parts in columns]
 
 
 def _place(call: ModelCall, places: Mapping[str, int]) -> str:
@@ -220,36 +183,10 @@ def _place(call: ModelCall, places: Mapping[str, int]) -> str:
     return str(places.get(call.checkpoint_id or "", ""))
 
 
-def _lines(*lines: tuple[str, str]) -> Text:
-    """Return texts with their styles, a line each, without the empty ones."""
-    text = Text(overflow="fold")
-    for line, style in lines:
-        if line:
-            text.append("\n" if text else "").append(line, style)
-    return text
-
-
-def _settings(call: ModelCall) -> list[str]:
-    shown = (("seed", call.seed), ("temp", call.temperature), ("top_p", call.top_p), ("max", call.max_tokens))
-    return [f"{name} {value}" for name, value in shown if value is not None]
-
-
-def _tokens(call: ModelCall) -> str:
-    return f"{_count(call, 'input_tokens'):,} → {_count(call, 'output_tokens'):,}" if call.usage else ""
-
-
 def _count(call: ModelCall, name: str) -> int:
     """Return a count of tokens; 0 if a provider has put something else there."""
     count = call.usage.get(name)
     return count if isinstance(count, int) else 0
-
-
-def _stack(call: ModelCall, places: Mapping[str, int]) -> RenderableType:
-    """Return a call for a terminal too narrow for a table."""
-    place, node, *others = _cells(call, places)
-    first = Text.assemble(f"{place.plain:>4}  ", Text(", ").join(node.split("\n")))
-    text = "  ".join(" ".join(other.plain.split("\n")) for other in others if other.plain)
-    return Group(first, Padding(Text(text, "dim", overflow="fold"), (0, 0, 0, 6)))
 
 
 def _whole(call: ModelCall, places: Mapping[str, int]) -> RenderableType:
@@ -296,16 +233,15 @@ class Report:
     """What became of the threads.
 
     Attributes:
-        bar: Moved by one for each thread.
-        task: Its task.
         errors: Per damaged thread what is wrong with it.
         skipped: How many threads were passed over, by reason.
         written: How many lines were written.
         unread: What stands in them for values that were not read.
     """
 
-    bar: Progress
-    task: TaskID
+    tell: Tell
+    total: int | None
+    quiet: bool
     errors: dict[str, KeelError] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     written: int = 0
@@ -313,19 +249,23 @@ class Report:
 
     def skip(self, thread_id: str, why: str | KeelError) -> None:
         """Note a thread that is passed over; name it if it cannot be read."""
-        self.bar.advance(self.task)
         if isinstance(why, KeelError):
             error = advise_import(why) if isinstance(why, RefusedType) else why
             self.errors[thread_id] = error
-            self.bar.console.print(error_line(error), soft_wrap=True)
+            console(stderr=True, quiet=self.quiet).print(error_line(error), soft_wrap=True)
         else:
             self.skipped[why] = self.skipped.get(why, 0) + 1
+        self.tell_done()
 
     def take(self, unread: Iterable[Unread]) -> None:
         """Note a line, and what was not read for it."""
-        self.bar.advance(self.task)
         self.written += 1
         self.unread += unread
+        self.tell_done()
+
+    def tell_done(self) -> None:
+        """Move the bar."""
+        self.tell(self.written + len(self.errors) + sum(self.skipped.values()), self.total)
 
 
 def export(
@@ -363,15 +303,16 @@ def export(
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
     store = open_to_read(url, imports)
-    bar = progress(output, quiet=json)
-    report = Report(bar, bar.add_task("Reading threads", total=None))
-
-    def how_far() -> str:
-        is_kept = output is None or _is_stream(output)  # else a file gets its name when all of it is there
-        return f"Reading threads, {report.written:,} done. " + ("" if is_kept else f"{output} was not written.")
-
-    with say_interrupt(how_far), open_output(output, overwrite) as file, store as saver, bar:
-        bar.update(report.task, total=_total(saver, bar, threads))
+    then = "" if output is None or _is_stream(output) else f"{output} was not written."
+    quiet = json or (output is None and sys.stdout.isatty())
+    with (
+        open_output(output, overwrite) as file,
+        store as saver,
+        bar("Reading threads", quiet=quiet, then=then) as tell,
+    ):
+        is_shown = console(stderr=True).is_terminal and not quiet
+        total = len(threads) if threads else sum(1 for _ in saver.threads()) if is_shown else None
+        report = Report(tell, total, quiet=json)
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
             report.take(find_unread(line))
@@ -459,24 +400,6 @@ def check_free(path: Path, overwrite: bool) -> None:
         raise InvalidInput(f"{path} is there, and is no file")
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path} is there already: --overwrite replaces it")
-
-
-def progress(output: Path | None, *, quiet: bool) -> Progress:
-    """Return a bar on standard error, shown where that is a terminal on which no lines are written."""
-    shown: Console = console(stderr=True, quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    mixed = output is None and sys.stdout.isatty()
-    return Progress(*columns, console=shown, transient=True, disable=quiet or mixed or not shown.is_terminal)
-
-
-def _total(saver: Any, bar: Progress, threads: list[str] | None) -> int | None:
-    """Return how many threads there are to read; `None` if no bar is shown, or nobody knows."""
-    if threads:
-        return len(threads)
-    try:
-        return None if bar.disable else sum(1 for _ in saver.threads())
-    except KeelError:
-        return None
 
 
 def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:

@@ -39,9 +39,7 @@ _MOST = 50
 def prune_page(report: PruneReport) -> RenderableType:
     """Return what `keel prune` and `keel sweep` answer."""
     changed = [each for each in report.threads if each.is_changed]
-    table = table_of("thread", *(["would remove", "kept", "bytes"] if report.dry_run else ["removed", "kept"]))
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = table_of("thread", *([">would remove", ">kept", ">bytes"] if report.dry_run else [">removed", ">kept"]))
     for each in changed[:_MOST]:
         table.add_row(thread_name(each.thread_id, "bold"), *_cells(each, report.dry_run))
     shown: list[RenderableType] = [table] if changed else []
@@ -321,8 +319,8 @@ def erase(
     Example: `keel erase --user alice@example.com --dry-run`
     """
     options = {"shared": shared.value, "node_cache": node_cache.value}
-    if not (yes or dry_run):
-        _check_terminal(json=json)
+    if not (yes or dry_run) and (json or not sys.stdin.isatty()):
+        raise InvalidInput("nothing was erased: there is nobody to ask; look with --dry-run, then add --yes")
     if dry_run or not yes:
         with open_to_read(url) as saver, bar("Looking at threads", quiet=json) as tell:
             found: Receipt = saver.erase(user, dry_run=True, on_progress=tell, **options)
@@ -361,14 +359,10 @@ def _exit(receipt: Receipt) -> NoReturn:
     raise typer.Exit(0 if receipt.complete else 1)
 
 
-def _check_terminal(*, json: bool) -> None:
-    if json or not sys.stdin.isatty():
-        raise InvalidInput("nothing was erased: there is nobody to ask; look with --dry-run, then add --yes")
-
-
 def _print(receipt: Receipt, *, json: bool) -> None:
     if json:
-        print_json(_receipt_json(receipt))
+        ids = {"thread_ids": receipt.threads, "shared_ids": receipt.shared, "failed_ids": receipt.failed}
+        print_json({**receipt.to_dict(), **{name: list(found) for name, found in ids.items()}})
         return
     space = [f"Space after that: {_space(receipt.reclaimed)}"] if receipt.reclaimed else []
     # The first lines of a look name them already.
@@ -378,8 +372,3 @@ def _print(receipt: Receipt, *, json: bool) -> None:
         console().print(plain(line), soft_wrap=True)
     for thread_id, why in receipt.failed.items():
         console(stderr=True).print(f"  {plain(thread_id)}: {plain(why)}", style="red", soft_wrap=True)
-
-
-def _receipt_json(receipt: Receipt) -> dict[str, Any]:
-    ids = {"thread_ids": receipt.threads, "shared_ids": receipt.shared, "failed_ids": receipt.failed}
-    return {**receipt.to_dict(), **{name: list(found) for name, found in ids.items()}}

@@ -49,7 +49,13 @@ def show(
     Example: `keel show my-thread`, or one moment of it: `keel show my-thread 14`
     """
     with open_to_read(url, imports) as saver:
-        found = _latest(saver, thread, ns) if checkpoint is None else _find_tuple(saver, thread, ns, checkpoint)
+        if checkpoint is None:
+            found = _latest(saver, thread, ns)
+        else:
+            moment = moment_of(open_timeline(saver, thread), checkpoint)
+            if ns not in ("", EVERY_NS, moment.namespace):
+                raise NotFound(f"thread {thread!r}: {checkpoint!r} is in namespace {moment.namespace!r}, not in {ns!r}")
+            found = saver.get_tuple(moment.config)
         position = open_timeline(saver, thread).moment(found.config).position
     if json:
         print_json({"position": position, **_checkpoint_json(found)})
@@ -59,13 +65,6 @@ def show(
     channels = [*values.items(), *(write[1:] for write in writes)]
     shown = [value for name, value in channels if full or json or not is_internal(name)]
     tell_unread([shown, found.metadata], imports)
-
-
-def _find_tuple(saver: Any, thread: str, ns: str, at: str) -> CheckpointTuple:
-    moment = moment_of(open_timeline(saver, thread), at)
-    if ns not in ("", EVERY_NS, moment.namespace):
-        raise NotFound(f"thread {thread!r}: {at!r} is in namespace {moment.namespace!r}, not in {ns!r}")
-    return cast(CheckpointTuple, saver.get_tuple(moment.config))
 
 
 def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
@@ -103,15 +102,14 @@ def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> Renderabl
     """Return `value` to print; without `full` only so much of it that a page stays readable."""
     if isinstance(value, BaseMessage):
         value = [value]
-    body = _conversation(value, full) if _is_conversation(value) else _text(value, full)
+    # Of some messages, the classes may not be there.
+    is_conversation = (
+        isinstance(value, list)
+        and any(isinstance(item, BaseMessage) for item in value)
+        and all(isinstance(item, BaseMessage | Unread) for item in value)
+    )
+    body = _conversation(value, full) if is_conversation else _text(value, full)
     return Padding(body, (0, 0, 0, indent))
-
-
-def _is_conversation(value: Any) -> bool:
-    """Return whether this is a list of messages; of some of them, the classes may not be there."""
-    if not isinstance(value, list) or not any(isinstance(item, BaseMessage) for item in value):
-        return False
-    return all(isinstance(item, BaseMessage | Unread) for item in value)
 
 
 def _text(value: Any, full: bool) -> Text:
@@ -153,7 +151,15 @@ def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = Fals
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
     state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
-    return Group(_heading(found, position), *(state or [Text("\nno values", "dim")]), *_surroundings(found, full))
+    parts = [_heading(found, position), *(state or [Text("\nno values", "dim")])]
+    parts.append(_section("metadata", "", value_lines(dict(found.metadata), full=full)))
+    if asked := interrupts(found):
+        questions = Group(*(_question(each.value, full) for each in asked))
+        parts.append(_section("waits for an answer", "", Padding(questions, (0, 0, 0, 2))))
+    writes = [write for write in found.pending_writes or [] if full or not is_internal(write[1])]
+    if pairs := [(f"{write[1]} ({write[0][:8]})", write[2]) for write in writes if write[1] != INTERRUPT]:
+        parts.append(_section("pending writes", "by tasks that ran from here", _pairs(pairs)))
+    return Group(*parts)
 
 
 def _heading(found: CheckpointTuple, position: int) -> Text:
@@ -178,17 +184,6 @@ def _size(value: Any) -> str:
         return f"{value.qualname}, not read"
     kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, list | dict | set | tuple) else kind
-
-
-def _surroundings(found: CheckpointTuple, full: bool) -> Iterable[RenderableType]:
-    yield _section("metadata", "", value_lines(dict(found.metadata), full=full))
-    writes = [write for write in found.pending_writes or [] if full or not is_internal(write[1])]
-    if asked := interrupts(found):
-        questions = Group(*(_question(each.value, full) for each in asked))
-        yield _section("waits for an answer", "", Padding(questions, (0, 0, 0, 2)))
-    if ordinary := [write for write in writes if write[1] != INTERRUPT]:
-        note = "by tasks that ran from here"
-        yield _section("pending writes", note, _pairs((f"{write[1]} ({write[0][:8]})", write[2]) for write in ordinary))
 
 
 def _question(value: Any, full: bool) -> Text:

@@ -11,14 +11,13 @@ from typing import Annotated, Any, get_args
 
 import typer
 from rich.bar import Bar
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import RenderableType
 from rich.text import Text
 
 from langgraph_keel.approvals.plans import answers_of, find_open_requests, find_waiting_threads
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Thread, Url, moment_since, open_to_read
 from langgraph_keel.cli.output import (
-    Fitting,
+    Rows,
     bar,
     console,
     local_time,
@@ -241,9 +240,7 @@ def usage_of(saver: Any, by: str, *, quiet: bool, **wanted: Any) -> Mapping[str,
 def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
     """Return a table of what each has taken; of days, with a bar for how many threads."""
     measured = any(usage.bytes is not None for usage in taken.values())
-    table = table_of(what, "threads", "checkpoints", "tokens", "cost", *(["bytes"] if measured else []))
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = table_of(what, ">threads", ">checkpoints", ">tokens", ">cost", *([">bytes"] if measured else []))
     if what == "day":
         table.add_column("", min_width=10)
     most = max((usage.threads for usage in taken.values()), default=1)
@@ -318,16 +315,12 @@ def _threads_table(found: Sequence[Any]) -> RenderableType:
     """Return the table of `keel threads`; whose they are, and each fact of a feature, if any thread has it."""
     rows = [dict(_columns(info)) for info in found]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = table_of("thread", *map(plain, names), "checkpoints", "last activity")
-    table.columns[-2].justify = "right"
-    narrow: list[RenderableType] = []
+    cells: list[Sequence[str | Text]] = []
     for info, row in zip(found, rows, strict=True):
-        name, time = thread_name(info.thread_id, "bold"), local_time(info.updated_at)
-        facts = [plain(str(row.get(each, ""))) for each in names]
-        table.add_row(name, *(Text(fact, overflow="fold") for fact in facts), f"{info.checkpoints:,}", time)
-        line = " · ".join([*filter(None, facts), count_of(info.checkpoints, "checkpoint"), time])
-        narrow += [name, Padding(Text(line, "dim", overflow="fold"), (0, 2))]
-    return Fitting(table, Group(*narrow), 60)
+        facts = [Text(plain(str(row.get(name, ""))), overflow="fold") for name in names]
+        name = thread_name(info.thread_id, "bold")
+        cells.append([name, *facts, f"{info.checkpoints:,}", local_time(info.updated_at)])
+    return Rows(["thread", *map(plain, names), ">checkpoints", "last activity"], cells, at=60)
 
 
 def _columns(info: Any) -> Iterator[tuple[str, str]]:

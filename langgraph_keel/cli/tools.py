@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from langgraph_keel.cli.history import config_of, no_thread
@@ -32,7 +31,7 @@ from langgraph_keel.cli.options import (
     tell_unread,
     url_to_name,
 )
-from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
+from langgraph_keel.cli.output import Rows, console, local_time, print_json, shell_word, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_seconds, one_line, plain
 from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
@@ -50,16 +49,9 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
     whose = "shared by threads" if owner is None else f"of thread {plain(owner)}"
     if not calls:
         return Text(f"No tool calls {whose} in the ledger (ToolCache keeps them there)", "dim")
-    table = table_of("time", "tool", "state", "took", "hits", "saved", "key", tight=True)
-    for column in table.columns[3:6]:
-        column.justify = "right"
-    narrow: list[RenderableType] = []
-    for call in calls:
-        cells = _cells(call, full)
-        table.add_row(*cells)
-        text = "  ".join(str(cell) for cell in (cells[0], *cells[3:]) if str(cell))
-        narrow += [Text.assemble(cells[2], "  ", cells[1]), Padding(Text(text, "dim"), (0, 2))]
-    return Group(Text(f"tool calls {whose} · {len(calls)}"), Fitting(table, Group(*narrow)))
+    columns = ("time", "tool", "state", ">took", ">hits", ">saved", "key")
+    rows = Rows(columns, [_cells(call, full) for call in calls], heads=2)
+    return Group(Text(f"tool calls {whose} · {len(calls)}"), rows)
 
 
 def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
@@ -73,7 +65,11 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
         name.append("\n" + (plain(call.error, "\n") if full else one_line(call.error, 120)), "not bold red")
     state = Text(_state(call), _STYLE.get(call.state, ""))
     key = call.key if full else short_key(call.key)
-    return local_time(call.started_at), name, state, _took(call), f"{call.hits:,}", _money(call.saved), key
+    took = ""
+    if call.ended_at and not call.decided:  # else a person has said later that it ended
+        start, end = map(datetime.fromisoformat, (call.started_at, call.ended_at))
+        took = format_seconds((end - start).total_seconds())
+    return local_time(call.started_at), name, state, took, f"{call.hits:,}", _money(call.saved), key
 
 
 def _state(call: KeptCall) -> str:
@@ -85,13 +81,6 @@ def _state(call: KeptCall) -> str:
 def _is_not_kept(call: KeptCall) -> bool:
     """Return whether a call is done, and there is no result for the step that made it, should that be resumed."""
     return call.state == "done" and not call.is_kept
-
-
-def _took(call: KeptCall) -> str:
-    if call.ended_at is None or call.decided:  # a person has said later that it ended
-        return ""
-    seconds = (datetime.fromisoformat(call.ended_at) - datetime.fromisoformat(call.started_at)).total_seconds()
-    return format_seconds(seconds)
 
 
 def _money(amount: float) -> str:
@@ -171,42 +160,26 @@ def by_tool(calls: Iterable[KeptCall]) -> list[ToolStats]:
     tools: dict[str, list[KeptCall]] = {}
     for call in calls:
         tools.setdefault(call.tool, []).append(call)
-    return [_stats_of(tool, tools[tool]) for tool in sorted(tools)]
-
-
-def _stats_of(tool: str, calls: Sequence[KeptCall]) -> ToolStats:
-    states = [call.state for call in calls]
-    hits = sum(call.hits for call in calls)
-    return ToolStats(
-        tool,
-        len(calls),
-        states.count("done"),
-        states.count("failed"),
-        states.count("unknown"),
-        hits,
-        hits / (hits + len(calls)),
-        sum(call.saved for call in calls),
-        sum(call.nbytes for call in calls),
-    )
+    rows = []
+    for tool, found in sorted(tools.items()):
+        states, hits = Counter(call.state for call in found), sum(call.hits for call in found)
+        ended = states["done"], states["failed"], states["unknown"]
+        saved, nbytes = sum(call.saved for call in found), sum(call.nbytes for call in found)
+        rows.append(ToolStats(tool, len(found), *ended, hits, hits / (hits + len(found)), saved, nbytes))
+    return rows
 
 
 def stats_page(rows: Sequence[ToolStats]) -> RenderableType:
     """Return the page of `keel cache stats`."""
     if not rows:
         return Text("No tool calls in the ledger", "dim")
-    table = table_of("tool", "calls", "done", "failed", "unknown", "hits", "hit rate", "saved", "bytes", tight=True)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    names = [str(column.header) for column in table.columns[1:]]
-    narrow: list[RenderableType] = []
+    columns = ("tool", ">calls", ">done", ">failed", ">unknown", ">hits", ">hit rate", ">saved", ">bytes")
+    cells: list[Sequence[str | Text]] = []
     for row in rows:
         counts = [f"{count:,}" for count in (row.calls, row.done, row.failed, row.unknown, row.hits)]
-        cells = [*counts, f"{row.hit_rate:.0%}", _money(row.saved), f"{row.nbytes:,}"]
         name = Text(plain(row.tool), "bold", overflow="fold")
-        table.add_row(name, *cells)
-        facts = ", ".join(f"{title} {cell}" for title, cell in zip(names, cells, strict=True) if cell)
-        narrow += [name, Padding(Text(facts, "dim"), (0, 2))]
-    return Fitting(table, Group(*narrow))
+        cells.append([name, *counts, f"{row.hit_rate:.0%}", _money(row.saved), f"{row.nbytes:,}"])
+    return Rows(columns, cells)
 
 
 Thread = Annotated[
@@ -362,7 +335,14 @@ def clear(
     if nodes and expired:
         raise InvalidInput("--expired is for tool calls: results of nodes that have expired are never used")
     owners = [*([thread] if thread else []), *([None] if shared else [])]
-    found = Counter(_clear(url, owners, nodes, expired) if yes else _find_calls(url, owners, expired))
+    if yes:
+        found = Counter(_clear(url, owners, nodes, expired))
+    else:
+        now = datetime.now(UTC)
+        with open_to_read(url) as saver:
+            calls = [call for owner in owners for call in saver.tools(owner) if call.state in ("done", "failed")]
+        ends = [(call.tool, call.expires_at) for call in calls]
+        found = Counter(name for name, end in ends if not expired or (end and datetime.fromisoformat(end) <= now))
     if json:
         print_json({"calls": found.total(), "done": yes})
         return
@@ -371,16 +351,6 @@ def clear(
     if is_asked and (found or nodes):
         confirm("Forget it?", "Nothing was forgotten.")
         console().print(clear_line(Counter(_clear(url, owners, nodes, expired)), nodes=nodes, done=True))
-
-
-def _find_calls(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
-    with open_to_read(url) as saver:
-        return [call.tool for owner in owners for call in saver.tools(owner) if _would_go(call, expired)]
-
-
-def _would_go(call: KeptCall, expired: bool) -> bool:
-    is_over = call.expires_at is not None and datetime.fromisoformat(call.expires_at) <= datetime.now(UTC)
-    return call.state in ("done", "failed") and (is_over or not expired)
 
 
 def _clear(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:

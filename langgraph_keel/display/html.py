@@ -29,9 +29,9 @@ def text(text: str) -> str:
     return escape(plain(text, keep="\n\t"))
 
 
-def tag(name: str, *inner: str, style: str = "", title: str = "") -> str:
-    """Return an element; `inner` is HTML."""
-    given = "".join(f' {key}="{text(value)}"' for key, value in (("style", style), ("title", title)) if value)
+def tag(name: str, *inner: str, **attributes: str) -> str:
+    """Return an element; `inner` is HTML. Empty attributes are left out."""
+    given = "".join(f' {key}="{text(value)}"' for key, value in attributes.items() if value)
     return f"<{name}{given}>{''.join(inner)}</{name}>"
 
 

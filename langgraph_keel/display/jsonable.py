@@ -68,8 +68,5 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 def message_fields(message: BaseMessage) -> dict[str, Any]:
     """Return a message's fields, type and content first, empty ones left out."""
     fields = {"type": message.type, "content": message.content}
-    return fields | {key: item for key, item in message if key not in fields and not _is_empty(item)}
-
-
-def _is_empty(item: Any) -> bool:
-    return item is None or (type(item) in (dict, list, str) and not item)  # an array cannot be compared with nothing
+    kept = ((key, item) for key, item in message if key not in fields and item is not None)
+    return fields | {key: item for key, item in kept if item or type(item) not in (dict, list, str)}

@@ -41,13 +41,9 @@ def subtract_runs(runs: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(runs, others, strict=False)))
     left = list(runs[same:])  # what was only appended to has all runs but its last in common
     for lo, hi in others[same:]:
-        left = [part for run in left for part in _split_run(run, lo, hi)]
+        parts = [part for start, stop in left for part in ((start, min(stop, lo)), (max(start, hi), stop))]
+        left = [part for part in parts if part[0] < part[1]]
     return tuple(left)
-
-
-def _split_run(run: Run, lo: int, hi: int) -> Iterator[Run]:
-    parts = (run[0], min(run[1], lo)), (max(run[0], hi), run[1])
-    return (part for part in parts if part[0] < part[1])
 
 
 def count_items(runs: Sequence[Run]) -> int:
@@ -108,7 +104,10 @@ class Sides:
         if now is None:
             return Change(channel, "gone")
         if now.kind is Kind.INLINE:
-            return self._describe_small(channel, was)
+            old, value = self.was.get(channel), self.inline.get(channel)
+            if was is None or was.kind is not Kind.INLINE:
+                return Change(channel, f"{'=' if was is None else '→'} {_short(value)}")
+            return None if _mark(old) == _mark(value) else Change(channel, f"{_short(old)} → {_short(value)}")
         if was == now:
             return None
         return (
@@ -116,15 +115,6 @@ class Sides:
             if now.kind is Kind.LIST
             else self._describe_other(channel, unpacker)
         )
-
-    def _describe_small(self, channel: str, was: Ref | None) -> Change | None:
-        value = self.inline.get(channel)
-        if was is None:
-            return Change(channel, f"= {_short(value)}")
-        if was.kind is not Kind.INLINE:
-            return Change(channel, f"→ {_short(value)}")
-        old = self.was.get(channel)
-        return None if _mark(old) == _mark(value) else Change(channel, f"{_short(old)} → {_short(value)}")
 
     def _describe_list(self, channel: str, was: Ref | None, now: Ref, unpacker: Unpacker) -> Change | None:
         came = count_items(self.new[channel].runs) if channel in self.new else 0
@@ -138,16 +128,12 @@ class Sides:
         counts = " ".join([*([f"+{came:,}"] if came else []), *([f"-{lost:,}"] if lost else [])])
         elements = " · ".join([*(["…"] if came > _ELEMENTS else []), *(brief(item) for item in new[-_ELEMENTS:])])
         if not counts:
-            return self._describe_order(channel, was, now, is_same=bool(gone))
+            is_new = was is None or was.kind is not Kind.LIST
+            return Change(channel, "= []") if is_new else None if gone else Change(channel, "in another order")
         return Change(channel, f"{counts}: {elements}" if new else counts, tuple(new))
 
     def _new(self, channel: str, unpacker: Unpacker) -> Sequence[Any]:
         return self._items(channel, last(self.new[channel].runs, SHOWN), unpacker) if channel in self.new else ()
-
-    def _describe_order(self, channel: str, was: Ref | None, now: Ref, *, is_same: bool) -> Change | None:
-        if was is None or was.kind is not Kind.LIST:
-            return Change(channel, "= []")
-        return None if is_same else Change(channel, "in another order")
 
     def _describe_other(self, channel: str, unpacker: Unpacker) -> Change | None:
         size, ref, was = self.size(channel), self.refs[channel], self.before.get(channel)

@@ -117,11 +117,16 @@ class StateDiff(DiffRecord):
 
     def plain(self) -> dict[str, Any]:
         """Return it as data that JSON carries: `before`, `after`, `channels`, `edits` and `deltas`."""
+        shown = []
+        for edit in self.edits:
+            sides = {"before": edit.before, "after": edit.after}
+            values = {name: as_json(value) for name, value in sides.items() if value is not NOTHING}
+            shown.append({"kind": edit.kind, "path": list(edit.path), **values})
         return {
             "before": as_json(self.before),
             "after": as_json(self.after),
             "channels": self.channels,
-            "edits": [_plain(edit) for edit in self.edits],
+            "edits": shown,
             "deltas": list(self.deltas),
         }
 
@@ -165,12 +170,6 @@ class StateDiff(DiffRecord):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": self.to_text(), "text/html": self.to_html()}
-
-
-def _plain(edit: Edit) -> dict[str, Any]:
-    sides = {"before": edit.before, "after": edit.after}
-    values = {name: as_json(value) for name, value in sides.items() if value is not NOTHING}
-    return {"kind": edit.kind, "path": list(edit.path), **values}
 
 
 class _Side:
@@ -220,7 +219,11 @@ def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[
     older, newer = (yield from _entry(session.store, before)), (yield from _entry(session.store, after))
     sides = _Side(older, codec, unpacker), _Side(newer, codec, unpacker)
     is_one_log = _log(older) == _log(newer)
-    deltas = _deltas(sides, is_one_log)
+    # The delta channels without a value on one side or both, and whether they were written in between.
+    deltas = {
+        channel: not is_one_log or sides[0].version(channel) != sides[1].version(channel)
+        for channel in dict.fromkeys([*sides[0].deltas, *sides[1].deltas])
+    }
     looking = replace(session, codec=codec)
     bare = [Found(replace(each, refs={}), {}) for each in (older, newer)] if session.hooks.revive else []
     if any(revive_other(looking, each) for each in bare):
@@ -253,13 +256,6 @@ def _diff_revived(session: Session, older: Entry, newer: Entry, deltas: Mapping[
 
 def _log(entry: Entry) -> tuple[str, str]:
     return entry.address.thread_id, entry.address.checkpoint_ns
-
-
-def _deltas(sides: _Sides, is_one_log: bool) -> dict[str, bool]:
-    """Return the delta channels without a value on one side or both, and whether they were written in between."""
-    older, newer = sides
-    channels = dict.fromkeys([*older.deltas, *newer.deltas])
-    return {channel: not is_one_log or older.version(channel) != newer.version(channel) for channel in channels}
 
 
 def _is_same(channel: str, sides: _Sides) -> bool:

@@ -118,8 +118,12 @@ def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> I
     elif isinstance(before, list | tuple):
         yield from _sequence_edits(before, after, mark, path)
     elif (parts := parts_of(before)) is not None:
-        found = _mapping_edits(parts, parts_of(after) or {}, mark, path)
-        yield from _set_within(after, found, len(path)) if isinstance(after, BaseMessage) else found
+        others = parts_of(after) or {}
+        for key in dict.fromkeys([*parts, *others]):
+            step = key if type(key) is str else represent(key)
+            for edit in edits(parts.get(key, NOTHING), others.get(key, NOTHING), mark, (*path, step)):
+                is_part = isinstance(after, BaseMessage) and not edit.within
+                yield replace(edit, within=(len(path), after)) if is_part else edit
     else:
         yield Edit("changed", path, before, after)
 
@@ -128,21 +132,9 @@ def _kind_of(value: Any) -> Any:
     return (value.module, value.qualname) if type(value) is Unread else type(value)
 
 
-def _set_within(message: BaseMessage, found: Iterator[Edit], depth: int) -> Iterator[Edit]:
-    return (edit if edit.within else replace(edit, within=(depth, message)) for edit in found)
-
-
 def parts_of(value: Any) -> Mapping[Any, Any] | None:
     """Return the parts of a value by key or field; `None` if it has no parts."""
     return value if isinstance(value, Mapping) else fields_of(value)
-
-
-def _mapping_edits(
-    before: Mapping[Any, Any], after: Mapping[Any, Any], mark: Mark, path: tuple[Step, ...]
-) -> Iterator[Edit]:
-    for key in dict.fromkeys([*before, *after]):
-        step = key if type(key) is str else represent(key)
-        yield from edits(before.get(key, NOTHING), after.get(key, NOTHING), mark, (*path, step))
 
 
 # -- lists -----------------------------------------------------------------------------------------------------

@@ -83,18 +83,6 @@ class LabelHook(Hook):
 def give_label(session: Session, address: Address, name: str) -> Plan[None]:
     """Give a name to a checkpoint, or to the latest of its namespace; no error if it has that already. Two trips."""
     name = check_name(name)
-    address = yield from _find_checkpoint(session, address)
-    cells = Cells(session, LABELS, address.thread_id)
-    new = StoredLabel(name, address.checkpoint_ns, str(address.checkpoint_id))
-    _, held = yield from cells.swap(_key(name), None, new)
-    if held is not None and held.record != new:
-        raise InvalidInput(
-            f"thread {address.thread_id!r}: {name!r} is checkpoint {held.record.checkpoint_id} already: "
-            "take another name, or take this one back first (unlabel)"
-        )
-
-
-def _find_checkpoint(session: Session, address: Address) -> Plan[Address]:
     if address.checkpoint_id is None:
         head = yield from session.store.read_entry(address)
         entries = [head.entry] if head else []
@@ -103,7 +91,15 @@ def _find_checkpoint(session: Session, address: Address) -> Plan[Address]:
         entries = list((yield from session.store.scan(query)))
     if not entries:
         raise NotFound(f"{address}: there is no such checkpoint to give a label")
-    return entries[0].address
+    address = entries[0].address
+    cells = Cells(session, LABELS, address.thread_id)
+    new = StoredLabel(name, address.checkpoint_ns, str(address.checkpoint_id))
+    _, held = yield from cells.swap(_key(name), None, new)
+    if held is not None and held.record != new:
+        raise InvalidInput(
+            f"thread {address.thread_id!r}: {name!r} is checkpoint {held.record.checkpoint_id} already: "
+            "take another name, or take this one back first (unlabel)"
+        )
 
 
 def remove_label(session: Session, thread_id: str, name: str) -> Plan[None]:

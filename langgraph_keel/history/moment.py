@@ -131,7 +131,7 @@ class Moments(Sequence[Moment]):
     Args:
         moments: The moments, oldest first.
         older: How many come before them in the thread; `None` if that is not known.
-        measure: Returns moments with `state_bytes`, for as many of them as a picture needs.
+        measure: Returns moments with `state_bytes`, for `plot`.
         drawn: The same moments, each with the nearest one of the list as its parent; for a list with gaps.
     """
 
@@ -162,7 +162,7 @@ class Moments(Sequence[Moment]):
         return self._moments[which]
 
     def plot(self) -> Any:
-        """Return a picture: size of the state, tokens and cost, step by step."""
+        """Show how the size of the state, tokens and cost grew, each as a line of text."""
         from langgraph_keel.history.render.plots import plot_moments
 
         return plot_moments(self._measure(self._moments) if self._measure else self._moments)

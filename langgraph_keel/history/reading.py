@@ -35,7 +35,6 @@ from langgraph_keel.history.changes import (
 )
 from langgraph_keel.history.labels import read_labels
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpack_calls
 from langgraph_keel.upgrades.bulk import UPGRADED
@@ -103,17 +102,14 @@ def _narrow(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[st
         wholes = [name for name, ref in new.items() if ref.kind is Kind.WHOLE and name in before]
         if parent and before:
             old[parent].update((name, before[name]) for name in wholes if before[name].kind is Kind.WHOLE)
-            old[parent].update(_few_replaced(known[address], before, new))
+            gone = {name: lost_runs(before[name], known[address].refs[name]) for name in new if name in before}
+            # Of a list that lost a few elements and got others, those that it lost.
+            few = {name: Ref(Kind.LIST, runs) for name, runs in gone.items() if 0 < count_items(runs) <= SHOWN}
+            old[parent].update(few)
     return [
         replace(entry, refs={**news_of.get(address, {}), **old[address], **_triggers(entry)})
         for address, entry in known.items()
     ]
-
-
-def _few_replaced(entry: Entry, before: Mapping[str, Ref], new: Mapping[str, Ref]) -> dict[str, Ref]:
-    """Return per list that lost a few elements and got others, those that it lost."""
-    gone = {name: lost_runs(before[name], entry.refs[name]) for name in new if name in before}
-    return {name: Ref(Kind.LIST, runs) for name, runs in gone.items() if 0 < count_items(runs) <= SHOWN}
 
 
 def _triggers(entry: Entry) -> dict[str, Any]:
@@ -168,6 +164,8 @@ class _Reader(Unpacker):
         sides = _sides(read, parent)
         changes = () if is_brief else tuple(sides.changes(self))
         calls = unpack_calls(header.about.get("calls"))
+        models = [call.served_model or call.model for call in calls if call.error is None]
+        marks = header.metadata.get(MARK)
         return Moment(
             address=entry.address,
             position=0,
@@ -178,15 +176,15 @@ class _Reader(Unpacker):
             nodes=_nodes(read, parent),
             next=next_nodes(header.checkpoint, read.triggers),
             changes=changes,
-            summary=_summary(changes),
-            models=_models(calls),
+            summary="; ".join(f"{change.channel} {change.text}" for change in changes),
+            models=tuple(dict.fromkeys(name for name in models if name)),
             tools=tools_in(changes),
             asked=steps.questions(writes),
             interrupts=read.waits,
             errors=read.errors,
             pending=steps.written_channels(writes),
             unread=tuple(dict.fromkeys([*read.unread, *self._unread])),
-            drift=_drift(header.metadata),
+            drift=tuple(map(str, marks)) if isinstance(marks, list) else (),
             tokens=_tokens(calls),
             cost=_cost(calls),
             bytes=len(entry.header)
@@ -201,9 +199,6 @@ class Doing:
 
     Attributes:
         source: What has made the checkpoint, in LangGraph's words: `input`, `loop`, `update` or `fork`.
-        next: The nodes that run next.
-        asks: Whether a task asks somebody.
-        errors: What tasks have failed with.
     """
 
     source: str
@@ -216,17 +211,13 @@ def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address
     """Return what threads are doing at their latest checkpoints. One trip."""
     found = yield from session.store.read_values([replace(head, refs=_triggers(head)) for head in heads])
     reader = _Reader(session.codec)
-    read = {head.address: head for head in heads}
-    return {each.entry.address: _doing_of(reader.read(read[each.entry.address], each)) for each in found}
-
-
-def _doing_of(read: _Read) -> Doing:
-    return Doing(
-        str(read.header.metadata.get("source", "")),
-        next_nodes(read.header.checkpoint, read.triggers),
-        bool(read.waits),
-        read.errors,
-    )
+    by_address = {head.address: head for head in heads}
+    doing = {}
+    for each in found:
+        read = reader.read(by_address[each.entry.address], each)
+        source, following = read.header.metadata.get("source", ""), next_nodes(read.header.checkpoint, read.triggers)
+        doing[each.entry.address] = Doing(str(source), following, bool(read.waits), read.errors)
+    return doing
 
 
 def _sides(read: _Read, parent: _Read | None) -> Sides:
@@ -249,20 +240,6 @@ def _time(ts: object) -> datetime | None:
         return None
 
 
-def _summary(changes: Iterable[Change]) -> str:
-    return "; ".join(f"{change.channel} {change.text}" for change in changes)
-
-
-def _models(calls: Iterable[ModelCall]) -> tuple[str, ...]:
-    names = (call.served_model or call.model for call in calls if call.error is None)
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
-def _drift(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    marks = metadata.get(MARK)
-    return tuple(map(str, marks)) if isinstance(marks, list) else ()
-
-
 def _tokens(calls: Sequence[ModelCall]) -> tuple[int, int]:
     def total(name: str) -> int:
         return sum(count for call in calls if isinstance(count := call.usage.get(name), int))
@@ -278,12 +255,11 @@ def _cost(calls: Iterable[ModelCall]) -> float | None:
 def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Mapping[Address, int]]:
     """Return the bytes of all values that each checkpoint shows. One trip; rows that they share are read once."""
     found = (yield from session.store.read_values(entries)) if entries else ()
-    return {each.entry.address: _count_bytes(each) for each in found}
-
-
-def _count_bytes(found: Found) -> int:
-    parts = (nbytes(ref.runs, found.rows.get(name, ())) for name, ref in found.entry.refs.items())
-    return len(found.entry.header) + sum(parts)
+    return {
+        each.entry.address: len(each.entry.header)
+        + sum(nbytes(ref.runs, each.rows.get(name, ())) for name, ref in each.entry.refs.items())
+        for each in found
+    }
 
 
 PAGE = 500
@@ -300,8 +276,6 @@ class Pages:
     """What is known of a thread: it as it was when it was first looked at, and no newer.
 
     Args:
-        session: What it runs on.
-        thread_id: The thread.
         is_brief: Whether its moments do not say what changed; no values are read for them then.
 
     Attributes:
@@ -359,23 +333,24 @@ class Pages:
         for first in range(0, len(wanted), STRETCH):
             read = yield from moments_of(self._session, wanted[first : first + STRETCH], is_brief=self._is_brief)
             self._moments.update((moment.address, moment) for moment in read)
-        shown = self.entries[places.start : places.stop]
-        return [self._moment_at(entry.address) for entry in shown if entry.address in self._moments]
-
-    def _moment_at(self, address: Address) -> Moment:
-        place, moment = self._places[address], self._moments[address]
-        is_leaf = address not in self._continued
-        return replace(
-            moment,
-            position=len(self.entries) - 1 - place if self.is_whole else -1 - place,
-            labels=self._labels_of(moment),
-            is_head=self._heads.get(address.checkpoint_ns) == address,
-            is_leaf=is_leaf,
-            # Where the run went on, what its tasks had written is in the next checkpoint.
-            pending=moment.pending if is_leaf else (),
-            errors=moment.errors if is_leaf else (),
-            interrupts=moment.interrupts if is_leaf else (),
-        )
+        shown = []
+        for entry in self.entries[places.start : places.stop]:
+            if (moment := self._moments.get(entry.address)) is None:
+                continue
+            place, is_leaf = self._places[entry.address], entry.address not in self._continued
+            placed = replace(
+                moment,
+                position=len(self.entries) - 1 - place if self.is_whole else -1 - place,
+                labels=self._labels_of(moment),
+                is_head=self._heads.get(entry.address.checkpoint_ns) == entry.address,
+                is_leaf=is_leaf,
+                # Where the run went on, what its tasks had written is in the next checkpoint.
+                pending=moment.pending if is_leaf else (),
+                errors=moment.errors if is_leaf else (),
+                interrupts=moment.interrupts if is_leaf else (),
+            )
+            shown.append(placed)
+        return shown
 
     def _labels_of(self, moment: Moment) -> tuple[str, ...]:
         """Return the labels of a moment, and of the moments that it was rewound to, as far as those were read."""

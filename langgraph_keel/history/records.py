@@ -37,7 +37,6 @@ class ToolUse:
     """A call of a tool whose result a step has stored.
 
     Attributes:
-        name: The tool's name.
         is_replayed: Whether the result came from the ledger, and the tool did not act (`ToolCache`).
     """
 

@@ -25,9 +25,6 @@ class Search:
         node: A node whose work it stores.
         tool: A tool whose result it stores.
         model: A model that was called on the way to it.
-        label: One of its labels.
-        source: Its `source`.
-        step: Its step.
         namespace: Its namespace, with or without the ids of tasks; `""` is the root graph's.
         channel: A channel that changed.
         text: A text in what was added, or in its summary, questions, errors or labels; upper and lower case are equal.
@@ -55,32 +52,25 @@ class Search:
 
     def __call__(self, moment: Moment) -> bool:
         """Return whether a moment meets all conditions."""
-        return self._has_names(moment) and self._has_properties(moment) and self._is_between(moment)
-
-    def _has_names(self, moment: Moment) -> bool:
-        pairs: tuple[tuple[str | None, object], ...] = (
+        names: tuple[tuple[str | None, object], ...] = (
             (self.node, moment.nodes),
             (self.tool, {tool.name for tool in moment.tools}),
             (self.model, moment.models),
             (self.label, moment.labels),
             (self.channel, {change.channel for change in moment.changes}),
         )
-        return all(wanted is None or wanted in names for wanted, names in pairs)  # type: ignore[operator]
-
-    def _has_properties(self, moment: Moment) -> bool:
         return (
-            self.source in (None, moment.source)
+            all(wanted is None or wanted in found for wanted, found in names)  # type: ignore[operator]
+            and self.source in (None, moment.source)
             and self.step in (None, moment.step)
             and self.namespace in (None, moment.namespace, without_tasks(moment.namespace))
             and self.asked in (None, bool(moment.asked))
             and self.waits in (None, bool(moment.interrupts))
             and (self.text is None or self.text.casefold() in _text_of(moment).casefold())
             and (self.where is None or bool(self.where(moment)))
+            and (self.after is None or _compare(moment, self.after) > 0)
+            and (self.before is None or _compare(moment, self.before) < 0)
         )
-
-    def _is_between(self, moment: Moment) -> bool:
-        is_after = self.after is None or _is_later(moment, self.after)
-        return is_after and (self.before is None or _is_earlier(moment, self.before))
 
 
 def _text_of(moment: Moment) -> str:
@@ -96,16 +86,11 @@ def without_tasks(namespace: str) -> str:
     return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
-def _is_later(moment: Moment, when: When) -> bool:
+def _compare(moment: Moment, when: When) -> int:
+    """Return 1 if a moment is later, -1 if it is earlier, else 0, also if its time is not known."""
     if isinstance(when, Moment):
-        return moment.position > when.position
-    return moment.time is not None and moment.time > when
-
-
-def _is_earlier(moment: Moment, when: When) -> bool:
-    if isinstance(when, Moment):
-        return moment.position < when.position
-    return moment.time is not None and moment.time < when
+        return (moment.position > when.position) - (moment.position < when.position)
+    return 0 if moment.time is None else (moment.time > when) - (moment.time < when)
 
 
 def time_of(text: str) -> datetime | None:

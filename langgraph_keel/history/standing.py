@@ -104,7 +104,15 @@ class Standing:
 
     def __str__(self) -> str:
         """Return what is so, and what to do, in a sentence or two."""
-        return f"thread {self.thread_id!r} {self._says()}.{self._says_of_doubts()}"
+        said = f"thread {self.thread_id!r} {self._says()}."
+        if not self.doubts:
+            return said
+        names = ", ".join(f"{each.tool} {short_key(each.key)}" for each in self.doubts[:_NAMED])
+        more = f", and {len(self.doubts) - _NAMED:,} more" if len(self.doubts) > _NAMED else ""
+        return (
+            f"{said} {count_of(len(self.doubts), 'call')} of tools in doubt ({names}{more}): settle them first, as "
+            "`keel tools --unknown` says."
+        )
 
     def _says(self) -> str:
         if self.state == "waits":
@@ -142,16 +150,6 @@ class Standing:
         if self.is_settled and not self.doubts:
             return f"{left}, and what was in doubt is settled: graph.invoke(None, config) acts on it"
         return f"{left}; it may be running, stopped, or cut off: {_LOOK}"
-
-    def _says_of_doubts(self) -> str:
-        if not self.doubts:
-            return ""
-        names = ", ".join(f"{each.tool} {short_key(each.key)}" for each in self.doubts[:_NAMED])
-        more = f", and {len(self.doubts) - _NAMED:,} more" if len(self.doubts) > _NAMED else ""
-        return (
-            f" {count_of(len(self.doubts), 'call')} of tools in doubt ({names}{more}): settle them first, as "
-            "`keel tools --unknown` says."
-        )
 
 
 def _shorten(error: str) -> str:
@@ -282,13 +280,7 @@ def _open_errors(errors: Sequence[str], calls: Sequence[KeptCall]) -> Iterator[s
 
 
 class UnfinishedThreads:
-    """Reads where those threads stand that are not idle: the index of threads says which. Idle threads are not read.
-
-    Args:
-        session: What it runs on.
-        wanted: Which threads are asked for.
-        order: Which come first, by their last activity.
-    """
+    """Reads where those threads stand that are not idle: the index of threads says which. Idle threads are not read."""
 
     def __init__(self, session: Session, wanted: ThreadFilter = _ALL, order: Order = "newest") -> None:
         self._session, self._wanted, self._order = session, wanted, order

@@ -10,7 +10,7 @@ import json
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -168,23 +168,11 @@ def _milliseconds(name: str, at: datetime | None) -> float | None:
     return None if at is None else at.timestamp() * 1000
 
 
-def _check_order(order: object) -> None:
-    if not (isinstance(order, str) and order in get_args(Order)):
-        raise InvalidInput(
-            f"order must be 'newest' or 'oldest', by last activity, not {order!r:.100}: nothing else is in the index "
-            "of threads, and all would have to be read; sort what `saver.threads()` yields"
-        )
-
-
 class ThreadPages:
     """Reads a store's threads page by page, by their last activity.
 
     Args:
-        session: What it runs on.
-        limit: Most threads to read.
-        wanted: Which threads.
         after: The cursor of the thread that comes before, of a list that was asked for the same.
-        order: Which come first.
 
     Raises:
         InvalidInput: The cursor is none, or of another list; or there is no such order.
@@ -198,7 +186,11 @@ class ThreadPages:
         after: str | None = None,
         order: Order = "newest",
     ) -> None:
-        _check_order(order)
+        if not (isinstance(order, str) and order in get_args(Order)):
+            raise InvalidInput(
+                f"order must be 'newest' or 'oldest', by last activity, not {order!r:.100}: nothing else is in the "
+                "index of threads, and all would have to be read; sort what `saver.threads()` yields"
+            )
         self._session = session
         self._wanted = wanted
         self._marks = wanted.marks()
@@ -228,22 +220,22 @@ class ThreadPages:
             self._left = 0
         elif self._left is not None:
             self._left -= len(found)
-        return [replace(info, cursor=_cursor_at(info, self._asked)) for info in found]
+        cursors = [json.dumps([info.updated_at, info.thread_id, self._asked], separators=(",", ":")) for info in found]
+        names = [urlsafe_b64encode(cursor.encode()).decode().rstrip("=") for cursor in cursors]
+        return [replace(info, cursor=name) for info, name in zip(found, names, strict=True)]
 
     def _choose(self, page: Sequence[Listed]) -> Plan[Sequence[ThreadInfo]]:
         chosen: list[Listed] = []
         for info, head in page:
             told, metadata = describe_thread(self._session, info, head)
             is_asked = self._waiting is None or info.thread_id in self._waiting
-            if is_asked and self._wanted.fits(told, metadata) and (yield from self._has_label(info.thread_id)):
-                chosen.append((told, head))
+            if is_asked and self._wanted.fits(told, metadata):
+                labels = (yield from read_labels(self._session, info.thread_id)) if self._wanted.label else ()
+                if self._wanted.label in (None, *(label.name for label in labels)):
+                    chosen.append((told, head))
         doing = yield from _read_all(self._session, [head for _, head in chosen if head])
         told_all = [_with_doing(info, doing.get(head.address) if head else None) for info, head in chosen]
         return [info for info in told_all if self._wanted.fits_doing(info)]
-
-    def _has_label(self, thread_id: str) -> Plan[bool]:
-        name = self._wanted.label
-        return name is None or name in {label.name for label in (yield from read_labels(self._session, thread_id))}
 
 
 def read_names_of(session: Session, wanted: ThreadFilter) -> Plan[list[str]]:
@@ -287,11 +279,6 @@ def _digest_of(wanted: ThreadFilter, order: Order) -> str:
     where = dict(sorted((wanted.where or {}).items()))
     asked = repr(replace(wanted, where=where, since=None, until=None)) + ("" if order == "newest" else order)
     return blake2b(asked.encode(errors="surrogatepass"), digest_size=6).hexdigest()
-
-
-def _cursor_at(info: ThreadInfo, asked: str) -> str:
-    place = [info.updated_at, info.thread_id, asked]
-    return urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def _place_in(cursor: str, asked: str) -> tuple[str, str]:
@@ -360,7 +347,23 @@ class ThreadCounts(NamedTuple):
 
     def __str__(self) -> str:
         """Return it in lines: the statuses, a histogram of the last days, and the owners who took most."""
-        return "\n".join(_count_lines(self))
+        parts = [f"{self.statuses[status]:,} {status}" for status in get_args(Status) if status in self.statuses]
+        lines = [": ".join([count_of(self.all.threads, "thread"), *([" · ".join(parts)] if parts else [])])]
+        if not self.all.threads:
+            return lines[0]
+        most = max(self.days.values())
+        lines += [usage_text(self.all), ""]
+        for day, count in list(self.days.items())[-_DAYS:]:
+            lines.append(f"{plain(day)}  {'█' * max(1, round(_WIDTH * count / most))} {count:,}")
+        ordered = sorted(self.owners.items(), key=lambda each: (-sum(each[1].tokens), -each[1].threads, each[0]))
+        if [*self.owners] != [""]:
+            lines.append("")
+            for owner, usage in ordered[:_OWNERS]:
+                name = one_line(owner, _NAME) if owner else "(nobody)"
+                lines.append(f"{name}  {count_of(usage.threads, 'thread')} · {usage_text(usage)}")
+            if len(ordered) > _OWNERS:
+                lines.append(f"… and {count_of(len(ordered) - _OWNERS, 'owner')} more")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook."""
@@ -384,26 +387,6 @@ def day_of(info: ThreadInfo) -> str:
     """Return the day of a thread's last activity: UTC, ISO date."""
     at = instant(info.updated_at)
     return info.updated_at[:10] if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
-
-
-def _count_lines(counts: ThreadCounts) -> Iterator[str]:
-    parts = [f"{counts.statuses[status]:,} {status}" for status in get_args(Status) if status in counts.statuses]
-    yield ": ".join([count_of(counts.all.threads, "thread"), *([" · ".join(parts)] if parts else [])])
-    if not counts.all.threads:
-        return
-    yield usage_text(counts.all)
-    yield ""
-    most = max(counts.days.values())
-    for day, count in list(counts.days.items())[-_DAYS:]:
-        yield f"{plain(day)}  {'█' * max(1, round(_WIDTH * count / most))} {count:,}"
-    ordered = sorted(counts.owners.items(), key=lambda each: (-sum(each[1].tokens), -each[1].threads, each[0]))
-    if [*counts.owners] != [""]:
-        yield ""
-        for owner, usage in ordered[:_OWNERS]:
-            name = one_line(owner, _NAME) if owner else "(nobody)"
-            yield f"{name}  {count_of(usage.threads, 'thread')} · {usage_text(usage)}"
-        if len(ordered) > _OWNERS:
-            yield f"… and {count_of(len(ordered) - _OWNERS, 'owner')} more"
 
 
 def usage_text(usage: Usage) -> str:

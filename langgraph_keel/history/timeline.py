@@ -61,8 +61,6 @@ class Listing:
     """A thread's moments, oldest first: by position, by name, or by a search.
 
     Args:
-        saver: Where the thread is.
-        thread_id: The thread.
         pages: Makes an empty `Pages`, which holds what is read of the thread.
     """
 
@@ -100,12 +98,9 @@ class Listing:
     def __getitem__(self, which: Reference) -> Moment: ...
     def __getitem__(self, which: slice | Reference) -> Moment | Moments:
         """Return a moment by anything that names it, or a slice of moments."""
-        if isinstance(which, slice):
-            return self._slice(which)
-        return self.moment(which)
-
-    def _slice(self, which: slice) -> Moments:
-        if _is_tail(which):
+        if not isinstance(which, slice):
+            return self.moment(which)
+        if type(which.start) is int and which.start < 0 and which.stop is None and which.step in (None, 1):
             return self.latest(-which.start)
         positions = range(len(self))[which]
         if not positions:
@@ -151,22 +146,18 @@ class Listing:
 
     def _place(self, which: Reference) -> int:
         if isinstance(which, int):
-            return self._place_at(which)
+            self._read(-which if which < 0 else None)
+            count = len(self.pages.entries)
+            if not -count <= which < count:
+                moments = count_of(count, "moment")
+                raise MomentNotFound(f"thread {self.thread_id!r} has {moments}: there is no moment {which}")
+            return -1 - which if which < 0 else count - 1 - which
         if isinstance(which, str):
             return self._place_by_name(which)
         address = which.address if isinstance(which, Moment) else address_of(which)
         if address.thread_id != self.thread_id:
             raise InvalidInput(f"{address.thread_id!r} is another thread than {self.thread_id!r}, which this shows")
         return self._place_of(address)
-
-    def _place_at(self, position: int) -> int:
-        self._read(-position if position < 0 else None)
-        count = len(self.pages.entries)
-        if not -count <= position < count:
-            raise MomentNotFound(
-                f"thread {self.thread_id!r} has {count_of(count, 'moment')}: there is no moment {position}"
-            )
-        return -1 - position if position < 0 else count - 1 - position
 
     def _place_of(self, address: Address) -> int:
         self._read(1)
@@ -256,7 +247,7 @@ class Listing:
         return self._select([moment for moment in self if search(moment)])
 
     def _select(self, moments: Sequence[Moment]) -> Moments:
-        """Return some moments as a list. In its picture, each continues the nearest one before it in the list."""
+        """Return some moments as a list. Drawn, each continues the nearest one before it in the list."""
         shown = {moment.address for moment in moments}
         drawn = [replace(moment, parent=self.pages.nearest(moment.address, shown)) for moment in moments]
         return Moments(moments, 0, self._measure, drawn)
@@ -274,10 +265,6 @@ class Listing:
             raise InvalidInput(
                 f"{when!r} is neither a time (a datetime, or text in ISO format) nor a moment"
             ) from error
-
-
-def _is_tail(which: slice) -> bool:
-    return type(which.start) is int and which.start < 0 and which.stop is None and which.step in (None, 1)
 
 
 __all__ = ["SHOWN", "Timeline"]
@@ -399,21 +386,18 @@ class Timeline(Listing):
         if values is None and as_node is None:
             config = self._saver.fork(moment, thread_id, by=by)
         else:
-            config = self._fork_with_values(moment, thread_id, self._of_this_saver(graph), values, as_node, by)
+            config = self._fork_with_values(moment, thread_id, graph, values, as_node, by)
         self.refresh()
         return config
 
-    def _of_this_saver(self, graph: Any) -> Any:
+    def _fork_with_values(
+        self, moment: Moment, thread_id: str | None, graph: Any, values: Any, as_node: str | None, by: str | None
+    ) -> RunnableConfig:
         if graph is None:
             raise InvalidInput("values= and as_node= are written by the graph's update_state: pass graph=, too")
         engine = engine_of(getattr(graph, "checkpointer", None))
         if engine is None or not engine.is_same_store(self._saver.engine):
             raise InvalidInput("values= are written by the graph: it must be compiled with the saver of this timeline")
-        return graph
-
-    def _fork_with_values(
-        self, moment: Moment, thread_id: str | None, graph: Any, values: Any, as_node: str | None, by: str | None
-    ) -> RunnableConfig:
         config = self._saver.fork(moment, thread_id, by=by)
         try:
             graph.update_state(config, values, as_node=as_node)
@@ -436,7 +420,7 @@ class Timeline(Listing):
     # -- showing it --------------------------------------------------------------------------------------------
 
     def plot(self) -> Any:
-        """Return a picture: size of the state, tokens and cost, step by step. The whole thread is read."""
+        """Show how the size of the state, tokens and cost grew. The whole thread is read."""
         return self[:].plot()
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ twice in delta channels. It takes no writes along, so that its step runs anew: t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from langgraph_keel.engine.entries import STATE, Header, pack_header, rest_of, u
 from langgraph_keel.engine.hooks import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stamp, Stored
+from langgraph_keel.engine.records import BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stored
 from langgraph_keel.engine.removal import check_objects, live_runs
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session, tell
@@ -66,7 +66,13 @@ def _travel(session: Session, travel: Travel, plan: Plan[tuple[Address, Header]]
 def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[tuple[Address, Header]]:
     for namespace, memory in find_moves_back(graph, moment, session.codec).items():
         if memory is None:
-            yield from _put(session, _empty_checkpoint(session, replace(moment.address, checkpoint_ns=namespace)))
+            # The checkpoint that LangGraph takes where it finds none, so that the subgraph begins as if it never ran.
+            address = replace(moment.address, checkpoint_ns=namespace, checkpoint_id=session.new_id(-2))
+            ts = session.clock().isoformat()
+            checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": ts}
+            header = Header(checkpoint, {"source": "fork", "step": -2, "parents": {}, REWOUND_TO: None}, {})
+            body = pack_header(header, session.codec, address)
+            yield from _put(session, NewEntry(address, None, body, {}, updated_at=ts))
         else:
             yield from _put_twin(session, memory)
     return (yield from _put_twin(session, moment))
@@ -130,19 +136,14 @@ def fork(session: Session, address: Address, target: str, by: str | None = None)
     ahead = {node.stamp for node in graph.nodes if _called_by(node, session.codec) == entry.address.checkpoint_id}
     graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
     yield from tell(session.hooks.after_copy, session, Copy(address.thread_id, target, entry.address, graph))
-    yield from _trim(session, target, graph, ahead)
+    if ahead:  # these belong to steps after its latest checkpoint
+        yield from session.store.remove_entries(target, ahead, {})
+        graph = yield from session.store.read_graph(target)
+    yield from session.store.remove_rows(target, live_runs(graph), graph)
     if by is not None:
         about = {"checkpoint": entry.address.checkpoint_id, "to": target}
         yield from append_act(session, address.thread_id, "forked", by, **about)
     return replace(entry.address, thread_id=target)
-
-
-def _trim(session: Session, target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[None]:
-    """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows."""
-    if ahead:
-        yield from session.store.remove_entries(target, ahead, {})
-        graph = yield from session.store.read_graph(target)
-    yield from session.store.remove_rows(target, live_runs(graph), graph)
 
 
 def _called_by(node: Node, codec: Codec) -> object:
@@ -214,15 +215,6 @@ def _twin(session: Session, of: Entry | Node, parent: str | None, header: Header
     packed = pack_header(header, session.codec, address)
     ts = header.checkpoint["ts"]
     return NewEntry(address, parent, packed, of.refs, base=of.stamp, run_id=of.run_id, updated_at=ts)
-
-
-def _empty_checkpoint(session: Session, place: Address) -> NewEntry:
-    """Return the checkpoint that LangGraph takes where it finds none, so that a subgraph begins as if it never ran."""
-    address = replace(place, checkpoint_id=session.new_id(-2))
-    ts = session.clock().isoformat()
-    checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": ts}
-    header = Header(checkpoint, {"source": "fork", "step": -2, "parents": {}, REWOUND_TO: None}, {})
-    return NewEntry(address, None, pack_header(header, session.codec, address), {}, updated_at=ts)
 
 
 def _put(session: Session, new: NewEntry) -> Plan[Address]:

@@ -116,8 +116,6 @@ class KeyChest:
     """Finds and makes the keys of one store.
 
     Args:
-        store: The store itself, which does not seal.
-        keyring: The master keys.
         tenant: The tenant whose store it is; empty for none.
         root: The keys of the threads of no tenant, if this is the store of a tenant.
     """

@@ -18,13 +18,7 @@ _REFUSED = (
 
 
 class Gate:
-    """Refuses an encrypted store to the drivers of a saver without keys.
-
-    Args:
-        store: The store.
-        driver: Its driver, blocking.
-        async_driver: The asynchronous one.
-    """
+    """Refuses an encrypted store to the drivers of a saver without keys."""
 
     def __init__(self, store: Store[Any, Any], driver: Driver[Any, Any], async_driver: AsyncDriver[Any, Any]) -> None:
         self._store = store

@@ -209,7 +209,12 @@ class Keyring:
         """
         try:
             with open(path, encoding="utf-8") as file:
-                _refuse_open_file(path, os.fstat(file.fileno()).st_mode)
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                if os.name == "posix" and mode & 0o077:
+                    raise InvalidInput(
+                        f"the key file {os.fspath(path)!r} may be read or changed by others than its owner (mode "
+                        f"{mode:04o}): chmod 600 it, and think about who has read it"
+                    )
                 lines = file.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it holds no text"
@@ -221,14 +226,6 @@ class Keyring:
     def __repr__(self) -> str:
         """Show the names of the keys, and nothing of the secrets."""
         return f"<Keyring {', '.join(self._keys)}>"
-
-
-def _refuse_open_file(path: str | PathLike[str], mode: int) -> None:
-    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-        raise InvalidInput(
-            f"the key file {os.fspath(path)!r} may be read or changed by others than its owner (mode "
-            f"{stat.S_IMODE(mode):04o}): chmod 600 it, and think about who has read it"
-        )
 
 
 def parse_keys(text: str, where: str) -> list[LocalKey]:

@@ -40,11 +40,7 @@ _IDLE: frozenset[Turn] = frozenset({NameMap.thread_of, NameMap.threads})
 
 
 class Names:
-    """Hides names, and opens them.
-
-    Args:
-        secret: The key, 32 bytes.
-    """
+    """Hides names, and opens them."""
 
     def __init__(self, secret: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher

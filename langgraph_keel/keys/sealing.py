@@ -32,12 +32,6 @@ class Sealer:
     NIST SP 800-38D allows 2**32 records with random nonces for a key: a thread would have to be put four thousand
     million times.
 
-    Args:
-        secret: The key, 32 bytes.
-
-    Attributes:
-        secret: The same, for whoever wraps it.
-
     Raises:
         InvalidInput: The package `cryptography` is missing.
     """

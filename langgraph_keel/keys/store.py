@@ -98,8 +98,6 @@ class SealedStore(Layer):
     """Seals what another store keeps.
 
     Args:
-        store: That store.
-        keyring: The master keys.
         tenant: The tenant whose store it is; empty for none.
         root: The keys of the threads of no tenant, if this is the store of a tenant.
     """
@@ -452,7 +450,7 @@ class SealedStore(Layer):
                 ref.runs
                 and (only is None or name in only)
                 and refs.get(name) == ref
-                and not _lacks_some(rows.get(name))
+                and not any(row.body.startswith(ABSENT) for row in rows.get(name, ()))
             ):
                 found_sum = sum_items(ref, rows.get(name, ()))
                 if digests is not None and (name not in digests or digest_of(found_sum) != digests[name][1]):
@@ -532,10 +530,6 @@ def _bodies_of(found: Sequence[Found]) -> Iterator[bytes]:
         yield each.entry.header
         yield from (row.body for rows in each.rows.values() for row in rows if not row.body.startswith(ABSENT))
         yield from (batch.body for batch in each.batches if not batch.body.startswith(ABSENT))
-
-
-def _lacks_some(rows: Sequence[Row] | None) -> bool:
-    return any(row.body.startswith(ABSENT) for row in rows or ())
 
 
 def _namespace(address: Address) -> tuple[str, str]:

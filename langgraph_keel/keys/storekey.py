@@ -63,7 +63,15 @@ class StoreCell:
 
     def unwrap(self, keyring: Keyring) -> Sealer:
         """Return the key of the store."""
-        return Sealer(_unwrap(keyring.get(self.master_id), self.wrapped, self.context))
+        master = keyring.get(self.master_id)
+        try:
+            secret = master.unwrap(self.wrapped, self.context)
+        except Exception as error:
+            raise KeyMissing(
+                f"the master key {master.id!r} does not open what was wrapped with a key of that name "
+                f"({type(error).__name__}): it is another key, or the record was changed"
+            ) from error
+        return Sealer(secret)
 
     def wrap(self, key: Sealer, master: MasterKey) -> StoreCell:
         """Return it with its key wrapped by a master key."""
@@ -139,13 +147,3 @@ def parse_cell(cell: Cell) -> StoreCell:
     if {type(part) for each in earlier for part in each} - {bytes} or (id == FIRST) is bool(renewed):
         raise CorruptStore("the earlier keys of the store are not what they should be")
     return StoreCell(store_id, tenant, master_id, wrapped, shared, id, earlier, is_renewing, *rest)
-
-
-def _unwrap(master: MasterKey, wrapped: bytes, context: bytes) -> bytes:
-    try:
-        return master.unwrap(wrapped, context)
-    except Exception as error:
-        raise KeyMissing(
-            f"the master key {master.id!r} does not open what was wrapped with a key of that name "
-            f"({type(error).__name__}): it is another key, or the record was changed"
-        ) from error

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from html import escape
 from itertools import chain, dropwhile, islice
 from typing import Any, Literal, TypeAlias, get_args
 
+from langgraph_keel.display import html
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import Ancestry, NodeAndHeader, made_at, origin_of, step_of
@@ -141,7 +141,7 @@ class Retention:
         return f"Retention({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
 
     def _repr_html_(self) -> str:
-        return f"<div>{escape(str(self))}</div>"
+        return html.tag("div", html.text(str(self)))
 
 
 def duration_text(wait: float | timedelta | None) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from langgraph_keel.display import html
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.plan import Plan
@@ -96,7 +96,7 @@ class Receipt:
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return html.pre(str(self))
 
     def _lines(self) -> Iterator[str]:
         done = "Would be erased" if self.dry_run else "Erased"

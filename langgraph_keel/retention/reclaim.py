@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any, TypeAlias
 
+from langgraph_keel.display import html
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.plan import Plan
@@ -50,7 +50,7 @@ class Reclaimed:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return html.pre(str(self))
 
 
 @dataclass(slots=True)

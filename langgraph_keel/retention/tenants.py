@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from html import escape
 from typing import Any
 
+from langgraph_keel.display import html
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.plan import Plan
@@ -78,7 +78,7 @@ class TenantReceipt:
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return html.pre(str(self))
 
     def _lines(self) -> Iterator[str]:
         held = f"{count_of(self.threads, 'thread')} with {count_of(self.checkpoints, 'checkpoint')}"

@@ -174,16 +174,17 @@ def test_history_marks_a_fork_and_its_parent(url: str) -> None:
     newest, *older = keel_json("history", "trip", "--url", url)["checkpoints"]
     assert (newest["source"], newest["follows_previous"], newest["head"]) == ("fork", False, True)
     assert newest["parent_checkpoint_id"] in {row["checkpoint_id"] for row in older}
-    assert f"branch from {newest['parent_checkpoint_id'][-8:]}" in _unwrapped("history", "trip", "--url", url)
+    (parent,) = [row["position"] for row in older if row["checkpoint_id"] == newest["parent_checkpoint_id"]]
+    assert f"continues #{parent}" in _unwrapped("history", "trip", "--url", url)
 
 
 def test_history_says_what_a_rewind_has_gone_back_to(tmp_path: Path) -> None:
     url = made_store(tmp_path)
     rows = keel_json("history", "trip", "--url", url)["checkpoints"]
     # Of the root graph: a subgraph that runs beside it may be stored before.
-    for wanted in [row["checkpoint_id"] for row in rows if not row["checkpoint_ns"]][:-3:-1]:
-        keel("rewind", "trip", wanted, "--url", url)
-        assert f"fork (rewound to {wanted[-8:]})" in _unwrapped("history", "trip", "--url", url)
+    for wanted in [row for row in rows if not row["checkpoint_ns"]][:-3:-1]:
+        keel("rewind", "trip", wanted["checkpoint_id"], "--url", url)
+        assert f"fork (rewound to #{wanted['position']})" in _unwrapped("history", "trip", "--url", url)
     assert "nothing" not in _unwrapped("history", "trip", "--url", url)
 
 

@@ -57,7 +57,9 @@ def test_it_lists_the_parts(store: Any) -> None:
     assert any(second[:12] in line and "pinned" in line for line in lines)
     assert first in keel("trip", "--url", url, "--full").stdout
     narrow = keel("trip", "--url", url, columns=80).stdout.splitlines()[1:]
-    assert [line for line in narrow if "m-1, n, step 3" in line] == ["  summary · m-1, n, step 3"]
+    assert [line for line in narrow if "m-1, n, step 3" in line] == [
+        "  taken out by summary · m-1, n, step 3 · what stands for them now first"
+    ]
     for columns in (40, 80, 200):
         assert second[:12] in keel(EVIL, "--url", url, columns=columns).stdout
 

@@ -80,7 +80,7 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
     assert {line["thread_id"] for line in lines} == {"called", "t"}
     assert export.stderr == "Wrote 2 threads; passed over: 1 without messages.\n"
 
-    assert "find  done" in keel("tools", "called", "--url", url).stdout
+    assert "find   done" in keel("tools", "called", "--url", url).stdout
     assert json.loads(keel("provenance", "t", "--url", url, "--json").stdout)["calls"] == []
     assert json.loads(keel("archive", "t", "--url", url, "--json").stdout)["parts"] == []
     waiting = json.loads(keel("approvals", "--url", url, "--json").stdout)["approvals"]

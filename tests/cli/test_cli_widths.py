@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from langgraph_keel import ToolCache, open_saver
-from langgraph_keel.cli.output import Fitting, table_of
+from langgraph_keel.cli.output import Rows
 
 LONG = "lookup_order_by_customer"
 
@@ -85,24 +85,41 @@ def rendered(width: int, table: Any) -> list[str]:
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def page() -> Fitting:
-    table = table_of("name", "time", "about")
-    table.add_row(Text("a_name_of_some_length"), "2026-11-22 10:15", "words that may stand in several lines")
-    return Fitting(table, Text("narrow"))
+PAGE = Rows(
+    ("name", "time", ">sum", "about"),
+    [
+        (Text("a_name_of_some_length"), "2026-11-22 10:15", "", "words that may stand in several lines"),
+        Text("a note"),
+        (Text("other"), "2026-11-22 10:16", "", "more"),
+    ],
+)
+PARAGRAPHS = [
+    "a_name_of_some_length",
+    "  time 2026-11-22 10:15 · about words that",
+    "  may stand in several lines",
+    "a note",
+    "other",
+    "  time 2026-11-22 10:16 · about more",
+]
 
 
 @pytest.mark.parametrize("width", range(50, 90))
 def test_a_table_is_squeezed_at_words_alone_or_gives_way(width: int) -> None:
-    lines = rendered(width, page())
-    assert lines == ["narrow"] or "a_name_of_some_length   2026-11-22 10:15   words" in lines[2]
+    lines = rendered(width, PAGE)
+    assert lines[0] == PARAGRAPHS[0] or "a_name_of_some_length   2026-11-22 10:15   words" in lines[2]
     assert max(map(len, lines)) <= width
 
 
 def test_a_table_is_wide_again_where_there_is_room() -> None:
-    again = page()
-    assert rendered(40, again) == ["narrow"]
-    assert len(rendered(54, again)) > 3
-    assert len(rendered(100, again)) == 3
+    assert rendered(43, PAGE) == PARAGRAPHS
+    assert len(rendered(54, PAGE)) > 5
+    assert rendered(100, PAGE)[3:] == ["a note", f"{'other':<24}2026-11-22 10:16   more"]
+    assert len(rendered(100, PAGE)) == 5
+
+
+def test_notes_without_rows_and_no_rows_at_all() -> None:
+    assert rendered(80, Rows(("name", "time"), [Text("a note")])) == ["a note"]
+    assert rendered(80, Rows(("name", "time"), [])) == []
 
 
 def test_ends_of_runs_in_a_history_are_done(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_a_look_names_the_first_threads(tmp_path: Path) -> None:
         receipt = saver.erase("ann")
         assert "<b>" not in str(receipt)
         assert receipt.reclaimed
-        assert receipt.reclaimed._repr_html_().startswith("<pre>")
+        assert receipt.reclaimed._repr_html_().startswith("<pre")
         assert receipt.to_dict()["thread_count"] == 22
 
 

@@ -68,20 +68,18 @@ def _name_of(end: MomentRecord | None, moments: Moments) -> str:
 def comparison_html(common: Moments, pairs: Sequence[Pair], ends: Pair) -> str:
     """Return two branches as HTML."""
     rows = _rows_of(common, pairs, ends)
-    body = [_pair_html(*pair) for pair in rows.pairs]
+    body = []
+    for pair in rows.pairs:
+        cells = (cell(*(_cell_html(row) if row else ()), style=_HALF) for row in pair)
+        body.append(tag("tr", cell(text(_step_of(*pair)), style="text-align:right"), *cells))
     if rows.common is None:
-        body.append(tag("tr", cell(), f'<td colspan="2" style="{FAINT}">nothing in common</td>'))
+        body.append(tag("tr", cell(), tag("td", "nothing in common", colspan="2", style=FAINT)))
     else:
         style = "text-align:left;padding:5px 8px;border:0;border-top:2px solid rgba(127,127,127,.6)"
-        inner = "".join([*_cell_html(rows.common), tag("span", text(rows.note), style=FAINT)])
-        both = f'<td colspan="2" style="{style}">{inner}</td>'
+        inner = [*_cell_html(rows.common), tag("span", text(rows.note), style=FAINT)]
+        both = tag("td", *inner, colspan="2", style=style)
         body.append(tag("tr", cell(text(rows.common.step), style="text-align:right"), both))
     return tag("div", table(head(("step", *rows.names)), tag("tbody", *body)), style=PAGE)
-
-
-def _pair_html(left: TimelineRow | None, right: TimelineRow | None) -> str:
-    cells = (cell(*([] if row is None else _cell_html(row)), style=_HALF) for row in (left, right))
-    return tag("tr", cell(text(_step_of(left, right)), style="text-align:right"), *cells)
 
 
 def _cell_html(row: TimelineRow) -> Iterator[str]:

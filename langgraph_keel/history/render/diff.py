@@ -10,14 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from html import escape
 from itertools import groupby, starmap
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_keel.display import html
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import count_of, cut, is_internal, plain, represent, short_ids
 from langgraph_keel.history.edits import NOTHING, Edit, Part, Step, parts_between
@@ -78,8 +77,6 @@ class Item:
     Attributes:
         sign: `+` added, `-` removed, `~` changed, `>` moved.
         where: Where in the channel; empty for all of it.
-        who: Who speaks, if it is a message.
-        fields: The parts that changed.
     """
 
     sign: Sign
@@ -90,14 +87,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What changed in one channel.
-
-    Attributes:
-        channel: Its name.
-        counts: The number of changes, in words.
-        items: The changes.
-        more: How many more changes there are, which are not shown.
-    """
+    """What changed in one channel."""
 
     channel: str
     counts: str
@@ -155,15 +145,12 @@ def _expand(edit: Edit) -> Iterator[Edit]:
 
 
 def _section(channel: str, edits: Sequence[Edit], limits: Limits) -> Section:
-    groups = _order_as_hunks([list(group) for _, group in groupby(edits, key=_group)])
+    # Edits inside of one message are shown together.
+    together = groupby(edits, lambda edit: (edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path))
+    groups = _order_as_hunks([list(group) for _, group in together])
     shown = [_item(group, limits) for group in groups[: limits.items]]
     counts = _counts(groups) if len(groups) > 1 or shown[0].where else ""
     return Section(plain(channel), counts, shown, len(groups) - len(shown))
-
-
-def _group(edit: Edit) -> tuple[object, ...]:
-    """Return a key that edits have in common if they are shown together: those inside of one message."""
-    return (edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path)
 
 
 def _order_as_hunks(groups: Sequence[Sequence[Edit]]) -> list[Sequence[Edit]]:
@@ -196,20 +183,15 @@ def _counts(groups: Sequence[Sequence[Edit]]) -> str:
 def _item(edits: Sequence[Edit], limits: Limits) -> Item:
     first = edits[0]
     if not first.within:
-        return _single_item(first, limits)
+        value = first.before if first.after is NOTHING else first.after
+        who = plain(speaker(value)) if isinstance(value, BaseMessage) else ""
+        return Item(_SIGNS[first.kind], path_text(first.path[1:]), who, [_field(first, "", limits)])
     depth, message = first.within
     fields = [
         _field(edit, "" if edit.path[depth:] == ("content",) else path_text(edit.path[depth:]), limits)
         for edit in edits
     ]
     return Item("~", path_text(first.path[1:depth]), plain(speaker(message)), fields)
-
-
-def _single_item(edit: Edit, limits: Limits) -> Item:
-    where = path_text(edit.path[1:])
-    value = edit.before if edit.after is NOTHING else edit.after
-    is_message = isinstance(value, BaseMessage)
-    return Item(_SIGNS[edit.kind], where, plain(speaker(value)) if is_message else "", [_field(edit, "", limits)])
 
 
 def path_text(path: Sequence[Step]) -> str:
@@ -238,7 +220,8 @@ def _field(edit: Edit, name: str, limits: Limits) -> Field:
         if isinstance(edit.before, str):
             return _changed_field(name, edit.before or "''", edit.after or "''", limits, is_code=False)
         if isinstance(edit.before, set | frozenset):
-            return _set_field(name, edit.before, edit.after)
+            members = [*_members("removed", edit.before - edit.after), *_members("added", edit.after - edit.before)]
+            return Field(name, members[:-1], is_mixed=True, is_code=True)
     was, now = (_value_text(each, quoted=True) for each in (edit.before, edit.after))
     return _changed_field(name, was, now, limits, is_code=not isinstance(edit.after, BaseMessage))
 
@@ -250,7 +233,8 @@ def _changed_field(name: str, was: str, now: str, limits: Limits, *, is_code: bo
         return Field(name, [("same", same)], is_code=is_code)
     if not is_code or len(was) + len(now) > 2 * _SHORT_VALUE:
         parts = parts_between(was, now)
-        if _reads_as_edit(parts, max(len(was), len(now))):
+        stayed = sum(len("".join(text.split())) for kind, text in parts if kind == "same")
+        if stayed > 0.3 * max(len(was), len(now)):  # it reads as an edit
             return Field(name, list(_abridge(parts, limits)), is_mixed=True, is_code=is_code)
     has_lines = "\n" in was + now
     gap = "\n" if has_lines or max(len(was), len(now)) > _SHORT_VALUE else " "
@@ -258,20 +242,10 @@ def _changed_field(name: str, was: str, now: str, limits: Limits, *, is_code: bo
     return Field(name, [("same", "\n"), *parts] if has_lines and is_code else parts, is_code=is_code)
 
 
-def _set_field(name: str, before: AbstractSet[Any], after: AbstractSet[Any]) -> Field:
-    parts = [*_members("removed", before - after), *_members("added", after - before)]
-    return Field(name, parts[:-1], is_mixed=True, is_code=True)
-
-
 def _members(kind: Literal["removed", "added"], members: Iterable[Any]) -> Iterator[Part]:
     for text in sorted(_value_text(each, quoted=True) for each in members):
         yield kind, plain(text)
         yield "same", " "
-
-
-def _reads_as_edit(parts: Sequence[Part], longest: int) -> bool:
-    """Return whether one text reads as an edit of the other: 30 % of the letters stayed, spaces not counted."""
-    return sum(len("".join(text.split())) for kind, text in parts if kind == "same") > 0.3 * longest
 
 
 def _value_text(value: Any, *, quoted: bool = False) -> str:
@@ -342,7 +316,6 @@ class DiffPage:
     """A diff for a rich console.
 
     Attributes:
-        diff: The diff.
         full: Whether nothing is shortened, and LangGraph's own channels are shown, too.
         has_title: Whether the first line names the two checkpoints.
     """
@@ -430,48 +403,58 @@ _TAGS = {"removed": ("del", "248,81,73"), "added": ("ins", "46,160,67")}
 def diff_html(diff: DiffRecord) -> str:
     """Return a diff as HTML; long values can be unfolded."""
     both = zip(sections(diff, _SHORT), sections(diff, _LONG), strict=True)
-    body = "".join(starmap(_section_html, both))
-    notes = "".join(f'<div style="{_FAINT}">{escape(line)}</div>' for line in remarks(diff, _SHORT))
-    return f'<div style="{_PAGE}"><div><b>{escape(title(diff))}</b></div>{body}{notes}</div>'
+    notes = (html.tag("div", html.text(line), style=_FAINT) for line in remarks(diff, _SHORT))
+    return html.tag(
+        "div",
+        html.tag("div", html.tag("b", html.text(title(diff)))),
+        *starmap(_section_html, both),
+        *notes,
+        style=_PAGE,
+    )
 
 
 def _section_html(short: Section, long: Section) -> str:
-    counts = f' <span style="{_FAINT}">{escape(short.counts)}</span>' if short.counts else ""
-    items = "".join(_item_html(*both) for both in zip(short.items, long.items, strict=True))
-    more = f'<div style="{_FAINT}">… {count_of(short.more, "more change")}</div>' if short.more else ""
-    return f'<div style="margin-top:.7em"><b>{escape(short.channel)}</b>{counts}{items}{more}</div>'
+    counts = [" ", html.tag("span", html.text(short.counts), style=_FAINT)] if short.counts else []
+    items = starmap(_item_html, zip(short.items, long.items, strict=True))
+    more = [html.tag("div", f"… {count_of(short.more, 'more change')}", style=_FAINT)] if short.more else []
+    return html.tag("div", html.tag("b", html.text(short.channel)), *counts, *items, *more, style="margin-top:.7em")
 
 
 def _item_html(short: Item, long: Item) -> str:
-    style = f"border-left:3px solid rgba({_LINES[short.sign]},.9);margin:.2em 0;padding:0 0 0 .6em"
-    head = f"{short.sign} {_code(short.where)}" + (f"<b>{escape(short.who)}</b> " if short.who else "")
+    who = html.tag("b", html.text(short.who)) + " " if short.who else ""
+    head = f"{short.sign} {_code(short.where)}{who}"
     both = list(zip(short.fields, long.fields, strict=True))
     if len(both) == 1 and not short.fields[0].name:
-        return f'<div style="{style}">{_field_html(head, *both[0])}</div>'
-    fields = "".join(f"<div>{_field_html(_code(field.name or 'content'), field, other)}</div>" for field, other in both)
-    return f'<div style="{style}">{head}{fields}</div>'
+        inner = [_field_html(head, *both[0])]
+    else:
+        inner = [
+            head,
+            *(html.tag("div", _field_html(_code(field.name or "content"), field, all_)) for field, all_ in both),
+        ]
+    return html.tag(
+        "div", *inner, style=f"border-left:3px solid rgba({_LINES[short.sign]},.9);margin:.2em 0;padding:0 0 0 .6em"
+    )
 
 
-def _code(text: str) -> str:
-    return f'<code style="{_FAINT};background:none">{escape(text)}</code> ' if text else ""
+def _code(name: str) -> str:
+    return html.tag("code", html.text(name), style=f"{_FAINT};background:none") + " " if name else ""
 
 
 def _field_html(head: str, short: Field, long: Field) -> str:
     """Return a field after its name, which is HTML; if it is long, all of it can be unfolded."""
     style = f"{_TEXT};font-family:monospace" if short.is_code else _TEXT
-    shown = f'{head}<span style="{style}">{"".join(_parts(short))}</span>'
+    shown = head + html.tag("span", *_parts(short), style=style)
     if short.parts == long.parts:
         return shown
-    whole = f'<div style="{style};margin:.3em 0 .6em 1em">{"".join(_parts(long))}</div>'
-    return f'<details><summary style="cursor:pointer">{shown}</summary>{whole}</details>'
+    return html.folded(shown, html.tag("div", *_parts(long), style=f"{style};margin:.3em 0 .6em 1em"))
 
 
 def _parts(field: Field) -> Iterator[str]:
-    for kind, text in field.parts:
-        lines = escape(text).replace("\n", "<br>")  # a page without styles would join them
+    for kind, piece in field.parts:
+        lines = html.text(piece).replace("\n", "<br>")  # a page without styles would join them
         if kind == "same":
             yield lines
             continue
-        tag, colour = _TAGS[kind]
+        name, colour = _TAGS[kind]
         line = "line-through" if kind == "removed" and field.is_mixed else "none"
-        yield f'<{tag} style="background:rgba({colour},.22);color:inherit;text-decoration:{line}">{lines}</{tag}>'
+        yield html.tag(name, lines, style=f"background:rgba({colour},.22);color:inherit;text-decoration:{line}")

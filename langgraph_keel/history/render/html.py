@@ -50,7 +50,11 @@ _BEND = 8
 
 def tree_svg(row: TreeRow, lanes: int) -> str:
     """Return the tree beside a row as SVG; it fills its cell, which is `tree_width(lanes)` pixels wide."""
-    parts = [*_lines(row), *map(_cut, row.cuts), *(_join(line, row.line) for line in row.joins), *_dot(row)]
+    x, fill = _x(row.line), LANES[row.line.lane]
+    parts = [*_lines(row), *map(_cut, row.cuts), *(_join(line, row.line) for line in row.joins)]
+    parts.append(f'<circle cx="{x}" cy="{_MIDDLE}" r="{3.5 if row.line.is_call else 4.5}" fill="{fill}"/>')
+    if row.moment.is_head and not row.line.is_call:
+        parts.append(f'<circle cx="{x}" cy="{_MIDDLE}" r="7" stroke="{fill}" stroke-width="1.5"/>')
     style = "position:absolute;left:0;top:-1px;height:calc(100% + 1px);max-width:none;display:block;overflow:hidden"
     size = f'width="{tree_width(lanes)}" height="32"'
     return f'<svg {size} style="{style}" aria-hidden="true" fill="none">{"".join(parts)}</svg>'
@@ -82,13 +86,6 @@ def _join(line: Line, own: Line) -> str:
     x, towards = _x(line), -_BEND if line.lane > own.lane else _BEND
     bend = f"V{_MIDDLE - _BEND}Q{x} {_MIDDLE} {x + towards} {_MIDDLE}H{_x(own)}"
     return f'<path d="M{x} 0{bend}" {_stroke(line)}/>'
-
-
-def _dot(row: TreeRow) -> Iterator[str]:
-    x, fill = _x(row.line), LANES[row.line.lane]
-    yield f'<circle cx="{x}" cy="{_MIDDLE}" r="{3.5 if row.line.is_call else 4.5}" fill="{fill}"/>'
-    if row.moment.is_head and not row.line.is_call:
-        yield f'<circle cx="{x}" cy="{_MIDDLE}" r="7" stroke="{fill}" stroke-width="1.5"/>'
 
 
 def _x(line: Line) -> int:
@@ -166,16 +163,11 @@ def happened_html(row: TimelineRow) -> Iterator[str]:
         yield folded(summary or "more", *inner)
     elif summary:
         yield tag("div", summary)
-    yield from _questions(row)
-    yield notes_html(note for note in row.notes if note.tone not in (*_BESIDE, *_ASKED, "summary"))
-
-
-def _questions(row: TimelineRow) -> Iterator[str]:
-    """Yield the questions, answered or not; a question that is more than text opens by a click."""
     asked = [note for note in row.notes if note.tone in _ASKED]
-    for note, question in zip_longest(asked, row.moment.interrupts[:MOST]):
+    for note, question in zip_longest(asked, row.moment.interrupts[:MOST]):  # what is more than text opens by a click
         is_text = question is None or isinstance(question.value, str)
         yield tag("div", _note_html(note)) if is_text else folded(_note_html(note), question_html(question))
+    yield notes_html(note for note in row.notes if note.tone not in (*_BESIDE, *_ASKED, "summary"))
 
 
 def question_html(asked: Interrupt) -> str:

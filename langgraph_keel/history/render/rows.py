@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -33,7 +32,6 @@ class Line:
     """A line between rows.
 
     Attributes:
-        lane: Where it runs.
         is_call: Whether it leads to the moments of a subgraph.
     """
 
@@ -46,8 +44,6 @@ class TreeRow:
     """Where one moment stands in the tree, and the lines that cross its row.
 
     Attributes:
-        moment: The moment.
-        line: The line on which it stands.
         is_newer: Whether that line goes on towards newer moments.
         is_older: Whether that line goes on towards older moments.
         through: Lines that pass by, from newer moments to older ones.
@@ -246,12 +242,7 @@ _NAME, _TEXT = 60, 200
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark about a moment.
-
-    Attributes:
-        tone: What kind of remark it is.
-        text: One line, safe to print.
-    """
+    """A remark about a moment."""
 
     tone: Tone
     text: str
@@ -262,16 +253,11 @@ class TimelineRow:
     """One row of a timeline in words; every text is on one line and safe to print.
 
     Attributes:
-        tree: The moment, and where it stands in the tree.
-        place: Its position.
-        step: Its step.
         id: The shortest end of its id that differs from those of the others.
-        time: When it was made.
         where: The nodes that lead to its namespace; empty for the root graph.
         nodes: The nodes that ran, or else its source.
         notes: Everything else, the most important first.
         model: The models that were called on the way here.
-        size: How much was stored for it.
     """
 
     tree: TreeRow
@@ -301,13 +287,28 @@ def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord
     oldest_first = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
     short = short_ids(id_ for moment in moments for id_ in _ids_in(moment))
     names = _Names({moment.address: f"#{moment.position}" for moment in (*others, *moments)}, short)
-    days = {_local(moment.time).date() for moment in moments if moment.time}
+    days = {moment.time.astimezone().date() for moment in moments if moment.time}
     before: dict[tuple[str, str], MomentRecord] = {}
     rows = []
     for row in tree_rows(oldest_first):
-        place = row.moment.thread_id, row.moment.namespace
-        rows.append(_timeline_row(row, before.get(place), names, is_one_day=len(days) < 2))
-        before[place] = row.moment
+        moment = row.moment
+        place = moment.thread_id, moment.namespace
+        time = "%H:%M:%S" if len(days) < 2 else "%Y-%m-%d %H:%M"
+        rows.append(
+            TimelineRow(
+                tree=row,
+                place=str(moment.position),
+                step="" if moment.step is None else one_line(str(moment.step), 12),
+                id=one_line(names.ids[moment.id], _NAME),
+                time=f"{moment.time.astimezone():{time}}" if moment.time else "",
+                where=path_of(moment.namespace),
+                nodes=_upgrade_of(moment) or join_names(moment.nodes) or one_line(moment.source, _NAME),
+                notes=tuple(_notes(row, before.get(place), names)),
+                model=join_names(moment.models),
+                size=format_size(moment.bytes),
+            )
+        )
+        before[place] = moment
     return rows[::-1]
 
 
@@ -315,7 +316,7 @@ def heading(moments: Sequence[MomentRecord]) -> tuple[str, str]:
     """Return the name of the thread, and how much of it is shown."""
     threads = dict.fromkeys(moment.thread_id for moment in moments)
     name = one_line(next(iter(threads), ""), _NAME) if len(threads) < 2 else f"{len(threads)} threads"
-    days = {f"{_local(moment.time):%Y-%m-%d}" for moment in moments if moment.time}
+    days = {f"{moment.time.astimezone():%Y-%m-%d}" for moment in moments if moment.time}
     return name, " · ".join([count_of(len(moments), "moment"), *(days if len(days) == 1 else ())])
 
 
@@ -369,17 +370,6 @@ def path_of(namespace: str) -> str:
     )
 
 
-def _format_time(moment: MomentRecord, *, is_one_day: bool = False) -> str:
-    """Return the local time of a moment."""
-    if moment.time is None:
-        return ""
-    return f"{_local(moment.time):%H:%M:%S}" if is_one_day else f"{_local(moment.time):%Y-%m-%d %H:%M}"
-
-
-def _local(time: datetime) -> datetime:
-    return time.astimezone()
-
-
 # -- a row -----------------------------------------------------------------------------------------------------
 
 
@@ -393,22 +383,6 @@ class _Names:
     def of(self, moment: MomentRecord, checkpoint_id: str, namespace: str) -> str:
         address = Address(moment.thread_id, namespace, checkpoint_id)
         return self.places.get(address) or one_line(self.ids.get(checkpoint_id, checkpoint_id), _NAME)
-
-
-def _timeline_row(row: TreeRow, before: MomentRecord | None, names: _Names, *, is_one_day: bool) -> TimelineRow:
-    moment = row.moment
-    return TimelineRow(
-        tree=row,
-        place=str(moment.position),
-        step="" if moment.step is None else one_line(str(moment.step), 12),
-        id=one_line(names.ids[moment.id], _NAME),
-        time=_format_time(moment, is_one_day=is_one_day),
-        where=path_of(moment.namespace),
-        nodes=_upgrade_of(moment) or join_names(moment.nodes) or one_line(moment.source, _NAME),
-        notes=tuple(_notes(row, before, names)),
-        model=join_names(moment.models),
-        size=format_size(moment.bytes),
-    )
 
 
 def _upgrade_of(moment: MomentRecord) -> str:

@@ -86,7 +86,6 @@ class TimelinePage:
     """A timeline for a rich console, as wide as the console is.
 
     Attributes:
-        moments: What to show, in order.
         older: How many moments come before them; `None` if that is not known.
     """
 
@@ -180,10 +179,8 @@ class _Table:
     """The columns that a width has room for.
 
     Attributes:
-        widths: By name, in order.
         is_wide: Whether nodes, model and size have columns of their own.
         is_stacked: Whether what happened stands below the other columns.
-        width: All columns together.
     """
 
     widths: dict[str, int]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from html import escape
 
+from langgraph_keel.display import html
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.provenance.records import ModelCall
@@ -80,11 +80,8 @@ class Replay:
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
-        head = "".join(f"<th>{title}</th>" for title in ("step", "node", "field", "was", "now"))
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(str(part))}</td>' for part in cells)}</tr>"
-            for cells in ((each.step, each.node, each.field, each.recorded, each.replayed) for each in self.differences)
-        )
-        table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes)
-        return f"<p><b>{escape(self.summary)}</b></p>{table}{notes}"
+        rows = ((each.step, each.node, each.field, each.recorded, each.replayed) for each in self.differences)
+        body = html.tag("tbody", *(html.tag("tr", *(html.cell(html.text(str(part))) for part in row)) for row in rows))
+        differences = [html.table(html.head(("step", "node", "field", "was", "now")), body)] if self.differences else []
+        notes = (html.tag("p", html.text(note)) for note in self._notes)
+        return "".join([html.tag("p", html.tag("b", html.text(self.summary))), *differences, *notes])
