@@ -85,8 +85,8 @@ if TYPE_CHECKING:
     from langgraph_keel.moving.export import ExportReport
     from langgraph_keel.moving.langgraph import ImportReport
     from langgraph_keel.moving.stats import StoreStats
-    from langgraph_keel.opening import OpenOptions, open_saver
-    from langgraph_keel.options import SaverOptions
+    from langgraph_keel.opening import open_saver
+    from langgraph_keel.options import OpenOptions, SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
     from langgraph_keel.provenance.reading import DriftMark
     from langgraph_keel.provenance.records import ModelCall
@@ -137,8 +137,8 @@ _NAMES = {
     "moving.export": ("ExportReport",),
     "moving.langgraph": ("ImportReport",),
     "moving.stats": ("StoreStats",),
-    "opening": ("OpenOptions", "open_saver"),
-    "options": ("SaverOptions",),
+    "opening": ("open_saver",),
+    "options": ("OpenOptions", "SaverOptions"),
     "provenance.drift": ("Change", "DriftReport"),
     "provenance.reading": ("DriftMark",),
     "provenance.records": ("ModelCall",),

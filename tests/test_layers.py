@@ -23,6 +23,7 @@ FLOORS = (
     {"history"},
     {"moving"},
     {"options"},
+    {"stack"},
     {"saver"},
     {"backends"},
     {"opening"},

@@ -371,14 +371,8 @@ class RunClaims(Hook):
         busy_timeout: float = 60.0,
         lease: int = LEASE,
     ) -> None:
-        if plain_resume not in ("allow", "refuse"):
-            raise InvalidInput(f"plain_resume must be 'allow' or 'refuse', not {plain_resume!r}")
-        if on_busy not in ("raise", "wait"):
-            raise InvalidInput(f"on_busy must be 'raise' or 'wait', not {on_busy!r}")
         self._plain_resume = plain_resume
         self._waits = on_busy == "wait"
-        if isinstance(busy_timeout, bool) or not isinstance(busy_timeout, int | float) or not busy_timeout >= 0:
-            raise InvalidInput(f"busy_timeout must be seconds, from 0 up, not {busy_timeout!r}")
         self._timeout = busy_timeout
         self.lease = lease
         self.clock = _now

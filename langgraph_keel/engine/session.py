@@ -544,6 +544,8 @@ class EngineSaver(BaseCheckpointSaver[Any]):
     """A saver that runs on an engine of Keel; groups of its methods, which have no state, use nothing else of it."""
 
     _engine: Engine
+    stack: Any
+    """What it was opened with: a `Stack`, which knows layers of features, so that no room below can name its class."""
 
     def _place(self) -> str:
         """Return where the store is, as far as the saver knows, for people; backends override it."""

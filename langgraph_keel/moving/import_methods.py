@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 class ImportMethods(RetentionMethods):
     """The methods for threads of LangGraph's own savers; those of retention are told of the store they come from."""
 
-    _mover: Any = None  # a `Mover`, if there is one; not named, so that hints of types need no import of it
-
     def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
         """Erase; the receipt says that the store has all of it still from which threads move in (`moving_from`)."""
         receipt = yield from super()._erase(order, tell, elsewhere)
-        if self._mover is None:
+        if (mover := self.stack.mover) is None:
             return receipt
         # Also if nothing was found here: what has not moved in yet is there.
-        return replace(receipt, exempt=(*receipt.exempt, _OLD_STORE.format(self._mover.source.place)))
+        return replace(receipt, exempt=(*receipt.exempt, _OLD_STORE.format(mover.source.place)))
 
     def import_from(
         self,
@@ -112,8 +110,8 @@ class ImportMethods(RetentionMethods):
         from langgraph_keel.moving.langgraph import arriving
 
         session = self._whole_session()
-        if self._mover is not None and not session.tenant:
-            within: Session = self._mover.session
+        if self.stack.mover is not None and not session.tenant:
+            within: Session = self.stack.mover.session
             return replace(within, codec=session.codec)
         return arriving(session)
 

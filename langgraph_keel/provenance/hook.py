@@ -39,7 +39,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import ThreadInfo
 from langgraph_keel.engine.runs import find_runs
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, InvalidInput, StoreError
+from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, StoreError
 from langgraph_keel.provenance.carryover import CARRYOVERS, carry, copy_carryovers, drop_runs
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, Change, DriftReport, Fingerprint, update_fingerprint
 from langgraph_keel.provenance.reading import models_of
@@ -650,17 +650,6 @@ class Recorder(Hook):
 # Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
 PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
 """The versions of the packages that every graph runs on."""
-
-
-def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
-    """Return the recorder of a saver."""
-    if on_drift not in ("ignore", "warn", "raise"):
-        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
-    if not isinstance(graph_version, str | None):
-        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
-    if on_drift == "raise" and captures is not True:
-        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
-    return Recorder(PACKAGE_VERSIONS, graph_version, on_drift, captures)
 
 
 def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:

@@ -297,9 +297,6 @@ def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator
 class RetentionMethods(CheckMethods):
     """The methods that erase."""
 
-    _outside: Sequence[str] = ()
-    """What stays of deleted objects outside of the store, if it has some: a sentence each."""
-
     def erase(
         self,
         user_id: str | int | UUID,
@@ -517,7 +514,8 @@ class RetentionMethods(CheckMethods):
         return ()
 
     def _list_elsewhere(self) -> Sequence[str]:
-        return [*self._elsewhere(), *self._outside]
+        objects = self.stack.objects
+        return [*self._elsewhere(), *(objects.exempt if objects else ())]
 
     def _describe_backups(self) -> Plan[Sequence[str]]:
         """Return what backups of a store hold that has keys: a sentence each. `KeyMethods` says it."""

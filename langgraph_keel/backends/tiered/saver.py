@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from langgraph_keel.backends.registry import find_opener, refuse_url
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
 from langgraph_keel.backends.tiered.store import LIGHT, CopyToken, TieredStore
-from langgraph_keel.blobs.store import BlobStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import bare
 from langgraph_keel.errors import InvalidInput, StoreError
-from langgraph_keel.keys.store import SealedStore
-from langgraph_keel.moving.touch import MovingStore
 from langgraph_keel.options import SaverOptions, check_options
 from langgraph_keel.saver import KeelSaver
 
@@ -73,6 +70,7 @@ class TieredSaver(KeelSaver):
             # This saver makes the check for keys: those of the tiers do not know the keys.
             TieredDriver(bare(cold.engine.driver), bare(hot.engine.driver), absence),
             AsyncTieredDriver(bare(cold.engine.async_driver), bare(hot.engine.async_driver), absence),
+            is_async_only=cold.stack.is_async_only or hot.stack.is_async_only,
             **options,
         )
 
@@ -170,13 +168,13 @@ def _check_tier(name: str, saver: object) -> None:
         raise InvalidInput(
             f"{name} is a tenant's: make a TieredSaver of two whole stores, and use its for_tenant(name)"
         )
-    if isinstance(saver.engine.session.store, SealedStore):
+    if saver.stack.keyring is not None:
         raise InvalidInput(f"{name} has keys of its own: give encryption= to TieredSaver, which seals what both hold")
-    if isinstance(saver.engine.session.store, MovingStore):
+    if saver.stack.mover is not None:
         raise InvalidInput(f"{name} moves threads in by itself: give moving_from= to TieredSaver")
-    if isinstance(saver.engine.session.store, BlobStore):
+    if saver.stack.objects is not None:
         raise InvalidInput(f"{name} has objects of its own: give blobs= to TieredSaver, and both have the references")
-    if getattr(saver.engine.driver, "read_only", False):
+    if saver.stack.is_read_only:
         raise InvalidInput(f"{name} is read-only: to look only, open the cold store alone")
 
 
