@@ -15,19 +15,20 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_keel.approvals.run_claims import OnBusy, PlainResume
 from langgraph_keel.blobs.opening import check_blobs
 from langgraph_keel.blobs.store import LEAST, LIMIT
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.memo import DEFAULT_BYTES, DEFAULT_ENTRIES
 from langgraph_keel.engine.misspelt import check_names
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import DEFAULT_BYTES, DEFAULT_ENTRIES, OnConflict
+from langgraph_keel.engine.session import OnConflict
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.provenance.hook import OnDrift
 from langgraph_keel.retention.policy import seconds_of
+from langgraph_keel.runs.hook import OnBusy, PlainResume
 from langgraph_keel.tenants.methods import Tenants
 from langgraph_keel.upgrades.chain import Upgrades
 

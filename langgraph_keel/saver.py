@@ -27,35 +27,21 @@ from langgraph.checkpoint.base import (
 )
 
 from langgraph_keel.display.text import plain
+from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.audit import append_deletion, check_by
-from langgraph_keel.engine.checkpoints import (
-    begin_run,
-    copy_thread,
-    delete_thread,
-    delta_history,
-    load,
-    page,
-    put,
-    put_writes,
-    revive,
-)
 from langgraph_keel.engine.config import address_of, texts_of, thread_id_of
 from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.engine import Engine
 from langgraph_keel.engine.entries import Status, next_version_of
 from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
 from langgraph_keel.engine.hooks import LookOnly
 from langgraph_keel.engine.leases import Pause
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer, with_allowlist_of, with_moved_classes
-from langgraph_keel.engine.session import (
-    Engine,
-    Hooks,
-    arun,
-    run,
-)
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.methods import HistoryMethods
@@ -305,13 +291,13 @@ class KeelSaver(
             CorruptStore: Stored bytes do not add up.
         """
         engine = self.engine
-        return run(begin_run(engine.session, config, is_async=False), ErrandDriver(engine.driver, Pause))
+        return run(checkpoints.begin_run(engine.session, config, is_async=False), ErrandDriver(engine.driver, Pause))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`, asynchronously."""
         engine = self.engine
         driver = AsyncErrandDriver(engine.async_driver, Pause)
-        return await arun(begin_run(engine.session, config, is_async=True), driver)
+        return await arun(checkpoints.begin_run(engine.session, config, is_async=True), driver)
 
     def list(
         self,
@@ -337,12 +323,12 @@ class KeelSaver(
         query: Query | None = query_of(config, filter, before, limit)
         engine, left = self.engine, limit
         while query is not None and left != 0:
-            entries, query = engine.run(page(engine.session, query, filter))
+            entries, query = engine.run(checkpoints.page(engine.session, query, filter))
             entries = entries[:left]
             unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame, entries)
-            for found in engine.run(load(engine.session, entries)):
+            for found in engine.run(checkpoints.load(engine.session, entries)):
                 left = left if left is None else left - 1
-                yield engine.run(revive(engine.session, found, unpacker, "named"))
+                yield engine.run(checkpoints.revive(engine.session, found, unpacker, "named"))
 
     async def alist(
         self,
@@ -356,12 +342,12 @@ class KeelSaver(
         query: Query | None = query_of(config, filter, before, limit)
         engine, left = self.engine, limit
         while query is not None and left != 0:
-            entries, query = await engine.arun(page(engine.session, query, filter))
+            entries, query = await engine.arun(checkpoints.page(engine.session, query, filter))
             entries = entries[:left]
             unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame, entries)
-            for found in await engine.arun(load(engine.session, entries)):
+            for found in await engine.arun(checkpoints.load(engine.session, entries)):
                 left = left if left is None else left - 1
-                yield await engine.arun(revive(engine.session, found, unpacker, "named"))
+                yield await engine.arun(checkpoints.revive(engine.session, found, unpacker, "named"))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -372,7 +358,7 @@ class KeelSaver(
         """
         if not channels:
             return {}
-        return self.engine.run(delta_history(self.engine.session, address_of(config), channels))
+        return self.engine.run(checkpoints.delta_history(self.engine.session, address_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -380,7 +366,7 @@ class KeelSaver(
         """As `get_delta_channel_history`, asynchronously."""
         if not channels:
             return {}
-        return await self.engine.arun(delta_history(self.engine.session, address_of(config), channels))
+        return await self.engine.arun(checkpoints.delta_history(self.engine.session, address_of(config), channels))
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -414,7 +400,7 @@ class KeelSaver(
             InvalidConfig: The config names no usable thread.
             StoreError: The store failed; nothing was written.
         """
-        return self.engine.run(put(self.engine.session, config, checkpoint, metadata, new_versions))
+        return self.engine.run(checkpoints.put(self.engine.session, config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -427,7 +413,8 @@ class KeelSaver(
 
         If the caller is cancelled, the checkpoint is stored nevertheless: it is on its way to the store already.
         """
-        return await self.engine.arun_whole(put(self.engine.session, config, checkpoint, metadata, new_versions))
+        plan = checkpoints.put(self.engine.session, config, checkpoint, metadata, new_versions)
+        return await self.engine.arun_whole(plan)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -442,13 +429,14 @@ class KeelSaver(
             InvalidConfig: The config names no thread or no checkpoint.
             CheckpointConflict: A checkpoint of the run was refused, so what its tasks have written leads nowhere.
         """
-        self.engine.run_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
+        self.engine.run_patiently(checkpoints.put_writes(self.engine.session, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`, asynchronously."""
-        await self.engine.arun_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
+        plan = checkpoints.put_writes(self.engine.session, config, writes, task_id, task_path)
+        await self.engine.arun_patiently(plan)
 
     # -- removing and copying ----------------------------------------------------------------------------------
 
@@ -469,7 +457,7 @@ class KeelSaver(
     def _delete_thread(self, thread_id: str, by: str | None) -> Plan[None]:
         thread_id = thread_id_of(thread_id)
         check_by(by)
-        yield from delete_thread(self.engine.session, thread_id)
+        yield from checkpoints.delete_thread(self.engine.session, thread_id)
         if by is not None:
             yield from append_deletion(self.engine.session, thread_id, by)
 
@@ -503,12 +491,12 @@ class KeelSaver(
             BlobsMissing: Values of the store are kept in objects outside of it, and this saver has no `blobs=`.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        self.engine.run(copy_thread(self.engine.session, source, target))
+        self.engine.run(checkpoints.copy_thread(self.engine.session, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`, asynchronously."""
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        await self.engine.arun(copy_thread(self.engine.session, source, target))
+        await self.engine.arun(checkpoints.copy_thread(self.engine.session, source, target))
 
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 
@@ -704,9 +692,9 @@ class Done:
 
 def watch(provenance: bool) -> None:
     """Have LangChain report from now on which graphs run, and which models they call if that is to be recorded."""
-    from langgraph_keel.approvals import run_claims
     from langgraph_keel.provenance import capture
+    from langgraph_keel.runs import hook as runs
 
-    run_claims.watch()
+    runs.watch()
     if provenance:
         capture.watch()

@@ -14,15 +14,16 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.hook import ApprovalHook
-from langgraph_keel.approvals.run_claims import RunClaims
 from langgraph_keel.blobs.objects import Ask, Objects
 from langgraph_keel.blobs.opening import open_objects
 from langgraph_keel.blobs.store import BlobStore
-from langgraph_keel.engine.errands import AsyncErrandDriver, Call, Errand, ErrandDriver
+from langgraph_keel.engine.engine import Engine, bare
+from langgraph_keel.engine.errands import AsyncErrandDriver, Call, ErrandDriver
 from langgraph_keel.engine.hooks import Hook
-from langgraph_keel.engine.plan import AsyncDriver, Driver
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
 from langgraph_keel.engine.serde.serializer import Codec
-from langgraph_keel.engine.session import Engine, Hooks, Memo, Session, bare
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.arrivals import ArrivalHook
@@ -35,6 +36,7 @@ from langgraph_keel.moving.notes import MovedHook
 from langgraph_keel.options import SaverOptions
 from langgraph_keel.provenance.hook import PACKAGE_VERSIONS, Recorder
 from langgraph_keel.retention.owners import OwnerHook
+from langgraph_keel.runs.hook import RunClaims
 from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.upgrades.chain import Chain

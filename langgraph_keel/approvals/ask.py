@@ -41,13 +41,14 @@ from langgraph_keel.approvals.requests import (
     request_at,
     request_id,
 )
-from langgraph_keel.approvals.run_claims import RunClaims
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.config import owner_of, thread_id_of
+from langgraph_keel.engine.engine import Engine, engine_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine, Session, engine_of
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidConfig, InvalidInput
+from langgraph_keel.runs.hook import RunClaims
 
 Facts = Mapping[str, Any]
 _KINDS = ("approve", "reject", "edit", "answer")

@@ -22,7 +22,7 @@ from langgraph_keel import MemorySaver
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, open_store
 from langgraph_keel.cli.output import bar, console, print_failures, print_json
 from langgraph_keel.display.text import count_of, plain
-from langgraph_keel.engine.session import engine_of
+from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.upgrades.chain import Upgrade
 from langgraph_keel.upgrades.hook import UpgradeHook

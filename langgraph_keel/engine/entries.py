@@ -47,11 +47,11 @@ from langgraph_keel._langgraph import (
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.encoding.values import Known, is_inline
+from langgraph_keel.engine.memo import KnownEntry
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Batch, Entry, Node, record
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.serde.unread import is_lost
-from langgraph_keel.engine.session import KnownEntry
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, NewerState, ValueRefused
 

@@ -24,7 +24,7 @@ from threading import Condition, Thread
 from time import monotonic, sleep
 from typing import Generic, Protocol, TypeVar
 
-from langgraph_keel.engine.errands import Errand
+from langgraph_keel.engine.plan import Errand
 from langgraph_keel.errors import StoreClosed
 
 _log = logging.getLogger(__name__)

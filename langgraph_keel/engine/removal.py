@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY
 from langgraph_keel.engine.encoding.bodies import resolve, stored_size
 from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
-from langgraph_keel.engine.hooks import Leaving
+from langgraph_keel.engine.events import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Row, Run, Stamp

@@ -24,7 +24,7 @@ from langgraph_keel.engine.checkpoints import revive, revive_other
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import unpack_header
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec
@@ -267,7 +267,7 @@ def _is_same(channel: str, sides: _Sides) -> bool:
     return was is not None and was.kind is not Kind.INLINE and was == now
 
 
-def _entry(store: Store[Q, R], address: Address) -> Plan[Entry]:
+def _entry(store: Store[Any, Any], address: Address) -> Plan[Entry]:
     """Read a checkpoint without its values; the latest one with them, as no other request finds it."""
     if address.checkpoint_id is None:
         return (yield from _whole(store, address)).entry
@@ -278,7 +278,7 @@ def _entry(store: Store[Q, R], address: Address) -> Plan[Entry]:
     return found[0]
 
 
-def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[bool]:
+def _read_rows(store: Store[Any, Any], sides: _Sides, channels: Collection[str]) -> Plan[bool]:
     """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once."""
     refs = [{name: ref for name, ref in side.refs.items() if name in channels} for side in sides]
     if all(ref.kind is Kind.INLINE for each in refs for ref in each.values()):
@@ -291,7 +291,7 @@ def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> 
     return len(found) == len(sides)
 
 
-def _whole(store: Store[Q, R], address: Address) -> Plan[Found]:
+def _whole(store: Store[Any, Any], address: Address) -> Plan[Found]:
     found = yield from store.read_entry(address)
     if found is None:
         raise _not_found(address)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph_keel.display.text import count_of
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.migration import Sealed, migrate

@@ -28,10 +28,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Pend
 from langgraph_keel.engine.checkpoints import read_hidden, revive
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.records import Batch, Node
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Hooks, Memo, Session, engine_of, run
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, StoreError, ThreadExists
 from langgraph_keel.moving.connection import (
     find_place,

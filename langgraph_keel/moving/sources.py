@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
 
 from langgraph_keel._langgraph import TASKS
-from langgraph_keel.engine.session import engine_of
+from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.errors import CorruptStore, InvalidInput
 from langgraph_keel.moving.connection import Connection, find_place, open_postgres, open_sqlite, place_of
 from langgraph_keel.moving.damage import check_texts

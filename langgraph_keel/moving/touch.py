@@ -21,9 +21,9 @@ from weakref import WeakSet
 
 from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.layers import Layer
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Session, run
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.verbs import VERBS
 from langgraph_keel.moving.damage import name_damage

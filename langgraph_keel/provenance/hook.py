@@ -34,7 +34,8 @@ from weakref import WeakSet
 from langgraph_keel._langgraph import ERROR, NULL_TASK_ID
 from langgraph_keel.engine.config import Address, address_of, run_of
 from langgraph_keel.engine.entries import Header, pack_batch
-from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading, Travel, Writes
+from langgraph_keel.engine.events import Copy, Leaving, Put, Reading, Travel, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import ThreadInfo
 from langgraph_keel.engine.runs import find_runs

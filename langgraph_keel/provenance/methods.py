@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.engine.config import address_of, thread_id_of
+from langgraph_keel.engine.engine import Engine, EngineSaver
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Engine, EngineSaver, Hooks, Memo, arun, run
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.hook import PACKAGE_VERSIONS, Recorder
 from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace

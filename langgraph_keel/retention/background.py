@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
-from langgraph_keel.engine.hooks import Hook, Put
-from langgraph_keel.engine.session import Engine, EngineSaver, Session
+from langgraph_keel.engine.engine import Engine, EngineSaver
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
 from langgraph_keel.retention.policy import Retention, in_seconds
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from langgraph_keel.engine.audit import check_by
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.removal import check_objects
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tenants import check_tenant
 from langgraph_keel.errors import InvalidInput, KeelError
 

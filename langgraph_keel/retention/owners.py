@@ -13,7 +13,8 @@ from typing import Any
 from langgraph_keel.engine.config import USER, Address, owner_in, owner_of
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, open_frame
 from langgraph_keel.engine.entries import Header
-from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
+from langgraph_keel.engine.events import Copy, Leaving, Put, Reading
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.lineage import NodeAndHeader, instant
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Stamp, ThreadInfo

@@ -23,11 +23,12 @@ from langchain_core.tools import BaseTool
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.engine import Engine, bare, engine_of
 from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine, Session, arun, bare, engine_of, run
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.tools import answers, lone

@@ -23,11 +23,12 @@ from langgraph.channels import LastValueAfterFinish, NamedBarrierValueAfterFinis
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NS_END, PREGEL, RESUME, TASKS, DeltaSnapshot
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.serde.serializer import find_unread
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, KeelError, NewerState, UpgradeFailed, ValueRefused
 from langgraph_keel.upgrades.chain import graph_of
 from langgraph_keel.upgrades.expectations import Fit, annotations_of, pending_calls, required_channels, tools_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.engine.session import bare
+from langgraph_keel.engine.engine import bare
 
 
 def driver_of(saver: KeelSaver) -> Any:

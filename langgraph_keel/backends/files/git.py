@@ -45,7 +45,8 @@ from langgraph_keel.backends.files.log import Records, read_committed
 from langgraph_keel.backends.files.store import FileStore, Work
 from langgraph_keel.backends.files.thread import CELLS, LOG
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.hooks import Copy, Hook, Put, Travel, Writes
+from langgraph_keel.engine.events import Copy, Put, Travel, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan, StorePlan
 from langgraph_keel.engine.records import Graph, Run, Stamp
 from langgraph_keel.engine.session import Session
@@ -656,7 +657,7 @@ class GitHook(Hook):
     def before_put(self, session: Session, put: Put) -> Plan[None]:
         """Commit what the last run has left, if this is another one."""
         if left := self._commits.left_before_put(put.address, put.header.metadata):
-            yield self._commit(put.address.thread_id, left)
+            yield from self._commit(put.address.thread_id, left)
         self._commits.begin_storing(put.address.thread_id)
         put.notes[self] = True
 
@@ -674,7 +675,7 @@ class GitHook(Hook):
         """Commit what a run has left that these answer."""
         address, channels = writes.address, [channel for channel, _ in writes.writes]
         if left := self._commits.left_before_writes(address, channels):
-            yield self._commit(address.thread_id, left)
+            yield from self._commit(address.thread_id, left)
         self._commits.begin_writes(address, channels)
         self._commits.begin_storing(address.thread_id)
         writes.notes[self] = channels
@@ -691,14 +692,14 @@ class GitHook(Hook):
 
     def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Commit what a run has left which has just ended: going back is a commit of its own."""
-        yield self._commit(travel.origin.thread_id)
+        yield from self._commit(travel.origin.thread_id)
         self._commits.begin_storing(travel.origin.thread_id)
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Commit that a thread was rewound, or branched."""
         self._commits.end_storing(travel.origin.thread_id)
         verb = "rewound to" if travel.verb == "rewound" else "branched from"
-        yield self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
+        yield from self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
 
     def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> None:
         """Note that nothing is being stored any more."""
@@ -707,10 +708,10 @@ class GitHook(Hook):
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Commit a copy or a fork, with what is noted beside it."""
         verb = "copied" if copy.graph is None else "forked"
-        yield self._change(copy.target, f"{verb} from {copy.source}")
+        yield from self._change(copy.target, f"{verb} from {copy.source}")
 
-    def _commit(self, thread_id: str, left: Left | None = None) -> Work:
-        return Work(lambda _: self._commits.commit(thread_id, left))
+    def _commit(self, thread_id: str, left: Left | None = None) -> StorePlan[Any, Any, None]:
+        yield Work(lambda _: self._commits.commit(thread_id, left))
 
-    def _change(self, thread_id: str, what: str) -> Work:
-        return Work(lambda _: self._commits.commit_change(thread_id, what))
+    def _change(self, thread_id: str, what: str) -> StorePlan[Any, Any, None]:
+        yield Work(lambda _: self._commits.commit_change(thread_id, what))

@@ -58,8 +58,7 @@ from langgraph_keel.backends.postgres.connection import (
 from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection, exchange
 from langgraph_keel.backends.postgres.rows import PARTED, UNDEFINED_COLUMN, Request, Statement, Tables
 from langgraph_keel.backends.resent import noted, was_sent_before
-from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.session import arun, run
+from langgraph_keel.engine.plan import StorePlan, arun, run
 from langgraph_keel.errors import (
     InvalidInput,
     KeelError,

@@ -36,7 +36,7 @@ from langgraph_keel.backends.redis.connection import (
     named_errors,
 )
 from langgraph_keel.backends.resent import noted, was_sent_before
-from langgraph_keel.engine.session import arun, run
+from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.errors import CorruptStore, InvalidInput, NotAKeelStore, ReadOnlyStore, refuse_closed
 
 Argument: TypeAlias = str | bytes | int

@@ -29,8 +29,8 @@ from langgraph_keel.backends.redis.store import (
     quote,
 )
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import run
 from langgraph_keel.errors import InvalidInput, NotAKeelStore, NotFound
 from langgraph_keel.options import RedisOptions, split_options, takes
 from langgraph_keel.saver import KeelSaver

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from langgraph_keel.backends.registry import find_opener, refuse_url
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
 from langgraph_keel.backends.tiered.store import LIGHT, CopyToken, TieredStore
+from langgraph_keel.engine.engine import bare
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import bare
 from langgraph_keel.errors import InvalidInput, StoreError
 from langgraph_keel.options import SaverOptions, check_options
 from langgraph_keel.saver import KeelSaver
