@@ -475,9 +475,9 @@ class KeelSaver(
         await self.engine.arun(self._delete_for_runs(run_ids))
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
-        from langgraph_keel.retention.prune import delete_for_runs
+        from langgraph_keel.retention import prune
 
-        return delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
+        return prune.delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive and its tool calls.

@@ -43,10 +43,6 @@ class GatedDriver:
         vars(self)["send"] = self.bare.send  # from now on there is no call between
         return self.bare.send(request)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the driver says of itself, such as `read_only`."""
-        return getattr(self.bare, name)
-
 
 class AsyncGatedDriver:
     """As `GatedDriver`, for a running loop."""

@@ -50,6 +50,7 @@ from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
+from langgraph_keel.runs import claims
 from langgraph_keel.runs.claims import (
     CLAIMED,
     CLAIMS,
@@ -58,8 +59,6 @@ from langgraph_keel.runs.claims import (
     LEASE,
     Claim,
     ClaimRecord,
-    release,
-    renew,
     take,
     watch_claim,
 )
@@ -139,14 +138,14 @@ class HeldThread:
             return True
         self.was_at_question = is_at_question
         until = self.runs.clock() + self.runs.lease
-        return run(renew(self.session, self.claim, until), self.session.driver)
+        return run(claims.renew(self.session, self.claim, until), self.session.driver)
 
     def release(self) -> None:
         """Give the thread back."""
         self.runs.keeper.drop(self)
         driver = ErrandDriver(self.session.driver, Pause)
         run(self.runs.wait_for_stored(self.session, self.claim.thread_id), driver)
-        run(release(self.session, self.claim, _token()), driver)
+        run(claims.release(self.session, self.claim, _token()), driver)
 
 
 class _RunHandler(BaseCallbackHandler):
