@@ -58,6 +58,10 @@ _RUNS = 10_000
 _asked: OrderedDict[int, tuple[object, Counter[tuple[str, ...]]]] = OrderedDict()
 _counting = Lock()
 
+_SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
+
+_OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
+
 
 @dataclass(frozen=True, slots=True)
 class _Question:
@@ -91,9 +95,6 @@ class _Question:
 
 def _earlier(old: ApprovalRequest) -> dict[str, Any]:
     return {"request": old.id, **(asdict(old.decision) if old.decision else {})}
-
-
-_SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
 
 
 @publish
@@ -214,9 +215,6 @@ def _plan(
     nth = _count_question(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     question = _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
     return engine, _claim_and_ask(engine.session, config, question)
-
-
-_OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
 
 
 def _engine_in(values: Mapping[str, Any]) -> Engine:

@@ -65,6 +65,9 @@ Pace = Annotated[
     float, typer.Option("--pace", metavar="SECONDS", min=0.0, max=5.0, help="Seconds that every call takes at least.")
 ]
 
+_LOOK = ("history", "show", "tools")
+"""Commands that show the thread."""
+
 
 class DemoError(KeelError):
     """The demo could not be played to its end."""
@@ -525,10 +528,6 @@ class Screen:
         if self._status is not None:
             self._status.stop()
         self._status = None
-
-
-_LOOK = ("history", "show", "tools")
-"""Commands that show the thread."""
 
 
 def _call_text(event: Event) -> Text:

@@ -48,6 +48,22 @@ _LEASE = 2.0
 POLICIES = {"book_credit": ToolPolicy(unknown="retry", idempotency_argument="key")}
 OTHERS = ToolPolicy(unknown="retry")
 
+NOTES = {
+    "incident-0703": "Checkout outage, 3 July\nCustomers hit: Harbor Foods, Alder Clinic\nDowntime: 41 minutes",
+    "incident-0711": "Slow search, 11 July\nCustomers hit: Alder Clinic\nDowntime: 0 minutes",
+    "incident-0719": "Checkout outage, 19 July\nCustomers hit: Harbor Foods\nDowntime: 95 minutes",
+    "incident-0728": "Export outage, 28 July\nCustomers hit: Juniper Press\nDowntime: 130 minutes",
+    "policy-credits": "Credit policy: 2 percent of the monthly fee for every started half hour of downtime.\n"
+    "A credit is booked once per customer and month. Booking it twice is our loss: nobody sends it back.",
+    "account-harbor": "Account of Harbor Foods\nMonthly fee: 1850.00 EUR",
+    "account-alder": "Account of Alder Clinic\nMonthly fee: 990.00 EUR",
+}
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
 
 # -- the model -------------------------------------------------------------------------------------------------
 
@@ -128,23 +144,6 @@ class ScriptedModel(BaseChatModel):
 
 
 # -- the tools -------------------------------------------------------------------------------------------------
-
-
-NOTES = {
-    "incident-0703": "Checkout outage, 3 July\nCustomers hit: Harbor Foods, Alder Clinic\nDowntime: 41 minutes",
-    "incident-0711": "Slow search, 11 July\nCustomers hit: Alder Clinic\nDowntime: 0 minutes",
-    "incident-0719": "Checkout outage, 19 July\nCustomers hit: Harbor Foods\nDowntime: 95 minutes",
-    "incident-0728": "Export outage, 28 July\nCustomers hit: Juniper Press\nDowntime: 130 minutes",
-    "policy-credits": "Credit policy: 2 percent of the monthly fee for every started half hour of downtime.\n"
-    "A credit is booked once per customer and month. Booking it twice is our loss: nobody sends it back.",
-    "account-harbor": "Account of Harbor Foods\nMonthly fee: 1850.00 EUR",
-    "account-alder": "Account of Alder Clinic\nMonthly fee: 990.00 EUR",
-}
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 
 
 def search_notes(query: str) -> str:

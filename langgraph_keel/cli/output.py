@@ -25,6 +25,14 @@ _CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
 _LONGEST_ID = 120
 _PASSWORD = re.compile(r"\b(password=)[^&\s]*")
 
+_ANY_WIDTH = 10_000
+_TIMES = ("time", "last activity", "took")
+
+T = TypeVar("T")
+
+PATIENCE = 0.5
+"""Seconds that work may take without a bar: a bar that is gone at once only flickers."""
+
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console that takes every string literally: no markup, no emoji codes, no highlighting."""
@@ -140,10 +148,6 @@ def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
     return max(least, min(available, max(cell.maximum for cell in cells))), least
 
 
-_ANY_WIDTH = 10_000
-_TIMES = ("time", "last activity", "took")
-
-
 def table_of(*columns: str, tight: bool = False) -> Table:
     """Return a table without rows, with less between its columns if there are many. Times stand in one line."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
@@ -166,9 +170,6 @@ class Indented:
             yield Text.assemble("  " if line else "", line)
 
 
-T = TypeVar("T")
-
-
 class Tell(Protocol):
     """A function that is told how much is done, of how much, if that is known, and how many bytes have moved."""
 
@@ -185,10 +186,6 @@ def say_interrupt(how_far: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         console(stderr=True).print(Text(f"interrupted: {plain(how_far())}", "yellow"), soft_wrap=True)
         raise
-
-
-PATIENCE = 0.5
-"""Seconds that work may take without a bar: a bar that is gone at once only flickers."""
 
 
 @contextmanager

@@ -66,6 +66,10 @@ _LEAST, _WIDE = 70, 130
 """Width in columns below which calls are not a table, and from which each call takes one line."""
 _GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
+_UNSAID = (None, False, None, None, None, None, "messages", None)
+
+_SAID = {"filtered": "by the filters", "no messages": "without messages", "unknown cost": "of unknown cost"}
+
 
 def provenance(
     thread: Thread,
@@ -287,7 +291,6 @@ ToLangGraph = Annotated[
         help="Write the threads to LangGraph's own saver at `sqlite:///new.db`, or `postgresql://...`.",
     ),
 ]
-_UNSAID = (None, False, None, None, None, None, "messages", None)
 MaxCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at most this.")]
 
 
@@ -493,6 +496,3 @@ def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
     where = f" to {plain(str(output))}" if output else ""
     text = f"Wrote {count_of(report.written, 'thread')}{where}{passed}."
     console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
-
-
-_SAID = {"filtered": "by the filters", "no messages": "without messages", "unknown cost": "of unknown cost"}

@@ -51,6 +51,13 @@ From = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")]
 
+_SAID = {
+    "present": "have the present version already",
+    "waits": "wait for something that is due, and are upgraded when they go on",
+    "busy": "went on meanwhile",
+    "failed": "cannot be upgraded",
+}
+
 
 def doctor(
     graph: Graph,
@@ -120,14 +127,6 @@ def upgrade(
         _tell_report(report, dry_run=dry_run)
     if report.failed:
         raise typer.Exit(1)
-
-
-_SAID = {
-    "present": "have the present version already",
-    "waits": "wait for something that is due, and are upgraded when they go on",
-    "busy": "went on meanwhile",
-    "failed": "cannot be upgraded",
-}
 
 
 def _tell_report(report: Any, *, dry_run: bool) -> None:

@@ -48,6 +48,9 @@ START = (0, BEGIN)
 _MOST = 10**15
 _HASH = re.compile("[0-9a-f]{64}")
 
+_PAGE = 200
+_ANCHOR = re.compile("([0-9]{1,16}):([0-9a-f]{64})")
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -154,10 +157,6 @@ def _values_in(codec: Codec, cell: Cell, what: str) -> list[Any]:
     if type(values) is not list:
         raise CorruptStore(f"{what} of the audit trail was changed: it is no list")
     return values
-
-
-_PAGE = 200
-_ANCHOR = re.compile("([0-9]{1,16}):([0-9a-f]{64})")
 
 
 @publish

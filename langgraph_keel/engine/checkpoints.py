@@ -117,6 +117,8 @@ storing: dict[Put | Writes, tuple[Store[Any, Any], str]] = {}
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
 
+_INLINE = Ref(Kind.INLINE)
+
 
 @record
 class Draft:
@@ -251,9 +253,6 @@ def _refuse(new: Put, moved: Moved, may_be_stored: bool) -> CheckpointConflict:
     if run is not None:
         refuse_run(run, error)
     return error
-
-
-_INLINE = Ref(Kind.INLINE)
 
 
 def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:

@@ -32,6 +32,11 @@ Job = Callable[[], object]
 _IDLE = 10.0
 """Seconds without anything to do after which a keeper's thread ends."""
 
+MOST_SEEN = 10_000
+"""Claims of others that are remembered: one that was forgotten is only watched for longer."""
+
+_UNKNOWN = "-"
+
 
 class Claimed(Protocol):
     """What is ours for as long as it is renewed."""
@@ -146,9 +151,6 @@ class Keeper(Generic[C]):
 
 # -- whether a claim is over -----------------------------------------------------------------------------------
 
-MOST_SEEN = 10_000
-"""Claims of others that are remembered: one that was forgotten is only watched for longer."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
@@ -223,8 +225,6 @@ class Pause(Errand):
 
 
 # -- who it is -------------------------------------------------------------------------------------------------
-
-_UNKNOWN = "-"
 
 
 def this_holder() -> str:

@@ -41,6 +41,9 @@ Choose: TypeAlias = Callable[[Sequence[NodeAndHeader]], set[Stamp]]
 BATCH = 1024
 """Most entries that go in one trip."""
 
+PAGE = 16
+"""Checkpoints whose values are read at once."""
+
 
 @dataclass(slots=True)
 class Removal:
@@ -213,10 +216,6 @@ def finish(session: Session, thread_id: str) -> Plan[int]:
         yield from session.store.sweep_outside(thread_id)
         return 0
     return (yield from _remove_rows(session, thread_id, graph))
-
-
-PAGE = 16
-"""Checkpoints whose values are read at once."""
 
 
 RowPlace: TypeAlias = tuple[str, str, int, int]

@@ -37,6 +37,9 @@ from langgraph_keel.history.records import DiffRecord
 Operation: TypeAlias = dict[str, Any]
 _Path: TypeAlias = tuple[Step, ...]
 
+_DELTAS = "counters_since_delta_snapshot"
+"""The key in the metadata under which LangGraph counts the writes to each delta channel that is not whole."""
+
 
 def operations(edits: Iterable[Edit]) -> list[Operation]:
     """Return the operations of a JSON Patch."""
@@ -97,10 +100,6 @@ def _move_operations(path: _Path, moved: dict[int, int], removed: AbstractSet[in
 
 def _place(edit: Edit) -> int:
     return int(edit.path[-1])
-
-
-_DELTAS = "counters_since_delta_snapshot"
-"""The key in the metadata under which LangGraph counts the writes to each delta channel that is not whole."""
 
 
 @publish

@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PAGE = 500
+"""Headers to a page."""
+STRETCH = 50
+"""Moments that are read together: of these, what is new in them, and their writes."""
+SHORTEST_PART = 4
+"""Characters of the end of an id that name it at least: fewer are a slip rather than a name."""
+SAMPLES = 100
+"""Moments whose whole state is measured for a picture of a long thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Read:
@@ -284,16 +293,6 @@ def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Mapping[Addr
 def _count_bytes(found: Found) -> int:
     parts = (nbytes(ref.runs, found.rows.get(name, ())) for name, ref in found.entry.refs.items())
     return len(found.entry.header) + sum(parts)
-
-
-PAGE = 500
-"""Headers to a page."""
-STRETCH = 50
-"""Moments that are read together: of these, what is new in them, and their writes."""
-SHORTEST_PART = 4
-"""Characters of the end of an id that name it at least: fewer are a slip rather than a name."""
-SAMPLES = 100
-"""Moments whose whole state is measured for a picture of a long thread."""
 
 
 class Pages:

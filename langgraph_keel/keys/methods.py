@@ -15,6 +15,8 @@ from langgraph_keel.keys.migration import Sealed, migrate
 from langgraph_keel.keys.renewal import Renewal, renew
 from langgraph_keel.keys.store import SealedStore
 
+_PLAIN_BACKUPS = "Backups of before the store was encrypted hold it in plain text: destroy them."
+
 
 @publish
 class MasterKeys(NamedTuple):
@@ -52,8 +54,6 @@ class MasterKeys(NamedTuple):
 
 Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads were looked at, and of how many."""
-
-_PLAIN_BACKUPS = "Backups of before the store was encrypted hold it in plain text: destroy them."
 
 
 @publish

@@ -49,6 +49,8 @@ from langgraph_keel.moving.sources import Call, Spot, call_directly
 
 _PAGE = 500
 
+_MISSING = "the saver that the threads are written by is not installed: pip install {0}"
+
 
 @publish
 @dataclass(slots=True)
@@ -113,9 +115,6 @@ def _open_postgres(url: str) -> Iterator[Call]:
     with postgres_errors(place_of(url)), PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
         yield call_directly(saver)
-
-
-_MISSING = "the saver that the threads are written by is not installed: pip install {0}"
 
 
 def _check_tables(place: str, columns: set[str], has_tables: bool) -> None:

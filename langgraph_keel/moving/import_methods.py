@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.erase import Order
     from langgraph_keel.retention.receipt import Receipt
 
+_OLD_STORE = (
+    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
+    "moved in yet was not looked at."
+)
+
 
 class ImportMethods(RetentionMethods):
     """The methods for threads of LangGraph's own savers; those of retention are told of the store they come from."""
@@ -167,12 +172,6 @@ class ImportMethods(RetentionMethods):
         names = None if threads is None else _names_of(threads)
         with open_target(target, call) as put:
             return export_threads(self._whole_session(), put, names, on_progress or (lambda done, total: None))
-
-
-_OLD_STORE = (
-    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
-    "moved in yet was not looked at."
-)
 
 
 def _names_of(threads: Iterable[str]) -> list[str]:

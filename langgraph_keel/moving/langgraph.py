@@ -53,6 +53,11 @@ STAGED = "keel-moving-"
 """How the name begins under which a thread stands while it is moved."""
 _ENTRIES = 500
 
+_CONFLICT = (
+    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: leave it, or delete "
+    "it here (`keel delete`) and import it by its id (`--thread`) to have the source's"
+)
+
 
 class _OwnerTerms(Hook):
     """Says by which owner a thread is found; that its checkpoints name one is in their metadata."""
@@ -300,12 +305,6 @@ def _import_thread(
         report.checkpoints -= len(index.parents)
         return _import_thread(session, reader, thread_id, report, is_named=is_named)
     return "updated" if here else "imported"
-
-
-_CONFLICT = (
-    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: leave it, or delete "
-    "it here (`keel delete`) and import it by its id (`--thread`) to have the source's"
-)
 
 
 def _read_spots(session: Session, thread_id: str) -> Plan[tuple[set[Spot], Stamp | None]]:

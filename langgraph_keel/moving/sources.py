@@ -32,6 +32,9 @@ from langgraph_keel.moving.values import Allows, StoredValues
 Spot: TypeAlias = tuple[str, str]
 """A namespace, and the id of a checkpoint in it."""
 
+_COLUMNS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
+_MOST_BLOBS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class StoredWrite:
@@ -158,9 +161,6 @@ def source_of(given: SourceLike, call: Call | None = None) -> Source:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-_COLUMNS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
-_MOST_BLOBS = 1000
 
 
 @contextmanager

@@ -54,6 +54,26 @@ REFUSED = DriftDetected.__name__
 _log = logging.getLogger(__name__)
 _recorders: WeakSet[Recorder] = WeakSet()
 
+WAITING_THREADS = 1000
+"""Most threads whose records wait although they are stored; records that are stored nowhere are never forgotten."""
+_EXAMINED = 100
+
+THREADS = 5000
+"""Most threads, and runs, of which anything is remembered."""
+CHECKPOINTS = 8
+"""Most checkpoints of one thread whose fingerprints are remembered: those that runs are at, and some."""
+UNFINISHED = 1000
+"""Most checkpoints of which the calls of unfinished tasks are remembered."""
+
+UNKNOWN = Fingerprint()
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+# Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
+PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
+"""The versions of the packages that every graph runs on."""
+
 
 def _after_fork() -> None:
     # Another thread of the parent may have held a lock; and what waits here is the parent's to store.
@@ -66,10 +86,6 @@ if hasattr(os, "register_at_fork"):
 
 
 # -- records that wait -------------------------------------------------------------------------------------------------
-
-WAITING_THREADS = 1000
-"""Most threads whose records wait although they are stored; records that are stored nowhere are never forgotten."""
-_EXAMINED = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -300,17 +316,7 @@ class WaitingRecords:
 
 # -- what is remembered of threads -------------------------------------------------------------------------------------
 
-THREADS = 5000
-"""Most threads, and runs, of which anything is remembered."""
-CHECKPOINTS = 8
-"""Most checkpoints of one thread whose fingerprints are remembered: those that runs are at, and some."""
-UNFINISHED = 1000
-"""Most checkpoints of which the calls of unfinished tasks are remembered."""
 
-UNKNOWN = Fingerprint()
-
-K = TypeVar("K")
-T = TypeVar("T")
 _order = count(1)  # of the runs of all savers
 
 
@@ -646,11 +652,6 @@ class Recorder(Hook):
         """Say which models wrote a thread, and what they took."""
         known = Fingerprint.unpack(header.about["known"]) if "known" in header.about else UNKNOWN
         return replace(info, models=tuple(sorted(known.names)), tokens=known.spent.tokens, cost=known.spent.cost)
-
-
-# Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
-PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
-"""The versions of the packages that every graph runs on."""
 
 
 def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:

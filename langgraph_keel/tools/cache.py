@@ -69,6 +69,11 @@ _LANGGRAPHS = ("langgraph.checkpoint.memory", "langgraph.checkpoint.sqlite", "la
 _MARK = "seen."
 """How the keys of those records begin by which another saver is seen to be one of the same store."""
 
+_AT_EXIT = 2.0
+"""Seconds that the end of a program waits for each cache."""
+
+_CACHES: WeakSet[ToolCache] = WeakSet()
+
 
 def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
     """Read the stored result that a reference names; `None` if there is none."""
@@ -95,8 +100,6 @@ def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any
 
 
 Execute: TypeAlias = Callable[[Any], Any]
-_AT_EXIT = 2.0
-"""Seconds that the end of a program waits for each cache."""
 
 
 @publish
@@ -425,9 +428,6 @@ class ToolCache:
         self._keeper.forget()
         self._account.forget()
         self._under_way = CallsUnderWay()
-
-
-_CACHES: WeakSet[ToolCache] = WeakSet()
 
 
 @atexit.register

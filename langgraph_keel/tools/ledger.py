@@ -44,6 +44,9 @@ LEASE = 30.0
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
 
+# What is empty or zero is not written.
+_DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
+
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
@@ -122,8 +125,6 @@ class CallRecord:
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
-# What is empty or zero is not written.
-_DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
 
 def _pack_call(record: CallRecord) -> list[Any]:

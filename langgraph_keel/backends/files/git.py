@@ -66,6 +66,33 @@ _LONGEST = 20.0
 """Seconds that one git may take, and that a process of ours waits for the lock."""
 _LOCK = "keel.lock"
 
+# Both fit the store's root, its directory of threads, and that of shared cells.
+_ATTRIBUTES = """\
+# Keel: the bytes of these files carry checksums, so git must not change any (line ends, filters, keywords). A log is
+# shown as text, but never merged line by line: two branches that both continued one thread are a conflict to decide.
+log.jsonl -text -filter -ident !working-tree-encoding diff -merge
+*.json -text -filter -ident !working-tree-encoding diff -merge
+**/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
+"""
+_IGNORE = """\
+# Keel: files and threads in the making or on their way out, and the index of threads.
+.index
+.changed
+*.tmp
+.new-*/
+.gone-*/
+"""
+SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
+"""Files by name."""
+
+QUIET = 0.2
+"""Seconds without news after which a run that has stopped is taken to be complete."""
+_MOST_DELAY = 30.0
+"""Most seconds that a due commit waits for what is being stored: in a forked child, perhaps nobody is storing it."""
+_STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
+
+_log = logging.getLogger(__name__)
+
 
 class GitResult(NamedTuple):
     """The outcome of one run of git."""
@@ -237,34 +264,6 @@ def _reason(done: GitResult) -> str:
     """Return why git refused; empty if all is committed already, or was removed before git knew it."""
     is_unknown = "did not match any file" in done.errors
     return "" if done.status == 0 or is_unknown else done.errors
-
-
-# Both fit the store's root, its directory of threads, and that of shared cells.
-_ATTRIBUTES = """\
-# Keel: the bytes of these files carry checksums, so git must not change any (line ends, filters, keywords). A log is
-# shown as text, but never merged line by line: two branches that both continued one thread are a conflict to decide.
-log.jsonl -text -filter -ident !working-tree-encoding diff -merge
-*.json -text -filter -ident !working-tree-encoding diff -merge
-**/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
-"""
-_IGNORE = """\
-# Keel: files and threads in the making or on their way out, and the index of threads.
-.index
-.changed
-*.tmp
-.new-*/
-.gone-*/
-"""
-SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
-"""Files by name."""
-
-QUIET = 0.2
-"""Seconds without news after which a run that has stopped is taken to be complete."""
-_MOST_DELAY = 30.0
-"""Most seconds that a due commit waits for what is being stored: in a forked child, perhaps nobody is storing it."""
-_STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
-
-_log = logging.getLogger(__name__)
 
 
 def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:

@@ -88,6 +88,19 @@ Rows: TypeAlias = list[Any]
 Asked: TypeAlias = "str | Request"
 """A script, of any number of statements, which is done whole or not at all; or a query."""
 
+_IF_ALL_ARE_THERE = """
+SELECT format, (SELECT token FROM {cells} LIMIT 0), (SELECT late FROM {threads} LIMIT 0) FROM {format}
+"""
+
+T = TypeVar("T")
+
+_UNKNOWN = re.compile(r'(?:query parameter|connection option): "([A-Za-z_]+)"|connection option "([A-Za-z_]+)"')
+"""How libpq names an option that it does not know."""
+
+_BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())
+# If one waits for a lock, all of its group wait with it: so not for long.
+_GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
+
 
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
     """Check that the tables are there and have the present format, in one trip, or see to it."""
@@ -159,11 +172,6 @@ def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
         raise
     except KeelError:
         return  # the first error says it
-
-
-_IF_ALL_ARE_THERE = """
-SELECT format, (SELECT token FROM {cells} LIMIT 0), (SELECT late FROM {threads} LIMIT 0) FROM {format}
-"""
 
 
 def _find_missing(tables: Tables, where: str) -> StorePlan[Asked, Rows, tuple[Sequence[str], Sequence[int]]]:
@@ -246,7 +254,6 @@ def _table_names(tables: Tables) -> list[str]:
     return [f"{prefix}keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells")]
 
 
-T = TypeVar("T")
 _drivers: WeakSet[PostgresDriver] = WeakSet()
 # A fork inherits sockets: a child must neither use nor close those of its parent.
 _inherited: list[object] = []
@@ -558,10 +565,6 @@ def _parts(given: Given) -> dict[str, Any]:
     raise InvalidInput(f"this is no connection string of PostgreSQL: {advice}")
 
 
-_UNKNOWN = re.compile(r'(?:query parameter|connection option): "([A-Za-z_]+)"|connection option "([A-Za-z_]+)"')
-"""How libpq names an option that it does not know."""
-
-
 def _name_option(given: str, message: str) -> str:
     """Return which option libpq does not know, and the nearest one that it does; nothing if it complains of another.
 
@@ -580,11 +583,6 @@ def _name_option(given: str, message: str) -> str:
     known = [each.keyword.decode() for each in pq.Conninfo.get_defaults()] + ["schema"] * is_url
     near = [f"do you mean {each!r}?" for each in get_close_matches(name, known, 1)]
     return f"it has no option {name!r}: {next(iter(near), 'see the parameter key words of libpq')}"
-
-
-_BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())
-# If one waits for a lock, all of its group wait with it: so not for long.
-_GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
 
 
 def statements_of(request: Request) -> Sequence[Statement]:

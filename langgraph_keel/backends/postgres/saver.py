@@ -49,6 +49,16 @@ _USED_AGAIN = (
 _GIVEN_BACK = "the tables were written anew (VACUUM FULL)"
 _IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
 
+_UNLISTED = """
+SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
+WHERE e.state <> 2 AND (t.thread_id IS NULL OR e.seq > t.seq) GROUP BY e.thread_id, t.thread_id
+"""
+_PUT_AT = "SELECT e.put_at FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2 ORDER BY e.seq DESC LIMIT 1"
+_MISLISTED = f"""
+SELECT t.thread_id, t.name, t.put_at, e.put_at FROM {{threads}} t CROSS JOIN LATERAL ({_PUT_AT}) e
+WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
+"""
+
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
     """Give back free space."""
@@ -155,17 +165,6 @@ def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
     ((version, commits),) = cursor.execute(query.encode()).fetchall()
     ((nbytes,),) = cursor.execute(_SIZE, {"tables": _table_names(tables)}).fetchall()
     return int(version), str(commits), int(nbytes)
-
-
-_UNLISTED = """
-SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
-WHERE e.state <> 2 AND (t.thread_id IS NULL OR e.seq > t.seq) GROUP BY e.thread_id, t.thread_id
-"""
-_PUT_AT = "SELECT e.put_at FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2 ORDER BY e.seq DESC LIMIT 1"
-_MISLISTED = f"""
-SELECT t.thread_id, t.name, t.put_at, e.put_at FROM {{threads}} t CROSS JOIN LATERAL ({_PUT_AT}) e
-WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
-"""
 
 
 def check(driver: PostgresDriver) -> Iterator[Finding]:

@@ -42,6 +42,18 @@ if TYPE_CHECKING:
 
 INCREMENTAL = 2
 
+_UNNAMED = """
+SELECT count(*) FROM entries e WHERE e.state <> 2 AND NOT EXISTS (
+    SELECT 1 FROM namespaces n JOIN threads t ON t.id = n.thread WHERE n.id = e.namespace AND t.id = e.key >> 32
+)
+"""
+
+_MISLISTED = f"""
+SELECT count(*) FROM (SELECT o.id, o.name, ({PUT_AT.replace("{thread}", "o.id")}) AS put_at FROM threads o) t
+LEFT JOIN thread_index i ON i.thread = t.id
+WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TENS}) IS NOT substr(t.put_at, 1, {TENS}))
+"""
+
 
 def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
     """Give back free space. Writers wait for it, readers do not."""
@@ -113,22 +125,8 @@ def _size(path: str) -> int:
     return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
-_UNNAMED = """
-SELECT count(*) FROM entries e WHERE e.state <> 2 AND NOT EXISTS (
-    SELECT 1 FROM namespaces n JOIN threads t ON t.id = n.thread WHERE n.id = e.namespace AND t.id = e.key >> 32
-)
-"""
-
-
 def _count_mislisted(execute: Execute) -> list[Any]:
     return execute(_MISLISTED).fetchall() if has_index(execute) else [(0,)]
-
-
-_MISLISTED = f"""
-SELECT count(*) FROM (SELECT o.id, o.name, ({PUT_AT.replace("{thread}", "o.id")}) AS put_at FROM threads o) t
-LEFT JOIN thread_index i ON i.thread = t.id
-WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TENS}) IS NOT substr(t.put_at, 1, {TENS}))
-"""
 
 
 def check(driver: SqliteDriver) -> Iterator[Finding]:

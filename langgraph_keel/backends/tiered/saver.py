@@ -28,6 +28,8 @@ _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+]*://|files:|memory:)")
 _REDIS: dict[str, Any] = {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400}
 """How Redis is opened by URL where it is hot: what it loses is copies."""
 
+_NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
+
 
 @publish
 class TieredSaver(KeelSaver):
@@ -152,9 +154,6 @@ class TieredSaver(KeelSaver):
             # What they have in the running loop. By now, both are closed.
             await self._hot.aclose()
             await self._cold.aclose()
-
-
-_NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
 
 
 def _describe(saver: KeelSaver) -> str:

@@ -24,6 +24,12 @@ _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 64, 12, 22, 14, 34
 _FILLS = (LANES[4], LANES[3])
 _MOST_TICKS = 8
 
+MOST_BARS = 180
+"""Most bars of a chart; where there are more moments, several share a bar."""
+_MOST_SPARKS = 60
+_MOST_CURVES = 40
+_SPARKS = "▁▂▃▄▅▆▇█"
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -174,13 +180,6 @@ def ticks_to(top: float) -> list[float]:
     size = 10.0 ** floor(log10(top))
     step = next(size * part for part in (0.25, 0.5, 1.0, 2.5) if size * part * 4 >= top)
     return [step * number for number in range(int(-(-top // step)) + 1)]
-
-
-MOST_BARS = 180
-"""Most bars of a chart; where there are more moments, several share a bar."""
-_MOST_SPARKS = 60
-_MOST_CURVES = 40
-_SPARKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
