@@ -13,7 +13,7 @@ from langgraph_keel.backends.tiered.store import LIGHT, CopyToken, TieredStore
 from langgraph_keel.engine.engine import bare
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, StoreError
-from langgraph_keel.options import SaverOptions, check_options
+from langgraph_keel.options import SaverOptions, check_options, takes
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -47,14 +47,15 @@ class TieredSaver(KeelSaver):
         cold: A saver for the cold store, in the same way.
         copies_over: Bytes that a checkpoint takes with its state, about as they are stored, above which it is copied to
             the hot store (65,536).
-        **options: As for every saver: `SaverOptions`. They are given here; those that `hot` and `cold` have count for
-            neither.
+        **options: `SaverOptions` lists and documents them. They are given here; those that `hot` and `cold` have count
+            for neither.
 
     Raises:
         InvalidInput: The two are one, read-only, a tenant's, or have keys of their own (`encryption=` is given here);
             or `copies_over` is no number of bytes.
     """
 
+    @takes(SaverOptions)
     def __init__(
         self, *, hot: KeelSaver, cold: KeelSaver, copies_over: int = LIGHT, **options: Unpack[SaverOptions]
     ) -> None:
