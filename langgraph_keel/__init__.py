@@ -61,7 +61,6 @@ from langgraph_keel.errors import (
 if TYPE_CHECKING:
     from langgraph_keel.approvals.ask import arequest_approval, request_approval
     from langgraph_keel.approvals.requests import ApprovalRequest, Decision
-    from langgraph_keel.approvals.worker import Resumed
     from langgraph_keel.backends.files import FileSaver
     from langgraph_keel.backends.memory import MemorySaver
     from langgraph_keel.backends.postgres import AsyncPostgresSaver, PostgresSaver
@@ -85,8 +84,8 @@ if TYPE_CHECKING:
     from langgraph_keel.moving.export import ExportReport
     from langgraph_keel.moving.langgraph import ImportReport
     from langgraph_keel.moving.stats import StoreStats
-    from langgraph_keel.opening import OpenOptions, open_saver
-    from langgraph_keel.options import SaverOptions
+    from langgraph_keel.opening import open_saver
+    from langgraph_keel.options import OpenOptions, SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
     from langgraph_keel.provenance.reading import DriftMark
     from langgraph_keel.provenance.records import ModelCall
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.receipt import Receipt
     from langgraph_keel.retention.reclaim import Reclaimed
     from langgraph_keel.retention.tenants import TenantReceipt
+    from langgraph_keel.runs.worker import Resumed
     from langgraph_keel.saver import KeelSaver
     from langgraph_keel.summaries.archive.archive import Archive
     from langgraph_keel.summaries.archive.parts import Archived
@@ -119,7 +119,6 @@ _SAVERS = {name: backend for backend in BACKENDS for name in (backend.saver, bac
 _NAMES = {
     "approvals.ask": ("arequest_approval", "request_approval"),
     "approvals.requests": ("ApprovalRequest", "Decision"),
-    "approvals.worker": ("Resumed",),
     "engine.audit": ("AuditEvent", "AuditVerdict"),
     "engine.records": ("ThreadInfo",),
     "engine.serde.serializer": ("KeelSerializer",),
@@ -137,8 +136,8 @@ _NAMES = {
     "moving.export": ("ExportReport",),
     "moving.langgraph": ("ImportReport",),
     "moving.stats": ("StoreStats",),
-    "opening": ("OpenOptions", "open_saver"),
-    "options": ("SaverOptions",),
+    "opening": ("open_saver",),
+    "options": ("OpenOptions", "SaverOptions"),
     "provenance.drift": ("Change", "DriftReport"),
     "provenance.reading": ("DriftMark",),
     "provenance.records": ("ModelCall",),
@@ -149,6 +148,7 @@ _NAMES = {
     "retention.receipt": ("Receipt",),
     "retention.tenants": ("TenantReceipt",),
     "retention.reclaim": ("Reclaimed",),
+    "runs.worker": ("Resumed",),
     "saver": ("KeelSaver",),
     "summaries.archive.archive": ("Archive",),
     "summaries.archive.parts": ("Archived",),

@@ -68,54 +68,7 @@ __all__ = [
     "wrappers_of",
 ]
 
-# -- hooks of LangChain ----------------------------------------------------------------------------------------------
-# `var_child_runnable_config` (langchain_core.runnables.config, in no reference): the config of the node that runs in
-# this context. Says what graph, task and saver a call belongs to; set, it makes `interrupt()` look at another config.
-
-
-class HandlerSource(Protocol):
-    """What LangChain asks for a handler: a `ContextVar`, of which it uses no more than this."""
-
-    def get(self) -> Any:
-        """Return the handler."""
-
-
-def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None:
-    """langchain_core.tracers.context, undocumented: have LangChain ask a context variable for a handler at each run.
-
-    So Keel hears of models, tools and graphs with no code of the user's. There is no way to take a hook back.
-    """
-    from langchain_core.tracers.context import register_configure_hook as register
-
-    register(cast(ContextVar[Any], source), inheritable)
-
-
-def wrappers_of(node: object) -> tuple[Any, Any] | None:
-    """langgraph.prebuilt.ToolNode: return what it wraps tools with, in sync and async graphs; `None` if it is none.
-
-    In async graphs it falls back on the first, in sync ones on nothing.
-    """
-    held = getattr(node, "__dict__", {})
-    return (held.get("_wrap_tool_call"), held["_awrap_tool_call"]) if "_awrap_tool_call" in held else None
-
-
-# -- how runs end ------------------------------------------------------------------------------------------------------
-
-
-def is_question(error: BaseException) -> bool:
-    """Return whether a task has ended because it asks something. It may be asked while the interpreter exits."""
-    errors: Any = sys.modules.get("langgraph.errors")  # a graph has imported it, and at the exit nothing can be
-    return errors is not None and isinstance(error, errors.GraphInterrupt) and any(error.args)
-
-
-def exit_of(error: BaseException) -> asyncio.Task[Any] | None:
-    """Return what still stores for a run whose caller was cancelled; `None` if nothing does.
-
-    langgraph.pregel._loop, `AsyncPregelLoop.__aexit__`: the task is the last argument of the `CancelledError`.
-    """
-    last = error.args[-1] if isinstance(error, asyncio.CancelledError) and error.args else None
-    return last if isinstance(last, asyncio.Task) and not last.done() else None
-
+S = TypeVar("S")
 
 # -- channels with a meaning, in pending writes and `versions_seen` --------------------------------------------------
 # From langgraph.checkpoint.serde.types, where LangGraph's own savers get them; to `langgraph.constants` they are
@@ -201,6 +154,61 @@ SAFE_MSGPACK_TYPES: frozenset[tuple[str, ...]] = _msgpack.SAFE_MSGPACK_TYPES
 serializer revives them, too."""
 
 
+# -- tasks (langgraph.pregel._algo, `prepare_single_task`; langgraph.types, `Interrupt`) -----------------------------
+
+PULL, PUSH = "__pregel_pull", "__pregel_push"
+"""langgraph._internal._constants: what a task is started by, channels or a `Send`. Keel: makes the ids of tasks."""
+
+
+# -- hooks of LangChain ----------------------------------------------------------------------------------------------
+# `var_child_runnable_config` (langchain_core.runnables.config, in no reference): the config of the node that runs in
+# this context. Says what graph, task and saver a call belongs to; set, it makes `interrupt()` look at another config.
+
+
+class HandlerSource(Protocol):
+    """What LangChain asks for a handler: a `ContextVar`, of which it uses no more than this."""
+
+    def get(self) -> Any:
+        """Return the handler."""
+
+
+def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None:
+    """langchain_core.tracers.context, undocumented: have LangChain ask a context variable for a handler at each run.
+
+    So Keel hears of models, tools and graphs with no code of the user's. There is no way to take a hook back.
+    """
+    from langchain_core.tracers.context import register_configure_hook as register
+
+    register(cast(ContextVar[Any], source), inheritable)
+
+
+def wrappers_of(node: object) -> tuple[Any, Any] | None:
+    """langgraph.prebuilt.ToolNode: return what it wraps tools with, in sync and async graphs; `None` if it is none.
+
+    In async graphs it falls back on the first, in sync ones on nothing.
+    """
+    held = getattr(node, "__dict__", {})
+    return (held.get("_wrap_tool_call"), held["_awrap_tool_call"]) if "_awrap_tool_call" in held else None
+
+
+# -- how runs end ------------------------------------------------------------------------------------------------------
+
+
+def is_question(error: BaseException) -> bool:
+    """Return whether a task has ended because it asks something. It may be asked while the interpreter exits."""
+    errors: Any = sys.modules.get("langgraph.errors")  # a graph has imported it, and at the exit nothing can be
+    return errors is not None and isinstance(error, errors.GraphInterrupt) and any(error.args)
+
+
+def exit_of(error: BaseException) -> asyncio.Task[Any] | None:
+    """Return what still stores for a run whose caller was cancelled; `None` if nothing does.
+
+    langgraph.pregel._loop, `AsyncPregelLoop.__aexit__`: the task is the last argument of the `CancelledError`.
+    """
+    last = error.args[-1] if isinstance(error, asyncio.CancelledError) and error.args else None
+    return last if isinstance(last, asyncio.Task) and not last.done() else None
+
+
 def is_strict_msgpack() -> bool:
     """Return whether `LANGGRAPH_STRICT_MSGPACK` is on, as LangGraph has read it (langgraph.checkpoint.serde._msgpack).
 
@@ -232,21 +240,12 @@ class Scratchpad(Protocol):
         """The answers of the task."""
 
 
-S = TypeVar("S")
-
-
 def twin_of(scratchpad: S, interrupt_counter: Callable[[], int], get_null_resume: Callable[[bool], Any]) -> S:
     """Return a copy of a scratchpad that counts questions, and finds the new answer, in another way; it is frozen."""
     twin = copy(scratchpad)
     object.__setattr__(twin, "interrupt_counter", interrupt_counter)
     object.__setattr__(twin, "get_null_resume", get_null_resume)
     return twin
-
-
-# -- tasks (langgraph.pregel._algo, `prepare_single_task`; langgraph.types, `Interrupt`) -----------------------------
-
-PULL, PUSH = "__pregel_pull", "__pregel_push"
-"""langgraph._internal._constants: what a task is started by, channels or a `Send`. Keel: makes the ids of tasks."""
 
 
 def task_id_of(checkpoint_id: str, task_ns: str, step: int, node: str, *started_by: str) -> str:

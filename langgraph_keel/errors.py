@@ -48,6 +48,9 @@ import shlex
 from functools import partial
 from typing import Any
 
+DECISIONS = "done", "retry", "skip"
+"""What may have become of a tool call. Advice names a command for each: only a person knows which one is true."""
+
 
 class KeelError(Exception):
     """Base of every error that Keel raises on purpose."""
@@ -167,10 +170,6 @@ def short_key(key: str) -> str:
     """Return how the key of a tool call is shown: enough of it to name the call, also among those that are equal."""
     stem, mark, own = key.partition(".")
     return f"{stem[:6]}{mark}{own[:5]}" if mark else key[:12]
-
-
-DECISIONS = "done", "retry", "skip"
-"""What may have become of a tool call. Advice names a command for each: only a person knows which one is true."""
 
 
 class ToolOutcomeUnknown(KeelError, RuntimeError):

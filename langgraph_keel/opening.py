@@ -6,35 +6,13 @@ import importlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Literal, Unpack
+from typing import Unpack
 
 from langgraph_keel.backends.registry import find_opener, url_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.options import SaverOptions, check_values
+from langgraph_keel.options import OpenOptions, SqliteOptions, check_values, options_of
 from langgraph_keel.saver import KeelSaver
-
-
-@publish
-class OpenOptions(SaverOptions, total=False):
-    """What `open_saver` takes: the options of every saver, and those of the savers of Keel's own backends."""
-
-    timeout: float
-    auto_setup: bool
-    # FileSaver
-    memory: int
-    git: bool
-    # PostgresSaver
-    schema: str | None
-    partitions: int
-    pool_size: int
-    prepare_threshold: int | None
-    # RedisSaver
-    prefix: str
-    refresh_ttl_on_read: bool
-    durability: Literal["disk", "any"]
-    allow_eviction: bool
-    max_connections: int
 
 
 @publish
@@ -63,7 +41,7 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
             SQLite, of files or of memory has options.
         NotFound: `read_only`, and there is nothing there.
     """
-    check_values({"read_only": read_only})
+    check_values({"read_only": read_only}, options_of(SqliteOptions))
     url = url_of(url)
     return find_opener(url)(url, read_only=read_only, **options)
 

@@ -1,23 +1,25 @@
-"""The options that every saver takes, whatever its backend: typed here, once.
+"""The options of savers: each is typed, documented and checked here, once, with its default.
 
-`KeelSaver`, the savers of the backends and `open_saver` take them as keyword arguments (`**options:
-Unpack[SaverOptions]`), so that an editor completes them and mypy checks them. The defaults are those of `KeelSaver`.
+The constructors of savers and `open_saver` take them as keyword arguments (`**options: Unpack[SaverOptions]`), so that
+an editor completes them and mypy checks them; `takes` gives a constructor the signature that `help` shows.
 """
 
-from __future__ import annotations
-
+# Annotations are values here, and are read at run time.
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from inspect import Parameter, signature
-from typing import Any, TypedDict
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_keel.approvals.run_claims import OnBusy, PlainResume
+from langgraph_keel.blobs.opening import check_blobs
+from langgraph_keel.blobs.store import LEAST, LIMIT
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.memo import DEFAULT_BYTES, DEFAULT_ENTRIES
 from langgraph_keel.engine.misspelt import check_names
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import OnConflict
@@ -25,115 +27,15 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.provenance.hook import OnDrift
+from langgraph_keel.retention.policy import seconds_of
+from langgraph_keel.runs.hook import OnBusy, PlainResume
 from langgraph_keel.tenants.methods import Tenants
 from langgraph_keel.upgrades.chain import Upgrades
 
+F = TypeVar("F", bound=Callable[..., None])
 
-class OptionsBesidesTtl(TypedDict, total=False):
-    """The options of a backend whose own `ttl` means something else, as that of Redis does."""
-
-    serde: SerializerProtocol | None
-    """Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type."""
-
-    types: Collection[type | tuple[str, ...]] | None
-    """With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`)."""
-
-    on_conflict: OnConflict
-    """What happens when two runs continue the same checkpoint: the second put raises `CheckpointConflict` ("raise",
-    the default), or is kept as a branch that is not the latest ("fork")."""
-
-    provenance: bool
-    """Whether to record every call of a model with the step it leads to (`provenance`). On by default."""
-
-    graph_version: str | None
-    """The application's own version: it stands in each checkpoint's metadata, and in the records."""
-
-    on_drift: OnDrift
-    """What happens when a thread goes on with another model, fingerprint, tool or version than it was written with:
-    nothing ("ignore"), a `DriftWarning` ("warn", the default), or `DriftDetected` before the step is stored ("raise").
-    With the last two, the first checkpoint after it says so in its metadata (`keel_drift`)."""
-
-    plain_resume: PlainResume
-    """Whether `Command(resume=value)`, which names no interrupt, answers whatever is asked when it comes ("allow", the
-    default, as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice then never
-    answers the next question."""
-
-    on_busy: OnBusy
-    """What a run with new input does while another run has its thread: it goes on, and of the two the one that puts
-    later is told ("raise", the default; see `on_conflict`); or it waits until that has ended, in the order in which
-    runs come, in all processes, and begins from what that has left ("wait"). Runs then take two round trips more to
-    begin, and one to end."""
-
-    busy_timeout: float
-    """Seconds that a run waits so, before `ThreadTaken` is raised; 60 by default."""
-
-    archive_removed: bool | Collection[str]
-    """Whether messages that anybody takes out of a list are archived before the checkpoint without them is stored
-    (`archive`): of every list of messages, or of the channels named. Off by default. A put that takes nothing out stays
-    one round trip (two where there are delta channels); one that does takes three, or four. What checkpoints are
-    compared by is what they hold: with `durability="exit"`, messages that one run both adds and takes out are in none,
-    and not archived (Keel's own summaries and windows archive them nevertheless)."""
-
-    owner: Owner | None
-    """A function that says whose the thread of a run is (given its config: a str or `None`). It is asked only where
-    `configurable["user_id"]` (or the run's metadata) does not say it. The answer stands in each checkpoint's metadata
-    as `user_id`, and `erase` finds it. A run that names nobody goes on for whom the checkpoint names that it continues,
-    as far as this process remembers it (of the last 10,000 threads): name them in each run."""
-
-    keep_last: int | None
-    """Of each thread that this saver puts to, only so many checkpoints stay (`Retention(last=...)`). A background
-    thread of this saver removes the others, beginning with the first put; `close` does it once more, for at most 30
-    seconds. A stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits for a `sweep`.
-    What it could not do is logged."""
-
-    upkeep_every: float
-    """Seconds between two rounds of that background thread; 60 by default."""
-
-    memo_entries: int
-    """Most (thread, namespace) pairs the memo remembers."""
-
-    memo_bytes: int
-    """Most bytes the memo takes, about."""
-
-    encryption: Keyring | None
-    """The keys with which all that is stored is sealed (`Keyring`, extra `crypto`); `None`, the default, seals
-    nothing."""
-
-    blobs: Any
-    """Where values over `blob_limit` are kept, in an object each: the URL of a bucket (`"s3://bucket/prefix"`, `gs://`,
-    `az://`; extra `blobs`), of a directory (`"file:/var/agent-blobs"`), or a store of the package obstore. `None`, the
-    default, keeps all in the store."""
-
-    blob_limit: int
-    """Bytes of a stored row of values, or of what a task has written, above which it is kept so; 65,536 by default."""
-
-    tenants: Tenants
-    """Whether this saver has threads itself, beside those of tenants ("allowed", the default), or refuses every call
-    but `for_tenant` ("required")."""
-
-    upgrades: Upgrades
-    """What carries states of older versions of the application over to this one (`upgrade`): a list, or a module that
-    has them. Each checkpoint then says which version has stored it. None by default."""
-
-    moving_from: SourceLike | None
-    """Where threads of one of LangGraph's own savers are: `sqlite:///old.db`, the path of such a file,
-    `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
-    store is only read. `import_from` fetches the rest; then leave the option out again. None by default."""
-
-    extra_hooks: Sequence[Hook]
-    """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""
-
-
-@publish
-class SaverOptions(OptionsBesidesTtl, total=False):
-    """The options that `KeelSaver` takes, and with it every saver."""
-
-    ttl: float | timedelta | None
-    """Seconds (or a timedelta) after its last put that a whole thread is deleted, by the background thread of
-    `keep_last`, whoever has put it, but not in `close`; where a stored policy fits, by that one's `ttl` only. It must
-    be longer than the longest step (see `Retention`). (`RedisSaver` leaves it to the server: its own `ttl` is meant
-    there.)"""
-
+_MOST_SECONDS = 2_000_000
+"""SQLite and PostgreSQL count milliseconds in 32 bits."""
 
 _PIPELINE = "leave it out: a put is one round trip, and what waits at the same moment goes together"
 _URL = "pass the URL as the first argument"
@@ -148,47 +50,51 @@ _ELSEWHERE = {
 """Options of LangGraph's savers and of the Redis package that Keel's do not have, and what to write."""
 
 
-def check_options(saver: type, given: Iterable[str]) -> None:
-    """Check that a saver has options of these names."""
-    names = list(given)
-    check_names(saver.__name__, names, set(names and _options_of(saver)), _ELSEWHERE)
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The default of an option, and its values.
 
-
-def check_values(given: Mapping[str, Any]) -> None:
-    """Check what a saver of Keel's own was given for its options, before it makes or opens anything.
-
-    Options that are not in the table below are checked by the feature that they belong to, and names by
-    `check_options`.
+    Attributes:
+        default: The value if it is left out.
+        may_be: Its values, in words.
+        is_right: Whether a value is one of them. Without it, the feature that takes the option checks it.
     """
-    for name, value in given.items():
-        may_be, is_right = _RULES.get(name, _ANYTHING)
-        if not is_right(value):
-            raise InvalidInput(f"{name} must be {may_be}, not {_show(name, value)}")
+
+    default: Any = None
+    may_be: str = ""
+    is_right: Callable[[Any], bool] = lambda value: True
 
 
-def _show(name: str, value: object) -> str:
-    """Return a value for an error, without a password or a key that it may be."""
-    if name == "encryption" and isinstance(value, str | bytes | bytearray):
-        return f"a {type(value).__name__}"
-    return "a URL" if isinstance(value, str) and "://" in value else repr(value)[:100]
+def _one_of(*values: str) -> Option:
+    """One of several texts; the first one is the default."""
+    *others, last = map(repr, values)
+    return Option(values[0], f"{', '.join(others)} or {last}", lambda value: value in values)
 
 
-_Rule = tuple[str, Callable[[Any], bool]]
-
-_MOST_SECONDS = 2_000_000
-"""SQLite and PostgreSQL count milliseconds in 32 bits."""
+def _flag(default: bool) -> Option:
+    return Option(default, "True or False", lambda value: isinstance(value, bool))
 
 
-def _is_timeout(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS
+def _whole(default: int | None, unit: str, least: int = 0) -> Option:
+    """A whole number, or `None` if that is the default."""
+    limit = f"at least {least:,}" if least else "from 0 up"
+    may_be = f"a whole number of {unit}, {limit}{', or None' if default is None else ''}"
+    is_none_right = default is None
+    return Option(
+        default,
+        may_be,
+        lambda value: (value is None and is_none_right) or (type(value) is int and value >= least),
+    )
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
+def _timeout(default: float) -> Option:
+    return Option(
+        default, f"seconds, from 0 to {_MOST_SECONDS:,}", lambda value: _is_number(value) and value <= _MOST_SECONDS
+    )
 
 
-def _is_whole(value: object, least: int, most: float = float("inf")) -> bool:
-    return type(value) is int and least <= value <= most
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _is_serializer(value: object) -> bool:
@@ -205,56 +111,310 @@ def _is_source(value: object) -> bool:
     return isinstance(value, str | os.PathLike | BaseCheckpointSaver | None)
 
 
+def _are_names(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
+
+
 def _is_client(value: object) -> bool:
     return value is None or (callable(getattr(value, "execute_command", None)) and not isinstance(value, type))
 
 
-_TIMEOUT: _Rule = (f"seconds, from 0 to {_MOST_SECONDS:,}", _is_timeout)
-_FLAG: _Rule = ("True or False", _is_flag)
-_BYTES: _Rule = ("a whole number of bytes, from 0 up", lambda value: _is_whole(value, 0))
-_CONNECTIONS: _Rule = ("a whole number of connections, at least 1", lambda value: _is_whole(value, 1))
-_CLIENT: _Rule = ("a client of the package redis", _is_client)
-_ANYTHING: _Rule = ("anything", lambda value: True)
-
-_RULES: Mapping[str, _Rule] = {
-    # of every saver
-    "serde": ("a serializer, with the methods dumps_typed and loads_typed, or None", _is_serializer),
-    "on_conflict": ("'raise' or 'fork'", lambda value: value in ("raise", "fork")),
-    "provenance": _FLAG,
-    "memo_entries": ("a whole number of entries, from 0 up", lambda value: _is_whole(value, 0)),
-    "memo_bytes": _BYTES,
-    "encryption": ("a Keyring, or None", lambda value: isinstance(value, Keyring | None)),
-    "tenants": ("'allowed' or 'required'", lambda value: value in ("allowed", "required")),
-    "moving_from": ("a URL, a path, a saver of LangGraph's, or None", _is_source),
-    "extra_hooks": ("a list of hooks, objects of subclasses of Hook", _is_list_of_hooks),
-    # of more than one backend
-    "timeout": _TIMEOUT,
-    "read_only": _FLAG,
-    "auto_setup": _FLAG,
-    # of FileSaver
-    "memory": _BYTES,
-    "git": _FLAG,
-    # of PostgresSaver
-    "schema": ("the name of a schema, a str, or None", lambda value: isinstance(value, str | None)),
-    "partitions": ("between 0 and 1024", lambda value: _is_whole(value, 0, 1024)),
-    "pool_size": _CONNECTIONS,
-    "prepare_threshold": (
-        "a whole number of uses, from 0 up, or None",
-        lambda value: value is None or _is_whole(value, 0),
-    ),
-    # of RedisSaver
-    "client": _CLIENT,
-    "async_client": _CLIENT,
-    "prefix": ("text, a str, such as 'keel'", lambda value: isinstance(value, str)),
-    "refresh_ttl_on_read": _FLAG,
-    "durability": ("'disk' or 'any'", lambda value: value in ("disk", "any")),
-    "allow_eviction": _FLAG,
-    "max_connections": _CONNECTIONS,
-}
-"""What each option may be, in words and as a function; of options that no feature checks by itself."""
+_CLIENT = Option(None, "a client of the package redis", _is_client)
 
 
-def _options_of(saver: type) -> Iterator[str]:
+@publish
+class SaverOptions(TypedDict, total=False):
+    """The options that `KeelSaver` takes, and with it every saver."""
+
+    serde: Annotated[
+        SerializerProtocol | None,
+        Option(None, "a serializer, with the methods dumps_typed and loads_typed, or None", _is_serializer),
+    ]
+    """Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type."""
+
+    types: Annotated[Collection[type | tuple[str, ...]] | None, Option()]
+    """With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`)."""
+
+    on_conflict: Annotated[OnConflict, _one_of("raise", "fork")]
+    """What happens when two runs continue the same checkpoint: the second put raises `CheckpointConflict` ("raise",
+    the default), or is kept as a branch that is not the latest ("fork")."""
+
+    provenance: Annotated[bool, _flag(True)]
+    """Whether to record every call of a model with the step it leads to (`provenance`). On by default."""
+
+    graph_version: Annotated[
+        str | None,
+        Option(None, "a str, such as '1.4' or a commit's hash", lambda value: isinstance(value, str | None)),
+    ]
+    """The application's own version: it is stored in each checkpoint's metadata, and in the records of model calls."""
+
+    on_drift: Annotated[OnDrift, _one_of("warn", "ignore", "raise")]
+    """What happens when a thread continues with another model, fingerprint, tool or version than it was written with:
+    nothing ("ignore"), a `DriftWarning` ("warn", the default), or `DriftDetected` before the step is stored ("raise").
+    With the last two, the metadata of the first checkpoint after it say so (`keel_drift`)."""
+
+    plain_resume: Annotated[PlainResume, _one_of("allow", "refuse")]
+    """Whether `Command(resume=value)`, which names no interrupt, answers the question that is open when it comes
+    ("allow", the default, as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice
+    then never answers the next question."""
+
+    on_busy: Annotated[OnBusy, _one_of("raise", "wait")]
+    """What a run with new input does while another run has its thread. By default both run, and the later put is a
+    conflict ("raise"; see `on_conflict`). With "wait" it waits until the other run has ended, in order of arrival
+    across all processes, and begins from the result. Runs then take two round trips more to begin, and one to end."""
+
+    busy_timeout: Annotated[float, Option(60.0, "seconds, from 0 up", _is_number)]
+    """Seconds that a run waits for its turn before `ThreadTaken` is raised; 60 by default."""
+
+    archive_removed: Annotated[
+        bool | Collection[str],
+        Option(
+            False,
+            "True, False or names of channels, as in ['messages']",
+            lambda value: isinstance(value, bool) or _are_names(value),
+        ),
+    ]
+    """Whether messages that a node removes from a list are archived before the checkpoint without them is stored
+    (`archive`): from every list of messages, or from the channels named. Off by default. A put that removes nothing
+    stays one round trip (two if there are delta channels); one that does takes three, or four. Checkpoints are compared
+    by their contents: with `durability="exit"`, messages that one run both adds and removes are in none, and are not
+    archived (Keel's own summaries and windows archive them nevertheless)."""
+
+    owner: Annotated[
+        Owner | None, Option(None, "a function of a run's config", lambda value: value is None or callable(value))
+    ]
+    """A function that returns the owner of a run's thread (given its config: a str or `None`). It is called only if
+    `configurable["user_id"]` (or the run's metadata) is not set. The owner is stored in each checkpoint's metadata as
+    `user_id`, and `erase` finds it. If a run has no owner, it inherits the owner of the checkpoint it continues,
+    provided this process still remembers that owner (it keeps the last 10,000 threads): set it on every run."""
+
+    keep_last: Annotated[int | None, _whole(None, "checkpoints", 1)]
+    """How many checkpoints of each thread that this saver puts to are kept (`Retention(last=...)`). A background thread
+    of this saver removes the others, beginning with the first put; `close` does it once more, for at most 30 seconds. A
+    stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits for a `sweep`. Its errors
+    are logged."""
+
+    ttl: Annotated[float | timedelta | None, Option()]
+    """Seconds (or a timedelta) after its last put that a whole thread is deleted, by the background thread of
+    `keep_last`, whichever saver has put it, but not in `close`; where a stored policy fits, by that one's `ttl` only.
+    It must be longer than the longest step (see `Retention`). With `RedisSaver`, the server deletes the thread, and
+    `set_ttl` changes it for one thread."""
+
+    upkeep_every: Annotated[
+        float, Option(60.0, "seconds, more than 0", lambda value: seconds_of("upkeep_every", value) is not None)
+    ]
+    """Seconds between two rounds of that background thread; 60 by default."""
+
+    memo_entries: Annotated[int, _whole(DEFAULT_ENTRIES, "entries")]
+    """Most (thread, namespace) pairs the memo remembers."""
+
+    memo_bytes: Annotated[int, _whole(DEFAULT_BYTES, "bytes")]
+    """Most bytes the memo takes, about. A thread that takes more by itself is read again by each run."""
+
+    encryption: Annotated[Keyring | None, Option(None, "a Keyring, or None", lambda v: isinstance(v, Keyring | None))]
+    """The keys with which all records are sealed (`Keyring`, extra `crypto`); `None`, the default, seals nothing."""
+
+    blobs: Annotated[Any, Option(None, "", lambda value: check_blobs(value) is None)]
+    """Where values over `blob_limit` are kept, in an object each: the URL of a bucket (`"s3://bucket/prefix"`, `gs://`,
+    `az://`; extra `blobs`), of a directory (`"file:/var/agent-blobs"`), or a store of the package obstore. `None`, the
+    default, keeps all in the store."""
+
+    blob_limit: Annotated[int, _whole(LIMIT, "bytes", LEAST)]
+    """Bytes of a stored row of values, or of a task's writes, above which it is kept as an object; 65,536 by default"""
+
+    tenants: Annotated[Tenants, _one_of("allowed", "required")]
+    """Whether this saver has threads itself, beside those of tenants ("allowed", the default), or refuses every call
+    but `for_tenant` ("required")."""
+
+    upgrades: Annotated[Upgrades, Option(())]
+    """Upgrades of states of older versions of the application to this one (`upgrade`): a list, or a module that has
+    them. Each checkpoint then says which version has stored it. None by default."""
+
+    moving_from: Annotated[
+        SourceLike | None, Option(None, "a URL, a path, a saver of LangGraph's, or None", _is_source)
+    ]
+    """Where threads of one of LangGraph's own savers are: `sqlite:///old.db`, the path of such a file,
+    `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
+    store is only read. `import_from` fetches the rest; then leave the option out again. None by default."""
+
+    extra_hooks: Annotated[
+        Sequence[Hook], Option((), "a list of hooks, objects of subclasses of Hook", _is_list_of_hooks)
+    ]
+    """Features of your own (`langgraph_keel.engine.hooks.Hook`). Before an event they are called first."""
+
+
+class _Opening(TypedDict, total=False):
+    read_only: Annotated[bool, _flag(False)]
+    """Never write, and do not create what is missing. A `RedisSaver` then also works on a replica."""
+
+    auto_setup: Annotated[bool, _flag(True)]
+    """Create the tables, or the store, on first use; otherwise `setup()` must have been called once."""
+
+
+class SqliteOptions(SaverOptions, _Opening, total=False):
+    """The options of `SqliteSaver`."""
+
+    timeout: Annotated[float, _timeout(30.0)]
+    """Seconds a call may wait for other processes before it raises `StoreBusy`."""
+
+
+class _ForFiles(TypedDict, total=False):
+    memory: Annotated[int, _whole(64 << 20, "bytes")]
+    """About how many bytes of the threads used last to keep, so that they need not be read again."""
+
+    git: Annotated[bool, _flag(False)]
+    """Commit each run to the git repository that the directory is in, with the git executable. Commits that fail are
+    logged, and never fail a put."""
+
+
+class FileOptions(SaverOptions, _Opening, _ForFiles, total=False):
+    """The options of `FileSaver`."""
+
+    timeout: Annotated[float, _timeout(30.0)]
+    """Seconds a call may wait for others before it raises `StoreBusy`."""
+
+
+class _ForPostgres(TypedDict, total=False):
+    schema: Annotated[
+        str | None, Option(None, "the name of a schema, a str, or None", lambda value: isinstance(value, str | None))
+    ]
+    """Where the tables are; by default the first schema of the connection's search path."""
+
+    partitions: Annotated[int, Option(0, "between 0 and 1024", lambda value: type(value) is int and 0 <= value <= 1024)]
+    """Into how many hash partitions by thread the tables are divided when they are created."""
+
+    pool_size: Annotated[int, _whole(10, "connections", 1)]
+    """Most connections at once, for each face and loop."""
+
+    prepare_threshold: Annotated[
+        int | None,
+        Option(
+            0,
+            "a whole number of uses, from 0 up, or None",
+            lambda value: value is None or (type(value) is int and value >= 0),
+        ),
+    ]
+    """After how many uses a statement is prepared; `None` (never) for PgBouncer before 1.21. A connection of your own
+    has one of its own."""
+
+
+class PostgresOptions(SaverOptions, _Opening, _ForPostgres, total=False):
+    """The options of `PostgresSaver`."""
+
+    timeout: Annotated[float, _timeout(30.0)]
+    """Seconds a call waits for a connection, and for an answer, before it raises `StoreBusy` or `StoreUnavailable`."""
+
+
+class _ForRedis(TypedDict, total=False):
+    prefix: Annotated[str, Option("keel", "text, a str, such as 'keel'", lambda value: isinstance(value, str))]
+    """The prefix of all keys of this store; it keeps stores apart in one database."""
+
+    refresh_ttl_on_read: Annotated[bool, _flag(False)]
+    """Whether reading a checkpoint starts the thread's time to live again, as a write does."""
+
+    durability: Annotated[Literal["disk", "any"], _one_of("disk", "any")]
+    """`"disk"` warns (`DurabilityWarning`) if acknowledged puts can be lost; `"any"` does not."""
+
+    allow_eviction: Annotated[bool, _flag(False)]
+    """Whether to write to a server that deletes threads when memory is short."""
+
+    max_connections: Annotated[int, _whole(50, "connections", 1)]
+    """Most connections a process opens for its threads, and as many for each of its loops (on a Cluster: to each
+    node)."""
+
+
+class RedisOptions(SaverOptions, _Opening, _ForRedis, total=False):
+    """The options of `RedisSaver`. Its `ttl` is the server's, counted from a thread's last write; see `set_ttl`."""
+
+    client: Annotated[Any, _CLIENT]
+    """A client of your own in place of the URL, such as `sentinel.master_for("name")`; you close it. Without an
+    `async_client` the async methods use it in threads."""
+
+    async_client: Annotated[Any, _CLIENT]
+    """One for the async methods, of the loop they are called in."""
+
+    timeout: Annotated[float, _timeout(10.0)]
+    """Seconds that a call waits for a connection, and for an answer."""
+
+
+@publish
+class OpenOptions(SaverOptions, _ForFiles, _ForPostgres, _ForRedis, total=False):
+    """The options of `open_saver`: those of every saver, and of the savers of Keel's own backends."""
+
+    timeout: float
+    """Seconds a call may wait; see the options of the backend."""
+
+    auto_setup: bool
+    """Create the tables, or the store, on first use; otherwise `setup()` must have been called once."""
+
+
+def options_of(kind: type) -> Mapping[str, Option]:
+    """Return the defaults and rules of the options that are listed in a class, by name."""
+    return {name: get_args(hint)[1] for name, hint in kind.__annotations__.items()}
+
+
+def check_options(saver: type, given: Iterable[str]) -> None:
+    """Check that a saver has options of these names."""
+    names = list(given)
+    check_names(saver.__name__, names, set(names and _names_of(saver)), _ELSEWHERE)
+
+
+def check_values(given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
+    """Check the values of options. Options that are not listed are left to whoever takes them."""
+    for name, value in given.items():
+        if name in options and not options[name].is_right(value):
+            raise InvalidInput(f"{name} must be {options[name].may_be}, not {_show(name, value)}")
+
+
+def read_options(saver: type, given: SaverOptions) -> SaverOptions:
+    """Check the options that a saver was given, and return all, with the defaults of those left out."""
+    check_options(saver, given)
+    options = options_of(SaverOptions)
+    check_values(given, options)
+    if given.get("serde") is not None and given.get("types") is not None:
+        raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
+    if given.get("on_drift") == "raise" and given.get("provenance") is False:
+        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
+    return {**{name: option.default for name, option in options.items()}, **given}  # type: ignore[typeddict-item]
+
+
+def split_options(saver: type, kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], SaverOptions]:
+    """Check the options of a backend's saver, before it opens anything, and split them.
+
+    Returns:
+        Those of the backend, with the defaults of those left out; and those of every saver, as they were given.
+    """
+    check_options(saver, given)
+    options, shared = options_of(kind), options_of(SaverOptions)
+    check_values(given, options)
+    own = {name: given.get(name, options[name].default) for name in options if name not in shared}
+    return own, {name: value for name, value in given.items() if name in shared}  # type: ignore[return-value]
+
+
+def takes(kind: type) -> Callable[[F], F]:
+    """Give a constructor with `**options: Unpack[kind]` a signature that lists them, with types and defaults."""
+
+    def with_signature(init: F) -> F:
+        written = [each for each in signature(init).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        hints, options, shared = kind.__annotations__, options_of(kind), SaverOptions.__annotations__
+        listed = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=options[name].default, annotation=get_args(hints[name])[0])
+            for name in sorted(hints, key=shared.__contains__)
+        ]
+        init.__signature__ = Signature([*written, *listed], return_annotation=None)  # type: ignore[attr-defined]
+        return init
+
+    return with_signature
+
+
+def _show(name: str, value: object) -> str:
+    """Return a value for an error, without a password or a key that it may be."""
+    if name == "encryption" and isinstance(value, str | bytes | bytearray):
+        return f"a {type(value).__name__}"
+    return "a URL" if isinstance(value, str) and "://" in value else repr(value)[:100]
+
+
+def _names_of(saver: type) -> Iterable[str]:
     """Yield what a constructor takes by name, and those of the classes that it is made of."""
     for base in saver.__mro__:
         if "__init__" in vars(base):

@@ -12,12 +12,9 @@ from asyncio import to_thread
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from math import inf
-from secrets import token_hex
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import WeakValueDictionary
 
 from langchain_core.runnables import RunnableConfig
@@ -28,76 +25,38 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.base.id import uuid6
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_keel.approvals.hook import ApprovalHook
-from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
-from langgraph_keel.blobs.objects import Ask
-from langgraph_keel.blobs.opening import check_blobs, open_objects
-from langgraph_keel.blobs.store import LIMIT, BlobStore
 from langgraph_keel.display.text import plain
+from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.audit import append_deletion, check_by
-from langgraph_keel.engine.checkpoints import (
-    begin_run,
-    copy_thread,
-    delete_thread,
-    delta_history,
-    load,
-    page,
-    put,
-    put_writes,
-    revive,
-)
-from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
+from langgraph_keel.engine.config import address_of, texts_of, thread_id_of
 from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.engine import Engine
 from langgraph_keel.engine.entries import Status, next_version_of
-from langgraph_keel.engine.errands import AsyncErrandDriver, Call, Errand, ErrandDriver
-from langgraph_keel.engine.hooks import Hook, LookOnly
+from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
+from langgraph_keel.engine.hooks import LookOnly
 from langgraph_keel.engine.leases import Pause
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_allowlist_of, with_moved_classes
-from langgraph_keel.engine.session import (
-    DEFAULT_BYTES,
-    DEFAULT_ENTRIES,
-    Engine,
-    Hooks,
-    Memo,
-    OnConflict,
-    Session,
-    arun,
-    bare,
-    run,
-)
+from langgraph_keel.engine.serde.serializer import KeelSerializer, with_allowlist_of, with_moved_classes
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.arrivals import ArrivalHook
-from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
-from langgraph_keel.keys.gate import Gate
-from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.methods import KeyMethods
-from langgraph_keel.keys.store import SealedStore
 from langgraph_keel.moving.import_methods import ImportMethods
-from langgraph_keel.moving.marks import CopyHook
 from langgraph_keel.moving.methods import MovingMethods
-from langgraph_keel.moving.notes import MovedHook, SourceLike
-from langgraph_keel.options import check_options, check_values
-from langgraph_keel.provenance.hook import OnDrift, build_recorder
+from langgraph_keel.options import SaverOptions, read_options, takes
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import Progress, RetentionMethods
-from langgraph_keel.retention.owners import OwnerHook
-from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
+from langgraph_keel.stack import Stack, open_engine, stack_of
 from langgraph_keel.summaries.methods import ArchiveMethods
-from langgraph_keel.tenants.methods import TenantMethods, Tenants
-from langgraph_keel.tools.hook import LedgerHook
+from langgraph_keel.tenants.methods import TenantMethods
 from langgraph_keel.tools.methods import ToolMethods
-from langgraph_keel.upgrades.chain import Chain, Upgrades
 from langgraph_keel.upgrades.hook import UpgradeHook
 
 if TYPE_CHECKING:
@@ -105,7 +64,6 @@ if TYPE_CHECKING:
     from langgraph_keel.approvals.notices import AsyncSource, Source
     from langgraph_keel.history.threads import Usage
     from langgraph_keel.history.usage import By
-    from langgraph_keel.moving.touch import Mover
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
 
 _VIEWS = 16
@@ -133,159 +91,39 @@ class KeelSaver(
         store: The layout of the data.
         driver: Sends the store's requests, blocking.
         async_driver: Sends them without blocking a loop.
-        serde: Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type.
-        types: With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`).
-        on_conflict: What happens when two runs continue the same checkpoint: the second put raises
-            `CheckpointConflict` ("raise"), or is kept as a branch that is not the latest ("fork").
-        provenance: Whether to record every call of a model with the step it leads to (`provenance`).
-        graph_version: The application's own version: it stands in each checkpoint's metadata, and in the records.
-        on_drift: What happens when a thread goes on with another model, fingerprint, tool or version than it was
-            written with: nothing ("ignore"), a `DriftWarning` ("warn"), or `DriftDetected` before the step is stored
-            ("raise"). With the last two, the first checkpoint after it says so in its metadata (`keel_drift`).
-        plain_resume: Whether `Command(resume=value)`, which names no interrupt, answers whatever is asked when it comes
-            ("allow", as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice then
-            never answers the next question.
-        on_busy: What a run with new input does while another run has its thread: it goes on, and of the two the one
-            that puts later is told ("raise", as `on_conflict` says); or it waits until that has ended, in the order in
-            which runs come, in all processes, and begins from what that has left ("wait"). Runs then take two round
-            trips more to begin, and one to end.
-        busy_timeout: Seconds that a run waits so, before `ThreadTaken` is raised.
-        archive_removed: Whether messages that anybody takes out of a list are archived before the checkpoint without
-            them is stored (`archive`): of every list of messages, or of the channels named. A put that takes nothing
-            out stays one round trip (two where there are delta channels); one that does takes three, or four. What
-            checkpoints are compared by is what they hold: with `durability="exit"`, messages that one run both adds
-            and takes out are in none, and not archived (Keel's own summaries and windows archive them nevertheless).
-        keep_last: Of each thread that this saver puts to, only so many checkpoints stay (`Retention(last=...)`). A
-            thread of this saver sees to it, which begins with the first put; `close` does it once more, for at most
-            30 seconds. A stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits
-            for a `sweep`. What it could not do is logged.
-        ttl: Seconds (or a timedelta) after its last put that a whole thread is deleted, by the same thread, whoever has
-            put it, but not in `close`; where a stored policy fits, by that one's `ttl` only. Longer than the longest
-            step (see `Retention`). (`RedisSaver` leaves it to the server: its own `ttl` is meant there.)
-        upkeep_every: Seconds between two rounds of that thread.
-        owner: A function that says whose the thread of a run is (given its config: a str or `None`). It is asked only
-            where `configurable["user_id"]` (or the run's metadata) does not say it. That stands in each checkpoint's
-            metadata as `user_id`, and `erase` finds it. A run that names nobody goes on for whom the checkpoint names
-            that it continues, as far as this process remembers it (of the last 10,000 threads): name them in each run.
-        memo_entries: Most (thread, namespace) pairs the memo remembers.
-        memo_bytes: Most bytes it takes, about. A thread that takes more by itself is read again by each run.
-        extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
-        upgrades: What carries states of older versions of the application over to this one (`upgrade`): a list, or a
-            module that has them. Each checkpoint then says which version has stored it.
-        moving_from: Where threads of one of LangGraph's own savers are (`import_from`): each moves in at its first
-            touch, and the old store is only read. Leave it out again when all have moved.
-        encryption: The keys (`Keyring`) with which all that is stored is sealed; `None` seals nothing.
-        blobs: Where values over `blob_limit` are kept, in an object each: the URL of a bucket (`s3://bucket/prefix`,
-            `gs://`, `az://`), of a directory (`file:/var/agent-blobs`), or a store of the package obstore; `None` keeps
-            all in the store.
-        blob_limit: Bytes of a stored row of values, or of what a task has written, above which it is kept so.
-        tenants: Whether this saver has threads itself, beside those of tenants ("allowed"), or refuses every call but
-            `for_tenant` ("required").
+        is_read_only: Whether the driver refuses to write.
+        is_async_only: Whether only the asynchronous driver can be used.
+        **options: `SaverOptions` lists and documents them.
     """
 
+    stack: Stack
+    """The layers between this saver and its backend, and what it was opened with."""
+
+    @takes(SaverOptions)
     def __init__(
         self,
         store: Store[Any, Any],
         driver: Driver[Any, Any],
         async_driver: AsyncDriver[Any, Any],
-        *,
-        serde: SerializerProtocol | None = None,
-        types: Collection[type | tuple[str, ...]] | None = None,
-        on_conflict: OnConflict = "raise",
-        provenance: bool = True,
-        graph_version: str | None = None,
-        on_drift: OnDrift = "warn",
-        plain_resume: PlainResume = "allow",
-        on_busy: OnBusy = "raise",
-        busy_timeout: float = 60.0,
-        archive_removed: bool | Collection[str] = False,
-        owner: Owner | None = None,
-        keep_last: int | None = None,
-        ttl: float | timedelta | None = None,
-        upkeep_every: float = 60.0,
-        memo_entries: int = DEFAULT_ENTRIES,
-        memo_bytes: int = DEFAULT_BYTES,
-        extra_hooks: Sequence[Hook] = (),
-        upgrades: Upgrades = (),
-        moving_from: SourceLike | None = None,
-        encryption: Keyring | None = None,
-        blobs: Any = None,
-        blob_limit: int = LIMIT,
-        tenants: Tenants = "allowed",
-        **others: Never,
+        is_read_only: bool = False,
+        is_async_only: bool = False,
+        **options: Unpack[SaverOptions],
     ) -> None:
-        check_options(type(self), others)
-        check_values(
-            {
-                "serde": serde,
-                "on_conflict": on_conflict,
-                "provenance": provenance,
-                "memo_entries": memo_entries,
-                "memo_bytes": memo_bytes,
-                "extra_hooks": extra_hooks,
-                "moving_from": moving_from,
-                "encryption": encryption,
-                "tenants": tenants,
-            }
-        )
-        check_blobs(blobs, blob_limit)
-        if owner is not None and not callable(owner):
-            raise InvalidInput(f"owner must be a function of a run's config, not {owner!r:.100}")
-        if serde is not None and types is not None:
-            raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
-        driver, async_driver = bare(driver), bare(async_driver)  # they may be those of another saver
-        is_read_only = getattr(driver, "read_only", False)
-        chain, errands = Chain(upgrades), list[type[Errand]]()
-        self._objects = None if blobs is None else open_objects(blobs)
-        if self._objects is not None:
-            self._outside = self._objects.exempt
-            store = BlobStore(store, self._objects, blob_limit, memo_bytes)
-            errands.append(Ask)
-        super().__init__(serde=with_moved_classes(serde or KeelSerializer(types=types), chain.moved))
-        inner = store
-        if moving_from is not None:
-            can_write = not is_read_only and tenants == "allowed"
-            store, self._mover = move_at_first_touch(moving_from, store, can_write=can_write)
-            errands.append(Call)
-        upkeep = upkeep_of(self, driver, keep_last, ttl, upkeep_every)
-        if errands:
-            driver, async_driver = ErrandDriver(driver, *errands), AsyncErrandDriver(async_driver, *errands)
-        gate = Gate(inner, driver, async_driver) if encryption is None else None
-
-        def open_engine(store: Store[Any, Any], tenant: str | None) -> Engine:
-            drivers = (driver, async_driver) if gate is None else gate.drivers(tenant or "")
-            # A feature remembers threads by their ids: each tenant has its own.
-            hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook()]
-            hooks += [ApprovalHook(), build_recorder(graph_version, on_drift, provenance)]
-            hooks += [LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook()]
-            hooks += [each for each in (archive_rule(archive_removed), upkeep) if each]
-            hooks += [UpgradeHook(chain)] if chain.steps else []
-            session = Session(
-                store,
-                Codec(self.serde, inf if blobs is None else blob_limit),
-                Memo(memo_entries, memo_bytes),
-                Hooks(hooks),
-                clock=partial(datetime.now, UTC),
-                new_token=partial(token_hex, 16),
-                new_id=lambda step: str(uuid6(clock_seq=step)),
-                driver=drivers[0],
-                on_conflict=on_conflict,
-                owner=owner,
-                tenant=tenant,
-                state_version=chain.version,
-            )
-            return Engine(session, drivers[1])
-
-        self._open_engine = open_engine
-        self._shared_hooks = (*extra_hooks, upkeep)
+        self._options = options = read_options(type(self), options)
+        self.stack = stack_of(store, driver, async_driver, options, is_read_only, is_async_only)
+        serde = options["serde"] or KeelSerializer(types=options["types"])
+        super().__init__(serde=with_moved_classes(serde, self.stack.upgrades.moved))
+        self._upkeep = upkeep_of(self, options["keep_last"], options["ttl"], options["upkeep_every"])
         self._views: WeakValueDictionary[str, Self] = WeakValueDictionary()
         self._last_views: deque[Self] = deque(maxlen=_VIEWS)
-        sealed = store if encryption is None else SealedStore(store, encryption)
-        self._engine = open_engine(sealed, "" if tenants == "allowed" else None)
-        if self._mover is not None:
-            self._mover.open(self._engine.session, inner if encryption is None else SealedStore(inner, encryption))
+        self._engine = self._open_engine(self.stack.store, "" if options["tenants"] == "allowed" else None)
+        if self.stack.mover is not None:
+            self.stack.mover.open(self._engine.session, self.stack.settled)
         if not is_read_only:  # else no graph runs on it
-            watch(provenance)
+            watch(options["provenance"])
+
+    def _open_engine(self, store: Store[Any, Any], tenant: str | None) -> Engine:
+        return open_engine(self.stack, store, tenant, self._options, self.serde, self._upkeep)
 
     def __repr__(self) -> str:
         """Say which store this is, without asking it and without a password."""
@@ -392,13 +230,14 @@ class KeelSaver(
         if self.tenant is None:
             for view in list(self._views.values()):
                 view.close()
+        shared = (*self._options["extra_hooks"], self._upkeep)
         for closer in (*self._engine.closers, *self._engine.session.hooks.all):
-            if self.tenant is None or closer not in self._shared_hooks:
+            if self.tenant is None or closer not in shared:
                 closer.close()
         if self.tenant is None:
             self._close()
-            if self._objects is not None:
-                self._objects.close()
+            if self.stack.objects is not None:
+                self.stack.objects.close()
 
     async def aclose(self) -> None:
         """As `close`, asynchronously."""
@@ -452,13 +291,13 @@ class KeelSaver(
             CorruptStore: Stored bytes do not add up.
         """
         engine = self.engine
-        return run(begin_run(engine.session, config, is_async=False), ErrandDriver(engine.driver, Pause))
+        return run(checkpoints.begin_run(engine.session, config, is_async=False), ErrandDriver(engine.driver, Pause))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`, asynchronously."""
         engine = self.engine
         driver = AsyncErrandDriver(engine.async_driver, Pause)
-        return await arun(begin_run(engine.session, config, is_async=True), driver)
+        return await arun(checkpoints.begin_run(engine.session, config, is_async=True), driver)
 
     def list(
         self,
@@ -484,12 +323,12 @@ class KeelSaver(
         query: Query | None = query_of(config, filter, before, limit)
         engine, left = self.engine, limit
         while query is not None and left != 0:
-            entries, query = engine.run(page(engine.session, query, filter))
+            entries, query = engine.run(checkpoints.page(engine.session, query, filter))
             entries = entries[:left]
             unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame, entries)
-            for found in engine.run(load(engine.session, entries)):
+            for found in engine.run(checkpoints.load(engine.session, entries)):
                 left = left if left is None else left - 1
-                yield engine.run(revive(engine.session, found, unpacker, "named"))
+                yield engine.run(checkpoints.revive(engine.session, found, unpacker, "named"))
 
     async def alist(
         self,
@@ -503,12 +342,12 @@ class KeelSaver(
         query: Query | None = query_of(config, filter, before, limit)
         engine, left = self.engine, limit
         while query is not None and left != 0:
-            entries, query = await engine.arun(page(engine.session, query, filter))
+            entries, query = await engine.arun(checkpoints.page(engine.session, query, filter))
             entries = entries[:left]
             unpacker = Unpacker(engine.session.codec, engine.session.memo.open_frame, entries)
-            for found in await engine.arun(load(engine.session, entries)):
+            for found in await engine.arun(checkpoints.load(engine.session, entries)):
                 left = left if left is None else left - 1
-                yield await engine.arun(revive(engine.session, found, unpacker, "named"))
+                yield await engine.arun(checkpoints.revive(engine.session, found, unpacker, "named"))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -519,7 +358,7 @@ class KeelSaver(
         """
         if not channels:
             return {}
-        return self.engine.run(delta_history(self.engine.session, address_of(config), channels))
+        return self.engine.run(checkpoints.delta_history(self.engine.session, address_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -527,7 +366,7 @@ class KeelSaver(
         """As `get_delta_channel_history`, asynchronously."""
         if not channels:
             return {}
-        return await self.engine.arun(delta_history(self.engine.session, address_of(config), channels))
+        return await self.engine.arun(checkpoints.delta_history(self.engine.session, address_of(config), channels))
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -561,7 +400,7 @@ class KeelSaver(
             InvalidConfig: The config names no usable thread.
             StoreError: The store failed; nothing was written.
         """
-        return self.engine.run(put(self.engine.session, config, checkpoint, metadata, new_versions))
+        return self.engine.run(checkpoints.put(self.engine.session, config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -574,7 +413,8 @@ class KeelSaver(
 
         If the caller is cancelled, the checkpoint is stored nevertheless: it is on its way to the store already.
         """
-        return await self.engine.arun_whole(put(self.engine.session, config, checkpoint, metadata, new_versions))
+        plan = checkpoints.put(self.engine.session, config, checkpoint, metadata, new_versions)
+        return await self.engine.arun_whole(plan)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -589,13 +429,14 @@ class KeelSaver(
             InvalidConfig: The config names no thread or no checkpoint.
             CheckpointConflict: A checkpoint of the run was refused, so what its tasks have written leads nowhere.
         """
-        self.engine.run_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
+        self.engine.run_patiently(checkpoints.put_writes(self.engine.session, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`, asynchronously."""
-        await self.engine.arun_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
+        plan = checkpoints.put_writes(self.engine.session, config, writes, task_id, task_path)
+        await self.engine.arun_patiently(plan)
 
     # -- removing and copying ----------------------------------------------------------------------------------
 
@@ -616,7 +457,7 @@ class KeelSaver(
     def _delete_thread(self, thread_id: str, by: str | None) -> Plan[None]:
         thread_id = thread_id_of(thread_id)
         check_by(by)
-        yield from delete_thread(self.engine.session, thread_id)
+        yield from checkpoints.delete_thread(self.engine.session, thread_id)
         if by is not None:
             yield from append_deletion(self.engine.session, thread_id, by)
 
@@ -634,9 +475,9 @@ class KeelSaver(
         await self.engine.arun(self._delete_for_runs(run_ids))
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
-        from langgraph_keel.retention.prune import delete_for_runs
+        from langgraph_keel.retention import prune
 
-        return delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
+        return prune.delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive and its tool calls.
@@ -650,12 +491,12 @@ class KeelSaver(
             BlobsMissing: Values of the store are kept in objects outside of it, and this saver has no `blobs=`.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        self.engine.run(copy_thread(self.engine.session, source, target))
+        self.engine.run(checkpoints.copy_thread(self.engine.session, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`, asynchronously."""
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        await self.engine.arun(copy_thread(self.engine.session, source, target))
+        await self.engine.arun(checkpoints.copy_thread(self.engine.session, source, target))
 
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 
@@ -851,38 +692,9 @@ class Done:
 
 def watch(provenance: bool) -> None:
     """Have LangChain report from now on which graphs run, and which models they call if that is to be recorded."""
-    from langgraph_keel.approvals import run_claims
     from langgraph_keel.provenance import capture
+    from langgraph_keel.runs import hook as runs
 
-    run_claims.watch()
+    runs.watch()
     if provenance:
         capture.watch()
-
-
-def move_at_first_touch(
-    source: SourceLike, store: Store[Any, Any], *, can_write: bool
-) -> tuple[Store[Any, Any], Mover]:
-    """Return a store into which threads move from another one, and who moves them."""
-    from langgraph_keel.moving.sources import source_of
-    from langgraph_keel.moving.touch import Mover, MovingStore
-
-    if not can_write:
-        raise InvalidInput(
-            "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
-            "Threads of a tenant are moved by saver.for_tenant(name).import_from(source, threads=[...])"
-        )
-    mover = Mover(source_of(source))
-    return MovingStore(store, mover), mover
-
-
-def archive_rule(removed: bool | Collection[str]) -> ArchiveRule | None:
-    """Return the rule that archives what others take out of lists of messages, if there shall be one."""
-    if not isinstance(removed, bool) and not _are_names(removed):
-        raise InvalidInput(f"archive_removed must be True, False or names of channels, as in ['messages']: {removed!r}")
-    if not removed:
-        return None
-    return ArchiveRule(None if removed is True else frozenset(removed))
-
-
-def _are_names(given: object) -> bool:
-    return isinstance(given, Collection) and not isinstance(given, str) and all(isinstance(name, str) for name in given)

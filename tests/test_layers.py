@@ -19,10 +19,11 @@ FLOORS = (
     {"errors", "_langgraph"},
     {"display", "engine"},
     {"blobs", "keys", "tenants"},
-    {"tools", "provenance", "approvals", "summaries", "retention", "upgrades"},
+    {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades"},
     {"history"},
     {"moving"},
     {"options"},
+    {"stack"},
     {"saver"},
     {"backends"},
     {"opening"},
@@ -32,8 +33,8 @@ FLOORS = (
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Rooms on one floor that may know each other: a replay answers with what the ledger of tools says, and what is shown of
-# a stored value may be its placeholder.
-NEIGHBOURS = {("provenance", "tools"), ("display", "engine")}
+# a stored value may be its placeholder. A decision asks which run has the thread, and a run that ends closes questions.
+NEIGHBOURS = {("provenance", "tools"), ("display", "engine"), ("approvals", "runs"), ("runs", "approvals")}
 
 PRIVATE = "_langgraph"
 """The only module that knows what LangGraph and LangChain keep private."""
@@ -123,9 +124,9 @@ def test_the_engine_does_no_io(path: Path) -> None:
     # Leases renew what is held, in a thread, and say who this process is; schemas measure how long they look.
     if path.stem not in ("leases", "schemas"):
         assert not roots & {"socket", "sqlite3", "subprocess", "time", "random", "tempfile"}
-        # The session carries plans out, and asks whether the task that does it was cancelled; errands that block have a
-        # thread of their own.
-        assert "asyncio" not in roots or path.stem in ("session", "errands")
+        # A loop that carries out a plan asks whether its task was cancelled; errands that block have a thread of their
+        # own.
+        assert "asyncio" not in roots or path.stem in ("plan", "errands")
 
 
 def is_private(name: str) -> bool:

@@ -5,10 +5,11 @@ mypy checks this file with `warn_unused_ignores`: each `type: ignore` below is a
 
 from __future__ import annotations
 
+import ast
 import inspect
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, assert_type, get_type_hints
 
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -25,12 +26,8 @@ from langgraph_keel import (
     SqliteSaver,
     open_saver,
 )
-from langgraph_keel.backends.files.saver import FileOptions
-from langgraph_keel.backends.postgres.saver import PostgresOptions
-from langgraph_keel.backends.redis.saver import RedisOptions
-from langgraph_keel.backends.sqlite.saver import SqliteOptions
 from langgraph_keel.engine.hooks import Hook
-from langgraph_keel.options import OptionsBesidesTtl
+from langgraph_keel.options import FileOptions, PostgresOptions, RedisOptions, SqliteOptions, options_of
 
 
 def options_are_checked(path: Path) -> None:
@@ -56,24 +53,45 @@ def options_are_checked(path: Path) -> None:
     options["on_conflict"] = "merge"  # type: ignore[typeddict-item]
 
 
-def arguments_of(saver: type[KeelSaver]) -> set[str]:
-    parameters = inspect.signature(saver.__init__).parameters.values()
-    return {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
-
-
 @pytest.mark.parametrize(
-    ("saver", "options", "shared"),
+    ("saver", "options"),
     [
-        (SqliteSaver, SqliteOptions, SaverOptions),
-        (FileSaver, FileOptions, SaverOptions),
-        (PostgresSaver, PostgresOptions, SaverOptions),
-        (RedisSaver, RedisOptions, OptionsBesidesTtl),
+        (KeelSaver, SaverOptions),
+        (MemorySaver, SaverOptions),
+        (SqliteSaver, SqliteOptions),
+        (FileSaver, FileOptions),
+        (PostgresSaver, PostgresOptions),
+        (RedisSaver, RedisOptions),
     ],
 )
-def test_every_argument_of_a_saver_is_typed_in_all_places(saver: type[KeelSaver], options: type, shared: type) -> None:
-    names = set(options.__annotations__)
-    assert names - set(shared.__annotations__) == arguments_of(saver)
-    assert names - {"read_only", "client", "async_client"} <= set(OpenOptions.__annotations__)
+def test_every_option_is_in_the_signature_and_typed_for_open_saver(saver: type[KeelSaver], options: type) -> None:
+    parameters = inspect.signature(saver).parameters.values()
+    named = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    assert named == {name: option.default for name, option in options_of(options).items()}
+    types, opened = get_type_hints(options), get_type_hints(OpenOptions)
+    elsewhere = {"read_only", "client", "async_client"}
+    assert {name: types[name] for name in types if name not in elsewhere}.items() <= opened.items()
+
+
+def read_default(text: str) -> object:
+    number, _, unit = text.partition(" ")
+    if number.isdigit():
+        return int(number) * {"": 1, "KB": 1 << 10, "MB": 1 << 20}[unit]
+    return ast.literal_eval(text.strip("`")) if text.startswith("`") else None
+
+
+def test_the_table_of_options_has_all_of_them_with_their_defaults() -> None:
+    page = (Path(__file__).parents[1] / "langgraph_keel" / "README.md").read_text()
+    table = page.partition("## Options of every saver")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|")[:2] for line in table.splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in row.split(",")] for line in rows for row in line]
+    written = {
+        name.strip("`"): read_default(default)
+        for names, defaults in zip(cells[::2], cells[1::2], strict=True)
+        for name, default in zip(names, defaults, strict=True)
+    }
+    given = {name: option.default for name, option in options_of(SaverOptions).items()}
+    assert written == given | {"upgrades": None, "extra_hooks": None}
 
 
 @pytest.mark.parametrize("make", [MemorySaver, lambda **options: open_saver("memory:", **options)])

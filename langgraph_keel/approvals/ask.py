@@ -41,13 +41,14 @@ from langgraph_keel.approvals.requests import (
     request_at,
     request_id,
 )
-from langgraph_keel.approvals.run_claims import RunClaims
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.config import owner_of, thread_id_of
+from langgraph_keel.engine.engine import Engine, engine_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine, Session, engine_of
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidConfig, InvalidInput
+from langgraph_keel.runs.hook import RunClaims
 
 Facts = Mapping[str, Any]
 _KINDS = ("approve", "reject", "edit", "answer")
@@ -56,6 +57,10 @@ _RUNS = 10_000
 # What was asked in each run of a task. LangGraph's notes of it take no weak references, so they are kept a while.
 _asked: OrderedDict[int, tuple[object, Counter[tuple[str, ...]]]] = OrderedDict()
 _counting = Lock()
+
+_SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
+
+_OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +95,6 @@ class _Question:
 
 def _earlier(old: ApprovalRequest) -> dict[str, Any]:
     return {"request": old.id, **(asdict(old.decision) if old.decision else {})}
-
-
-_SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
 
 
 @publish
@@ -213,9 +215,6 @@ def _plan(
     nth = _count_question(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     question = _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
     return engine, _ask_until_decided(engine.session, config, question)
-
-
-_OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
 
 
 def _engine_in(values: Mapping[str, Any]) -> Engine:

@@ -15,7 +15,7 @@ from langgraph_keel._langgraph import ERROR, INTERRUPT, NS_SEP, NULL_TASK_ID, RE
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import has_result, unpack_batch
-from langgraph_keel.engine.hooks import Reading
+from langgraph_keel.engine.events import Reading
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Batch, Entry, Found, Query
 from langgraph_keel.engine.serde.serializer import Codec

@@ -32,7 +32,8 @@ from langgraph_keel.approvals.requests import (
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import USER, must_follow_head, owner_in, owner_of
 from langgraph_keel.engine.entries import has_result
-from langgraph_keel.engine.hooks import Holding, Hook, Leaving, Put, Reading, Travel, Writes
+from langgraph_keel.engine.events import Holding, Leaving, Put, Reading, Travel, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.lineage import leaves, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.serializer import Codec

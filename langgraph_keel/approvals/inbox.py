@@ -34,15 +34,15 @@ from langgraph_keel.display.text import one_line, represent
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.engine import Engine
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
-from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import InvalidInput
 
 if TYPE_CHECKING:
     from langgraph.types import Command
 
-    from langgraph_keel.approvals.worker import Resumed, Worker
+    from langgraph_keel.runs.worker import Resumed, Worker
 
 SHORT = 12
 """Digits of an id that are shown: 8 of its thread, and 4 of its own."""
@@ -419,13 +419,13 @@ class Inbox:
         Raises:
             InvalidInput: `timeout` or `poll` is no such number.
         """
-        from langgraph_keel.approvals.worker import PollTimer, wait
+        from langgraph_keel.runs.worker import PollTimer, wait
 
         return wait(self._engine, self.bell, PollTimer(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """As `wait`, asynchronously; `await` is Python's own word."""
-        from langgraph_keel.approvals.worker import PollTimer, await_decided
+        from langgraph_keel.runs.worker import PollTimer, await_decided
 
         return await await_decided(self._engine, self.bell, PollTimer(poll, timeout))
 
@@ -465,7 +465,7 @@ class Inbox:
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
-        from langgraph_keel.approvals.worker import PollTimer, RetryList, Worker
+        from langgraph_keel.runs.worker import PollTimer, RetryList, Worker
 
         return Worker(self._engine, self.bell, graph, config or {}, PollTimer(poll, timeout), RetryList(poll))
 

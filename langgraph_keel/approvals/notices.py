@@ -16,6 +16,8 @@ from typing import Protocol, Self
 
 _log = logging.getLogger(__name__)
 
+_LATER = "workers of other processes see a decision at their next poll: %s"
+
 
 class Source(Protocol):
     """Passes the notices of other processes on."""
@@ -199,6 +201,3 @@ class Bell:
     def anotices(self) -> AsyncNotices:
         """As `notices`, for a running loop."""
         return AsyncNotices(self.alisten)
-
-
-_LATER = "workers of other processes see a decision at their next poll: %s"

@@ -43,7 +43,6 @@ from langgraph_keel.approvals.requests import (
     request_at,
     times_of,
 )
-from langgraph_keel.approvals.run_claims import find_claim, is_taken, may_be_taken
 from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.checkpoints import revive_other
 from langgraph_keel.engine.config import Address
@@ -52,6 +51,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Found, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadTaken, ValueRefused
+from langgraph_keel.runs.hook import find_claim, is_taken, may_be_taken
 
 if TYPE_CHECKING:
     from langgraph.types import Command, Interrupt

@@ -47,6 +47,22 @@ STATUS_OF: Mapping[str, str] = {"approve": APPROVED, "reject": REJECTED, "edit":
 BY_EXPIRY = "keel:expiry"
 """Who has decided where nobody did in time."""
 
+_DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
+REOPENED = "reopened"
+_ACTS: Mapping[str, tuple[str, str]] = {
+    "approve": ("approval", APPROVED),
+    "reject": ("rejection", REJECTED),
+    "edit": ("edit", EDITED),
+    "answer": ("answer", ANSWERED),
+    "claim": ("claim", CLAIMED),
+    "revise": ("revision", REOPENED),
+}
+"""What messages call an act, and the event that records it."""
+
+_TUPLES = ("interrupt_ids", "allowed", "approvers", "history")
+
+PAGE = 1000
+
 
 @publish
 @dataclass(frozen=True, slots=True)
@@ -222,19 +238,6 @@ def _check_edit(request: ApprovalRequest, decision: Decision) -> None:
         )
 
 
-_DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
-REOPENED = "reopened"
-_ACTS: Mapping[str, tuple[str, str]] = {
-    "approve": ("approval", APPROVED),
-    "reject": ("rejection", REJECTED),
-    "edit": ("edit", EDITED),
-    "answer": ("answer", ANSWERED),
-    "claim": ("claim", CLAIMED),
-    "revise": ("revision", REOPENED),
-}
-"""What messages call an act, and the event that records it."""
-
-
 def check_open(request: ApprovalRequest, kind: str, by: str, *, may_revise: bool = False) -> None:
     """See that a request can be decided."""
     if request.status not in OPEN:
@@ -307,7 +310,6 @@ def check_reviewer(request: ApprovalRequest, by: str) -> None:
 
 
 _FIELDS = {each.name for each in fields(ApprovalRequest)}
-_TUPLES = ("interrupt_ids", "allowed", "approvers", "history")
 
 
 def _pack(request: ApprovalRequest) -> list[dict[str, Any]]:
@@ -334,7 +336,6 @@ TABLES = tuple(
 )
 """The requests that are not over, and those that are."""
 CURRENT, OVER = (Shelf(None, table.kind) for table in TABLES)
-PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)

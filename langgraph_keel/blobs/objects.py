@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from langgraph_keel.engine.errands import Errand
+from langgraph_keel.engine.plan import Errand
 from langgraph_keel.engine.records import record
 
 

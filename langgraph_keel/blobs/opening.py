@@ -7,7 +7,6 @@ from urllib.parse import unquote, urlsplit
 
 from langgraph_keel.blobs.directory import DirectoryObjects
 from langgraph_keel.blobs.objects import Objects
-from langgraph_keel.blobs.store import LEAST
 from langgraph_keel.errors import InvalidInput
 
 BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
@@ -22,10 +21,8 @@ _CREDENTIALS = (
 )
 
 
-def check_blobs(blobs: Any, limit: Any) -> None:
-    """Check where objects are to be, and which values, before anything is opened."""
-    if type(limit) is not int or limit < LEAST:
-        raise InvalidInput(f"blob_limit must be a whole number of bytes, at least {LEAST:,}, not {limit!r:.100}")
+def check_blobs(blobs: Any) -> None:
+    """Check where objects are to be, before anything is opened."""
     if blobs is None:
         return
     if isinstance(blobs, str):

@@ -31,6 +31,8 @@ StoreUrl = Annotated[
 _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "lost": "bold red"}
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
 
+_DAY = 86_400.0
+
 
 class TenantAct(StrEnum):
     """What can be done with a tenant."""
@@ -232,7 +234,6 @@ Upgrade = Annotated[
     bool,
     typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how."),
 ]
-_DAY = 86_400.0
 
 
 def schema(

@@ -68,6 +68,9 @@ _ID = 14
 """Digits of an id that are shown at least: the first eight are those of its thread."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
+_LONGEST = 1_000_000_000
+"""Seconds that an option takes: some thirty years."""
+
 
 def request_json(request: ApprovalRequest) -> dict[str, Any]:
     """Return a request as `--json` prints it."""
@@ -292,8 +295,6 @@ def sweep_line(waiting: int, due: int) -> Text:
     return Text(f"Looked after all threads that wait: {count_of(waiting, 'request')} to decide{reminded}")
 
 
-_LONGEST = 1_000_000_000
-"""Seconds that an option takes: some thirty years."""
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="The request's id, or the beginning of it: of several, the one that waits.")
 ]

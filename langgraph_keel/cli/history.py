@@ -51,6 +51,12 @@ EVERY_NS = "*"
 _MOST_CALLS = 10
 """Calls that `keel fork` names."""
 
+MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
+"""How a moment is named, in the help of every command that takes one."""
+
+_SAME_LEDGER = "calls with the same arguments that this thread has made are answered from the ledger; others act"
+_OWN_LEDGER = "calls made up to this point are answered from the ledger; others act"
+
 
 def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any:
     """Return the config that names a thread, and what else is given."""
@@ -95,8 +101,6 @@ def moment_of(found: Timeline, at: str) -> Moment:
     return found.moment(int(at) if is_position else at)
 
 
-MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
-"""How a moment is named, in the help of every command that takes one."""
 At = Annotated[str, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, the newest.")]
 Every = Annotated[bool, typer.Option("--all", help="Show all of the thread.")]
@@ -317,10 +321,6 @@ def fork(
         for line in (*_outlook(moment, _OWN_LEDGER), *_warnings(thread, calls, doubts, given)):
             console().print(line, soft_wrap=True)
         _hint(["timeline", new], url, "shows it")
-
-
-_SAME_LEDGER = "calls with the same arguments that this thread has made are answered from the ledger; others act"
-_OWN_LEDGER = "calls made up to this point are answered from the ledger; others act"
 
 
 def _outlook(moment: Moment, ledger: str) -> Iterator[Text]:

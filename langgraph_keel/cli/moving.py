@@ -26,6 +26,13 @@ Source = Annotated[
 These = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Read and decode all of it, and write nothing.")]
 
+_SAID = {
+    "updated": "brought up to date",
+    "present": "there already",
+    "deleted": "deleted here after the move, and left so",
+    "failed": "left alone",
+}
+
 
 def import_(
     source: Source,
@@ -78,14 +85,6 @@ def export_to_langgraph(
         _tell(report.threads, words, report.failed)
     if report.failed:
         raise typer.Exit(1)
-
-
-_SAID = {
-    "updated": "brought up to date",
-    "present": "there already",
-    "deleted": "deleted here after the move, and left so",
-    "failed": "left alone",
-}
 
 
 def _tell(counts: Counter[str], words: Mapping[str, str], failed: Mapping[str, str]) -> None:

@@ -27,6 +27,11 @@ from langgraph_keel.retention.policy import LONGEST
 DEFAULT_URL = "sqlite:///agent.db"
 _JSON = "langgraph_keel.json"
 
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+FORMS = "URLs are sqlite:///agent.db, files:DIRECTORY, postgresql://HOST/DATABASE or redis://HOST:PORT"
+
 
 def confirm(question: str, otherwise: str) -> None:
     """Ask in the terminal, on standard error, as standard output may go to a file; leave with status 1 at a no."""
@@ -76,8 +81,6 @@ Model = Annotated[
 ]
 Ns = Annotated[str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; `*` for all of them.")]
 Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 def duration(text: str) -> float:
@@ -161,9 +164,6 @@ def check_store(url: str, **options: Any) -> None:
         if url == DEFAULT_URL and not os.environ.get("KEEL_URL"):
             raise NotFound(f"{error}: name the store with --url URL, or set KEEL_URL; {FORMS}") from None
         raise
-
-
-FORMS = "URLs are sqlite:///agent.db, files:DIRECTORY, postgresql://HOST/DATABASE or redis://HOST:PORT"
 
 
 @contextmanager

@@ -26,6 +26,14 @@ _CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
 _LONGEST_ID = 120
 _PASSWORD = re.compile(r"\b(password=)[^&\s]*")
 
+_ANY_WIDTH = 10_000
+_UNBROKEN = ("#", "id", "checkpoint", "time", "last activity", "took")
+
+T = TypeVar("T")
+
+PATIENCE = 0.5
+"""Seconds that work may take without a bar: a bar that is gone at once only flickers."""
+
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console that takes every string literally: no markup, no emoji codes, no highlighting."""
@@ -175,10 +183,6 @@ def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
     return max(least, min(available, max(cell.maximum for cell in cells))), least
 
 
-_ANY_WIDTH = 10_000
-_UNBROKEN = ("#", "id", "checkpoint", "time", "last activity", "took")
-
-
 def table_of(*columns: str) -> Table:
     """Return a table without rows, with less between its columns if there are many. `>` marks a column of numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
@@ -203,19 +207,12 @@ class Indented:
             yield Text.assemble("  " if line else "", line)
 
 
-T = TypeVar("T")
-
-
 class Tell(Protocol):
     """A function that is told how much is done, of how much, if that is known, and how many bytes have moved."""
 
     def __call__(self, done: int, total: int | None, nbytes: int = 0) -> None:
         """Show it."""
         ...
-
-
-PATIENCE = 0.5
-"""Seconds that work may take without a bar: a bar that is gone at once only flickers."""
 
 
 @contextmanager

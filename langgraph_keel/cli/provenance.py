@@ -61,6 +61,10 @@ Checkpoint = Annotated[
 ]
 _GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
+_UNSAID = (None, False, None, None, None, None, "messages", None)
+
+_SAID = {"filtered": "by the filters", "no messages": "without messages", "unknown cost": "of unknown cost"}
+
 
 def provenance(
     thread: Thread,
@@ -224,7 +228,6 @@ ToLangGraph = Annotated[
         help="Write the threads to LangGraph's own saver at `sqlite:///new.db`, or `postgresql://...`.",
     ),
 ]
-_UNSAID = (None, False, None, None, None, None, "messages", None)
 MaxCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at most this.")]
 
 
@@ -416,6 +419,3 @@ def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
     where = f" to {plain(str(output))}" if output else ""
     text = f"Wrote {count_of(report.written, 'thread')}{where}{passed}."
     console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
-
-
-_SAID = {"filtered": "by the filters", "no messages": "without messages", "unknown cost": "of unknown cost"}

@@ -34,6 +34,10 @@ Checkpoint = Annotated[
     typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out."),
 ]
 
+_LONGEST_TEXT = 2_000
+_MOST_MESSAGES = 40
+_ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}
+
 
 def show(
     thread: Thread,
@@ -91,11 +95,6 @@ def nodes_after(found: CheckpointTuple) -> tuple[str, ...]:
 def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
     """Return the questions of tasks that asked and have written nothing since."""
     return steps.open_questions(found.pending_writes or [])
-
-
-_LONGEST_TEXT = 2_000
-_MOST_MESSAGES = 40
-_ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}
 
 
 def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> RenderableType:

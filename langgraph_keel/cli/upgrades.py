@@ -22,7 +22,7 @@ from langgraph_keel import MemorySaver
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, open_store
 from langgraph_keel.cli.output import bar, console, print_failures, print_json
 from langgraph_keel.display.text import count_of, plain
-from langgraph_keel.engine.session import engine_of
+from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.upgrades.chain import Upgrade
 from langgraph_keel.upgrades.hook import UpgradeHook
@@ -50,6 +50,13 @@ From = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")]
+
+_SAID = {
+    "present": "have the present version already",
+    "waits": "wait for something that is due, and are upgraded when they go on",
+    "busy": "went on meanwhile",
+    "failed": "cannot be upgraded",
+}
 
 
 def doctor(
@@ -120,14 +127,6 @@ def upgrade(
         _tell_report(report, dry_run=dry_run)
     if report.failed:
         raise typer.Exit(1)
-
-
-_SAID = {
-    "present": "have the present version already",
-    "waits": "wait for something that is due, and are upgraded when they go on",
-    "busy": "went on meanwhile",
-    "failed": "cannot be upgraded",
-}
 
 
 def _tell_report(report: Any, *, dry_run: bool) -> None:

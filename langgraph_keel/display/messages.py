@@ -13,6 +13,12 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import cut, one_line
 from langgraph_keel.engine.serde.unread import Unread
 
+LONGEST = 2_000
+"""Most characters of a text that are shown."""
+MOST = 20
+"""Most new elements of a list that are shown: the last ones."""
+_NAME, _CALL = 60, 300
+
 
 def speaker(message: BaseMessage | Unread) -> str:
     """Return who speaks: the type of a message; for the message of a tool, also the tool's name."""
@@ -55,13 +61,6 @@ def call_text(name: str, args: Any) -> str:
     if not isinstance(args, dict):
         return f"{name}({args!r})"
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in args.items())})"
-
-
-LONGEST = 2_000
-"""Most characters of a text that are shown."""
-MOST = 20
-"""Most new elements of a list that are shown: the last ones."""
-_NAME, _CALL = 60, 300
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from hashlib import sha256
 from typing import Any
 
 from langgraph_keel.engine.cells import Cell, Shelf, check_swapped
-from langgraph_keel.engine.plan import Plan, Q, R, T
+from langgraph_keel.engine.plan import Plan, T
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
@@ -47,6 +47,9 @@ START = (0, BEGIN)
 
 _MOST = 10**15
 _HASH = re.compile("[0-9a-f]{64}")
+
+_PAGE = 200
+_ANCHOR = re.compile("([0-9]{1,16}):([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +157,6 @@ def _values_in(codec: Codec, cell: Cell, what: str) -> list[Any]:
     if type(values) is not list:
         raise CorruptStore(f"{what} of the audit trail was changed: it is no list")
     return values
-
-
-_PAGE = 200
-_ANCHOR = re.compile("([0-9]{1,16}):([0-9a-f]{64})")
 
 
 @publish
@@ -349,7 +348,7 @@ def _event(codec: Codec, link: Link, cell: Cell | None) -> AuditEvent:
     return AuditEvent(link.number, link.at, link.kind, content, link.hash)
 
 
-def _read_page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
+def _read_page(store: Store[Any, Any], after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
     """Read a page of links as of one moment. One trip; another one if links seem to be missing."""
     page = yield from store.list_cells(LINKS, "", after, limit)
     keys, number = [key for key, _ in page], number_in(after or "")
@@ -361,7 +360,7 @@ def _read_page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Sequen
     return [(key, cell) for key, cell in page if key <= keys[-1]]
 
 
-def _read_contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Mapping[str, Cell]]:
+def _read_contents(store: Store[Any, Any], links: Sequence[Link]) -> Plan[Mapping[str, Cell]]:
     if not links:
         return {}
     return (yield from store.read_cells(CONTENTS, {link.digest for link in links}))
@@ -401,7 +400,7 @@ def _ignore_progress(events: int, total: int) -> None:
     """Tell nobody how far the walk is."""
 
 
-def _walk_links(store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[None]:
+def _walk_links(store: Store[Any, Any], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[None]:
     after: str | None = None
     while True:
         page = yield from _read_page(store, after, _PAGE)

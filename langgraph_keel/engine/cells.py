@@ -16,6 +16,8 @@ from langgraph_keel.errors import CorruptStore, InvalidInput
 _KIND = re.compile(r"[a-z]{1,16}")
 _KEY = re.compile(r"[a-z0-9_][a-z0-9._-]{0,127}")
 
+OBJECTS_KEY = "store"
+
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
@@ -40,7 +42,6 @@ class Shelf:
 
 OBJECTS = Shelf(None, "blobs")
 """Says which objects outside of the store are its own (`blobs.store`): never sealed, and never copied to another."""
-OBJECTS_KEY = "store"
 
 
 @dataclass(frozen=True, slots=True)

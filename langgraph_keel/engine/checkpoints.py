@@ -72,8 +72,9 @@ from langgraph_keel.engine.entries import (
     without_failed,
     without_stray,
 )
-from langgraph_keel.engine.hooks import Copy, Put, Reading, Revived, Writes
+from langgraph_keel.engine.events import Copy, Put, Reading, Revived, Writes
 from langgraph_keel.engine.lineage import Ancestry
+from langgraph_keel.engine.memo import KnownEntry
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
@@ -97,7 +98,7 @@ from langgraph_keel.engine.removal import check_objects, in_room
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.serde.copies import Copies, Uncopied
 from langgraph_keel.engine.serde.serializer import Codec
-from langgraph_keel.engine.session import KnownEntry, Session, tell
+from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import (
     CheckpointConflict,
@@ -115,6 +116,8 @@ storing: dict[Put | Writes, tuple[Store[Any, Any], str]] = {}
 """What this process is storing now, with its store and its thread; the run may have been cancelled meanwhile."""
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
+
+_INLINE = Ref(Kind.INLINE)
 
 
 @record
@@ -250,9 +253,6 @@ def _refuse(new: Put, moved: Moved, may_be_stored: bool) -> CheckpointConflict:
     if run is not None:
         refuse_run(run, error)
     return error
-
-
-_INLINE = Ref(Kind.INLINE)
 
 
 def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:

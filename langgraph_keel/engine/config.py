@@ -30,6 +30,8 @@ from langgraph_keel._langgraph import (
 from langgraph_keel.engine.tenants import MARK
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
+USER = "user_id"
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -206,7 +208,6 @@ def is_task(text: str) -> bool:
 
 
 Owner: TypeAlias = Callable[[RunnableConfig], str | None]
-USER = "user_id"
 
 
 def owner_in(metadata: Mapping[str, Any]) -> str:

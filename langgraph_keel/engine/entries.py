@@ -47,15 +47,32 @@ from langgraph_keel._langgraph import (
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.encoding.values import Known, is_inline
+from langgraph_keel.engine.memo import KnownEntry
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Batch, Entry, Node, record
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.serde.unread import is_lost
-from langgraph_keel.engine.session import KnownEntry
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, NewerState, ValueRefused
 
 _log = logging.getLogger(__name__)
+
+_PARTS = ("checkpoint", "metadata", "inline", "about")
+
+STATE = "state"
+"""In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
+
+_THREE = array_header(3)
+"""Where a header that is not compressed has three parts, nothing stands there about models."""
+
+HIDDEN = "~hidden"
+"""Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
+
+LOST = "__keel_lost__"
+"""The channel of what stands for writes whose object is lost, where somebody only looks."""
+BESIDE, _BESIDE_AT = "__keel_calls__", -100
+"""The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
+_NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE, BESIDE})
 
 # -- the header --------------------------------------------------------------------------------------------------------
 
@@ -76,12 +93,6 @@ class Header:
     metadata: dict[str, Any]
     inline: dict[str, Any]
     about: dict[str, Any] = field(default_factory=dict)
-
-
-_PARTS = ("checkpoint", "metadata", "inline", "about")
-
-STATE = "state"
-"""In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
 
 
 def state_of(about: Mapping[str, Any]) -> int:
@@ -129,10 +140,6 @@ class UnreadHeader(Header):
         for part in _PARTS:
             object.__setattr__(self, part, getattr(read, part))
         return getattr(read, name)
-
-
-_THREE = array_header(3)
-"""Where a header that is not compressed has three parts, nothing stands there about models."""
 
 
 def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
@@ -246,10 +253,6 @@ def inheritance_of(
 def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the versions of a checkpoint's channels."""
     return dict(checkpoint.get("channel_versions") or {})
-
-
-HIDDEN = "~hidden"
-"""Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
 
 
 def rebuilt_channels(metadata: Mapping[str, Any], stored: Collection[str]) -> set[str]:
@@ -383,12 +386,6 @@ def _mark_of(term: str) -> str:
 
 
 # -- pending writes ----------------------------------------------------------------------------------------------------
-
-LOST = "__keel_lost__"
-"""The channel of what stands for writes whose object is lost, where somebody only looks."""
-BESIDE, _BESIDE_AT = "__keel_calls__", -100
-"""The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
-_NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE, BESIDE})
 
 
 def pack_batch(

@@ -1,4 +1,4 @@
-"""Errands: requests of plans that are not sent to a store. They carry themselves out."""
+"""Errands that block, and the drivers that let errands carry themselves out (`plan.Errand`)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,7 @@ from asyncio import to_thread
 from collections.abc import Callable
 from typing import Any
 
-from langgraph_keel.engine.plan import AsyncDriver, Driver
-
-
-class Errand:
-    """A request that is not sent to a store: to wait, to run a tool, or to fetch an object."""
-
-    # No `ABC`: `isinstance` would call Python code at each request.
-    __slots__ = ()
-
-    def do(self) -> Any:
-        """Carry it out in the calling thread."""
-        raise NotImplementedError
-
-    async def ado(self) -> Any:
-        """Carry it out without blocking the running loop."""
-        raise NotImplementedError
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
 
 
 class Call(Errand):

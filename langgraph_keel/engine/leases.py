@@ -24,13 +24,18 @@ from threading import Condition, Thread
 from time import monotonic, sleep
 from typing import Generic, Protocol, TypeVar
 
-from langgraph_keel.engine.errands import Errand
+from langgraph_keel.engine.plan import Errand
 from langgraph_keel.errors import StoreClosed
 
 _log = logging.getLogger(__name__)
 Job = Callable[[], object]
 _IDLE = 10.0
 """Seconds without anything to do after which a keeper's thread ends."""
+
+MOST_SEEN = 10_000
+"""Claims of others that are remembered: one that was forgotten is only watched for longer."""
+
+_UNKNOWN = "-"
 
 
 class Claimed(Protocol):
@@ -146,9 +151,6 @@ class Keeper(Generic[C]):
 
 # -- whether a claim is over -----------------------------------------------------------------------------------
 
-MOST_SEEN = 10_000
-"""Claims of others that are remembered: one that was forgotten is only watched for longer."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
@@ -223,8 +225,6 @@ class Pause(Errand):
 
 
 # -- who it is -------------------------------------------------------------------------------------------------
-
-_UNKNOWN = "-"
 
 
 def this_holder() -> str:

@@ -34,6 +34,9 @@ FORKED_FROM = "keel_forked_from"
 NodeAndHeader: TypeAlias = tuple[Node, Header]
 """A checkpoint that a reader sees, without its values."""
 
+BEFORE_ALL = -1
+"""The place of what was called from a checkpoint that is gone, before any root checkpoint that is still there."""
+
 
 def instant(ts: object) -> float | None:
     """Return an ISO time in milliseconds since 1970; `None` where it is none. Without a zone it is UTC."""
@@ -176,10 +179,6 @@ def root_of(address: Address, metadata: Mapping[str, Any]) -> Any:
     parents = metadata.get("parents")
     outer = parents.get("") if isinstance(parents, Mapping) else None
     return outer if address.checkpoint_ns else address.checkpoint_id
-
-
-BEFORE_ALL = -1
-"""The place of what was called from a checkpoint that is gone, before any root checkpoint that is still there."""
 
 
 class Memory(NamedTuple):

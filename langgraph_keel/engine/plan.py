@@ -1,7 +1,7 @@
 """Plans: what to send, separated from sending it.
 
 Rule 1: a plan is a generator that yields one native request per round trip, is sent the reply, and returns
-a value. It performs no I/O itself; two loops (`session.run`, `arun`) are the only place where a request meets a driver.
+a value. It performs no I/O itself; two loops (`run`, `arun`) are the only place where a request meets a driver.
 Rule 2: no lock, connection, cursor or transaction lives across a `yield`: each request is atomic by itself,
 and a plan with several requests may be run again from the start after a crash.
 Rule 3: everything before the first `yield` runs in the caller's own turn. `aput` relies on it: values are
@@ -10,6 +10,7 @@ serialized before the first `await`, so a node that mutates its state afterwards
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -19,11 +20,31 @@ T = TypeVar("T")
 Q_contra = TypeVar("Q_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
+_left: set[asyncio.Task[Any]] = set()
+"""Plans whose caller was cancelled: a loop refers to its tasks weakly."""
+
+
+class Errand:
+    """A request that is not sent to a store: to wait, to run a tool, or to fetch an object."""
+
+    # No `ABC`: `isinstance` would call Python code at each request.
+    __slots__ = ()
+
+    def do(self) -> Any:
+        """Carry it out in the calling thread."""
+        raise NotImplementedError
+
+    async def ado(self) -> Any:
+        """Carry it out without blocking the running loop."""
+        raise NotImplementedError
+
+
 StorePlan: TypeAlias = Generator[Q, R, T]
 """A plan that knows the requests of its store and their replies: what stores are made of."""
 
-Plan: TypeAlias = Generator[Any, Any, T]
-"""A plan on whatever store the session has: what the engine and features are made of."""
+Plan: TypeAlias = Generator[Errand, Any, T]
+"""A plan on any store: the engine and features consist of these. It yields errands itself, and leaves the requests of
+the store to the store's verbs (`yield from session.store.scan(query)`)."""
 
 
 class Driver(Protocol[Q_contra, R_co]):
@@ -56,3 +77,66 @@ def map_requests(plan: Plan[T], change: Callable[[Any], Any]) -> Plan[T]:
     except StopIteration as done:
         value: T = done.value
         return value
+
+
+def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
+    """Drive `plan` to its end with a blocking driver; errors of the driver are raised inside the plan."""
+    try:
+        request = next(plan)
+        while True:
+            try:
+                reply = driver.send(request)
+            except BaseException as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R], begun: Q | None = None) -> T:
+    """As `run`, asynchronously; of a plan that has begun, from its first request on."""
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task else 0
+    try:
+        request = next(plan) if begun is None else begun
+        while True:
+            try:
+                reply = await driver.send(request)
+                if task and task.cancelling() > cancels:
+                    # psycopg and redis-py wait with wait_for, which up to Python 3.11 swallows a cancellation that
+                    # comes together with the reply (bpo-37658).
+                    raise asyncio.CancelledError
+            except BaseException as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
+    """As `arun`, but if the caller is cancelled, the plan is carried out to its end, and its hooks hear of that."""
+    try:
+        request = next(plan)  # in the caller's own turn: rule 3 of plan.py
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    task = asyncio.create_task(arun(plan, driver, request))
+    ended = asyncio.get_running_loop().create_future()  # a third cheaper than `asyncio.wait`
+    task.add_done_callback(lambda _: ended.done() or ended.set_result(None))  # type: ignore[func-returns-value]
+    try:
+        await ended
+    except asyncio.CancelledError:
+        _left.add(task)
+        task.add_done_callback(_forget_left)
+        raise
+    return task.result()
+
+
+def _forget_left(task: asyncio.Task[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()  # else asyncio logs that it was never retrieved

@@ -17,6 +17,9 @@ from langgraph_keel.engine.serde.moved import publish
 
 T = TypeVar("T")
 
+NEW = 1 << 40
+"""Item numbers from here on mean "the n-th item that this very request appends"; the store allocates the real ones."""
+
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
@@ -33,9 +36,6 @@ Run: TypeAlias = tuple[int, int]
 
 Stamp: TypeAlias = str | int
 """A store's own name of one stored entry; never used for another one, not even after a delete."""
-
-NEW = 1 << 40
-"""Item numbers from here on mean "the n-th item that this very request appends"; the store allocates the real ones."""
 
 
 class Kind(IntEnum):

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY
 from langgraph_keel.engine.encoding.bodies import resolve, stored_size
 from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
-from langgraph_keel.engine.hooks import Leaving
+from langgraph_keel.engine.events import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Row, Run, Stamp
@@ -40,6 +40,9 @@ Choose: TypeAlias = Callable[[Sequence[NodeAndHeader]], set[Stamp]]
 
 BATCH = 1024
 """Most entries that go in one trip."""
+
+PAGE = 16
+"""Checkpoints whose values are read at once."""
 
 
 @dataclass(slots=True)
@@ -213,10 +216,6 @@ def finish(session: Session, thread_id: str) -> Plan[int]:
         yield from session.store.sweep_outside(thread_id)
         return 0
     return (yield from _remove_rows(session, thread_id, graph))
-
-
-PAGE = 16
-"""Checkpoints whose values are read at once."""
 
 
 RowPlace: TypeAlias = tuple[str, str, int, int]

@@ -14,6 +14,8 @@ from langgraph_keel.engine.names import NameMap
 Turn: TypeAlias = Callable[[NameMap, Any, Any], Any]
 """Translates the names in an argument or a result. The third argument is the first one of the verb."""
 
+_N = NameMap
+
 
 def SAME(_: NameMap, value: Any, __: Any) -> Any:  # noqa: N802
     """Return a value without names as it is."""
@@ -47,7 +49,6 @@ def _of_it(named: Any) -> str | None:
     return named.thread_id  # type: ignore[no-any-return]
 
 
-_N = NameMap
 VERBS: Mapping[str, Verb] = {
     "write_entry": Verb((_N.new,), _N.outcome, lambda new: new.address.thread_id, writes=True),
     "write_batch": Verb((_N.address, _N.batch), SAME, _of_it, writes=True),

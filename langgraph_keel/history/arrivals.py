@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.hooks import Copy, Hook
+from langgraph_keel.engine.events import Copy
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable

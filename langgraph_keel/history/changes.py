@@ -35,6 +35,9 @@ _SMALL = 2048
 _KEYS = _ELEMENTS = 3
 _REPLAY = "keel_replay"
 
+_INTERNAL_NODES = (INPUT, INTERRUPT)
+_NOT_OUTPUT = (INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE)
+
 
 def subtract_runs(runs: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
     """Return the item numbers of `runs` that are not in `others`, in order."""
@@ -245,10 +248,6 @@ def tools_in(changes: Sequence[Change]) -> tuple[ToolUse, ...]:
     """Return the tools whose results are among the new elements."""
     messages = (item for change in changes for item in change.new if isinstance(item, ToolMessage))
     return tuple(ToolUse(str(each.name or "?"), _REPLAY in each.response_metadata) for each in messages)
-
-
-_INTERNAL_NODES = (INPUT, INTERRUPT)
-_NOT_OUTPUT = (INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE)
 
 
 def nodes_run(

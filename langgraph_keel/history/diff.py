@@ -24,7 +24,7 @@ from langgraph_keel.engine.checkpoints import revive, revive_other
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import unpack_header
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec
@@ -36,6 +36,9 @@ from langgraph_keel.history.records import DiffRecord
 
 Operation: TypeAlias = dict[str, Any]
 _Path: TypeAlias = tuple[Step, ...]
+
+_DELTAS = "counters_since_delta_snapshot"
+"""The key in the metadata under which LangGraph counts the writes to each delta channel that is not whole."""
 
 
 def operations(edits: Iterable[Edit]) -> list[Operation]:
@@ -97,10 +100,6 @@ def _move_operations(path: _Path, moved: dict[int, int], removed: AbstractSet[in
 
 def _place(edit: Edit) -> int:
     return int(edit.path[-1])
-
-
-_DELTAS = "counters_since_delta_snapshot"
-"""The key in the metadata under which LangGraph counts the writes to each delta channel that is not whole."""
 
 
 @publish
@@ -263,7 +262,7 @@ def _is_same(channel: str, sides: _Sides) -> bool:
     return was is not None and was.kind is not Kind.INLINE and was == now
 
 
-def _entry(store: Store[Q, R], address: Address) -> Plan[Entry]:
+def _entry(store: Store[Any, Any], address: Address) -> Plan[Entry]:
     """Read a checkpoint without its values; the latest one with them, as no other request finds it."""
     if address.checkpoint_id is None:
         return (yield from _whole(store, address)).entry
@@ -274,7 +273,7 @@ def _entry(store: Store[Q, R], address: Address) -> Plan[Entry]:
     return found[0]
 
 
-def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[bool]:
+def _read_rows(store: Store[Any, Any], sides: _Sides, channels: Collection[str]) -> Plan[bool]:
     """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once."""
     refs = [{name: ref for name, ref in side.refs.items() if name in channels} for side in sides]
     if all(ref.kind is Kind.INLINE for each in refs for ref in each.values()):
@@ -287,7 +286,7 @@ def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> 
     return len(found) == len(sides)
 
 
-def _whole(store: Store[Q, R], address: Address) -> Plan[Found]:
+def _whole(store: Store[Any, Any], address: Address) -> Plan[Found]:
     found = yield from store.read_entry(address)
     if found is None:
         raise _not_found(address)

@@ -25,6 +25,11 @@ from langgraph_keel.engine.serde.unread import Unread
 _MOST_PAIRS = 1_000_000
 """Pairs of equal elements above which sequences are not aligned; so many take a quarter of a second."""
 
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+MOST_WORDS = 2000
+"""Different words of both texts above which lines are compared: the time grows with the square, to 25 ms here."""
+
 
 def common_prefix(was: Sequence[Hashable], now: Sequence[Hashable]) -> int:
     """Return how many elements at the beginning are the same."""
@@ -201,11 +206,6 @@ def aligned_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...
 
 
 Part: TypeAlias = tuple[Literal["same", "removed", "added"], str]
-
-_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-_LINES = re.compile(r"[^\n]*\n|[^\n]+")
-MOST_WORDS = 2000
-"""Different words of both texts above which lines are compared: the time grows with the square, to 25 ms here."""
 
 
 def parts_between(before: str, after: str) -> list[Part]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.engine.config import Address, address_of, config_of, thread_id_of
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.history.labels import Label, give_label, read_labels, remove_label
 
 if TYPE_CHECKING:

@@ -14,6 +14,9 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.records import MomentRecord
 
+MOST_SHOWN = 500
+"""Moments of a long list that a page shows, the newest: 10,000 would be 17 MB of HTML."""
+
 
 class TimelineDoor(Protocol):
     """The timeline that a moment was taken from."""
@@ -119,10 +122,6 @@ class Moment(MomentRecord):
         if self.owner is None:
             raise InvalidInput("this moment was not taken from a timeline: use saver.timeline(thread_id)[...]")
         return self.owner
-
-
-MOST_SHOWN = 500
-"""Moments of a long list that a page shows, the newest: 10,000 would be 17 MB of HTML."""
 
 
 class Moments(Sequence[Moment]):

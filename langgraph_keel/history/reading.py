@@ -44,6 +44,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PAGE = 500
+"""Headers to a page."""
+STRETCH = 50
+"""Moments that are read together: of these, what is new in them, and their writes."""
+SHORTEST_PART = 4
+"""Characters of the end of an id that name it at least: fewer are a slip rather than a name."""
+SAMPLES = 100
+"""Moments whose whole state is measured for a picture of a long thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Read:
@@ -260,16 +269,6 @@ def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Mapping[Addr
         + sum(nbytes(ref.runs, each.rows.get(name, ())) for name, ref in each.entry.refs.items())
         for each in found
     }
-
-
-PAGE = 500
-"""Headers to a page."""
-STRETCH = 50
-"""Moments that are read together: of these, what is new in them, and their writes."""
-SHORTEST_PART = 4
-"""Characters of the end of an id that name it at least: fewer are a slip rather than a name."""
-SAMPLES = 100
-"""Moments whose whole state is measured for a picture of a long thread."""
 
 
 class Pages:

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeAlias
 from langgraph_keel.approvals.asked import find_questions, waiting_in
 from langgraph_keel.approvals.plans import answers_of, find_open_requests
 from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
-from langgraph_keel.approvals.run_claims import CLAIMED, ClaimRecord, find_claim
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Status, unpack_header
@@ -34,6 +33,8 @@ from langgraph_keel.history.arrivals import has_arrived
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moments_of
 from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
+from langgraph_keel.runs.claims import CLAIMED, ClaimRecord
+from langgraph_keel.runs.hook import find_claim
 from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, is_doubt, shelf_of
 
 _TEXT, _NAMED = 120, 3

@@ -11,8 +11,8 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.config import Address, address_of, config_of
+from langgraph_keel.engine.engine import Engine, engine_of
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.diff import StateDiff

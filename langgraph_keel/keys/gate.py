@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from langgraph_keel.engine.engine import AsyncGatedDriver, GatedDriver
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
-from langgraph_keel.engine.session import AsyncGatedDriver, GatedDriver
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import AccessDenied, KeyMissing
 from langgraph_keel.keys.datakeys import KEY, STORE

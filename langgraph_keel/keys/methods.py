@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph_keel.display.text import count_of
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.migration import Sealed, migrate
 from langgraph_keel.keys.renewal import Renewal, renew
 from langgraph_keel.keys.store import SealedStore
+
+_PLAIN_BACKUPS = "Backups of before the store was encrypted hold it in plain text: destroy them."
 
 
 @publish
@@ -52,8 +54,6 @@ class MasterKeys(NamedTuple):
 
 Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads were looked at, and of how many."""
-
-_PLAIN_BACKUPS = "Backups of before the store was encrypted hold it in plain text: destroy them."
 
 
 @publish
@@ -265,8 +265,10 @@ class KeyMethods(EngineSaver):
 
     def _describe_backups(self) -> Plan[Sequence[str]]:
         """Return what a receipt says of backups, which have the keys of threads, wrapped. Two trips, if it has keys."""
-        store = self.engine.session.store
-        if not isinstance(store, SealedStore) or (master := (yield from store.chest.read_master())) is None:
+        if self.stack.keyring is None:
+            return ()
+        store = self._sealed_store()
+        if (master := (yield from store.chest.read_master())) is None:
             return ()
         was_plain = store.migrates or (yield from store.chest.is_migrated())
         sealed = (
@@ -284,7 +286,6 @@ class KeyMethods(EngineSaver):
         return [store, *(store.of_tenant(tenant) for tenant in tenants)]
 
     def _sealed_store(self) -> SealedStore:
-        store = self.engine.session.store
-        if not isinstance(store, SealedStore):
+        if self.stack.keyring is None:
             raise InvalidInput("this saver has no keyring: open it with encryption=Keyring(...)")
-        return store
+        return cast(SealedStore, self.engine.session.store)

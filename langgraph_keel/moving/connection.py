@@ -25,6 +25,14 @@ from langgraph_keel.errors import (
     StoreUnavailable,
 )
 
+_SPARE = 1 << 20
+_STEPS, _STEPS_A_BYTE = 100_000, 4
+"""Steps of SQLite's machine after which they are counted, and how many a file may take for each of its bytes."""
+
+_WITH_COLON = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+_NAMED = "a store of LangGraph's savers is named by sqlite:///PATH, the PATH of a file, or postgresql://HOST/DATABASE"
+
 
 class Connection(Protocol):
     """A database that is read."""
@@ -90,11 +98,6 @@ class SqliteConnection:
             yield
         finally:
             self._connection.rollback()
-
-
-_SPARE = 1 << 20
-_STEPS, _STEPS_A_BYTE = 100_000, 4
-"""Steps of SQLite's machine after which they are counted, and how many a file may take for each of its bytes."""
 
 
 def _read_text(data: bytes) -> str | bytes:
@@ -208,9 +211,6 @@ def postgres_errors(place: str) -> Iterator[None]:
         raise StoreError(f"{place}: {error}") from error
 
 
-_WITH_COLON = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-
-
 def find_place(given: str | os.PathLike[str]) -> tuple[Literal["postgresql", "sqlite"], str]:
     """Return which database a URL or a path names: PostgreSQL by its URL, or SQLite by the path of its file."""
     if not isinstance(given, str):
@@ -225,9 +225,6 @@ def find_place(given: str | os.PathLike[str]) -> tuple[Literal["postgresql", "sq
     if (is_url and not rest.startswith("/")) or (is_doubtful and not os.path.lexists(path)):
         raise InvalidInput(f"what was given is no path of a file, and no URL: {_NAMED}")
     return "sqlite", path
-
-
-_NAMED = "a store of LangGraph's savers is named by sqlite:///PATH, the PATH of a file, or postgresql://HOST/DATABASE"
 
 
 def place_of(url: str) -> str:

@@ -28,10 +28,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, Pend
 from langgraph_keel.engine.checkpoints import read_hidden, revive
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.records import Node
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Hooks, Memo, Session, engine_of, run
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, StoreError, ThreadExists
 from langgraph_keel.moving.connection import (
     find_place,
@@ -45,6 +48,8 @@ from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.moving.sources import Call, Spot, call_directly
 
 _PAGE = 500
+
+_MISSING = "the saver that the threads are written by is not installed: pip install {0}"
 
 
 @publish
@@ -110,9 +115,6 @@ def _open_postgres(url: str) -> Iterator[Call]:
     with postgres_errors(place_of(url)), PostgresSaver.from_conn_string(url) as saver:
         saver.setup()
         yield call_directly(saver)
-
-
-_MISSING = "the saver that the threads are written by is not installed: pip install {0}"
 
 
 def _check_tables(place: str, columns: set[str], has_tables: bool) -> None:

@@ -25,19 +25,22 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.erase import Order
     from langgraph_keel.retention.receipt import Receipt
 
+_OLD_STORE = (
+    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
+    "moved in yet was not looked at."
+)
+
 
 class ImportMethods(RetentionMethods):
     """The methods for threads of LangGraph's own savers; those of retention are told of the store they come from."""
 
-    _mover: Any = None  # a `Mover`, if there is one; not named, so that hints of types need no import of it
-
     def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
         """Erase; the receipt says that the store has all of it still from which threads move in (`moving_from`)."""
         receipt = yield from super()._erase(order, tell, elsewhere)
-        if self._mover is None:
+        if (mover := self.stack.mover) is None:
             return receipt
         # Also if nothing was found here: what has not moved in yet is there.
-        return replace(receipt, exempt=(*receipt.exempt, _OLD_STORE.format(self._mover.source.place)))
+        return replace(receipt, exempt=(*receipt.exempt, _OLD_STORE.format(mover.source.place)))
 
     def import_from(
         self,
@@ -112,8 +115,8 @@ class ImportMethods(RetentionMethods):
         from langgraph_keel.moving.langgraph import arriving
 
         session = self._whole_session()
-        if self._mover is not None and not session.tenant:
-            within: Session = self._mover.session
+        if self.stack.mover is not None and not session.tenant:
+            within: Session = self.stack.mover.session
             return replace(within, codec=session.codec)
         return arriving(session)
 
@@ -169,12 +172,6 @@ class ImportMethods(RetentionMethods):
         names = None if threads is None else _names_of(threads)
         with open_target(target, call) as put:
             return export_threads(self._whole_session(), put, names, on_progress or (lambda done, total: None))
-
-
-_OLD_STORE = (
-    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
-    "moved in yet was not looked at."
-)
 
 
 def _names_of(threads: Iterable[str]) -> list[str]:

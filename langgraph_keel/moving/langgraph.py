@@ -28,13 +28,15 @@ from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import get_tuple, put
 from langgraph_keel.engine.config import Address, config_of, owner_in, thread_id_of
 from langgraph_keel.engine.entries import as_lists, marks_of, pack_batch, terms_of_writes, waiting_tasks
-from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.leases import is_dead, this_holder
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.records import Occupied, Query, Stamp
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
-from langgraph_keel.engine.session import Hooks, Memo, Session, run
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists, ValueRefused
 from langgraph_keel.history.arrivals import note_arrival
@@ -50,6 +52,11 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 STAGED = "keel-moving-"
 """How the name begins under which a thread stands while it is moved."""
 _ENTRIES = 500
+
+_CONFLICT = (
+    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: leave it, or delete "
+    "it here (`keel delete`) and import it by its id (`--thread`) to have the source's"
+)
 
 
 class _OwnerTerms(Hook):
@@ -298,12 +305,6 @@ def _import_thread(
         report.checkpoints -= len(index.parents)
         return _import_thread(session, reader, thread_id, report, is_named=is_named)
     return "updated" if here else "imported"
-
-
-_CONFLICT = (
-    "thread {0!r} holds something else here than in the source ({1}), and both stay as they are: leave it, or delete "
-    "it here (`keel delete`) and import it by its id (`--thread`) to have the source's"
-)
 
 
 def _read_spots(session: Session, thread_id: str) -> Plan[tuple[set[Spot], Stamp | None]]:

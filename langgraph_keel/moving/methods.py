@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.session import EngineSaver, arun, engine_of, run
+from langgraph_keel.engine.engine import EngineSaver, engine_of
+from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput
 
 if TYPE_CHECKING:

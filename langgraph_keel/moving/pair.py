@@ -24,7 +24,7 @@ class PairDriver:
     def __init__(self, drivers: Sequence[Driver[Any, Any]]) -> None:
         self._drivers = drivers
 
-    def send(self, request: tuple[Side, Any]) -> Any:
+    def send(self, request: Any) -> Any:
         """See `Driver.send`."""
         side, inner = request
         return self._drivers[side].send(inner)
@@ -36,7 +36,7 @@ class AsyncPairDriver:
     def __init__(self, drivers: Sequence[AsyncDriver[Any, Any]]) -> None:
         self._drivers = drivers
 
-    async def send(self, request: tuple[Side, Any]) -> Any:
+    async def send(self, request: Any) -> Any:
         """See `AsyncDriver.send`."""
         side, inner = request
         return await self._drivers[side].send(inner)

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 from langgraph.checkpoint.base import WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple
 
 from langgraph_keel._langgraph import TASKS
-from langgraph_keel.engine.session import engine_of
+from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.errors import CorruptStore, InvalidInput
 from langgraph_keel.moving.connection import Connection, find_place, open_postgres, open_sqlite, place_of
 from langgraph_keel.moving.damage import check_texts
@@ -31,6 +31,9 @@ from langgraph_keel.moving.values import Allows, StoredValues
 
 Spot: TypeAlias = tuple[str, str]
 """A namespace, and the id of a checkpoint in it."""
+
+_COLUMNS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
+_MOST_BLOBS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,6 @@ def source_of(given: SourceLike, call: Call | None = None) -> Source:
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-_COLUMNS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
-_MOST_BLOBS = 1000
 
 
 @contextmanager

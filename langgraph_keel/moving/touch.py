@@ -21,9 +21,9 @@ from weakref import WeakSet
 
 from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.layers import Layer
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Session, run
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.verbs import VERBS
 from langgraph_keel.moving.damage import name_damage
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _movers: WeakSet[Mover] = WeakSet()
 
+_KNOWN = 100_000
+"""Threads that a process remembers to have looked at."""
+_LOCKS = 64
+
 
 def _after_fork() -> None:
     # Another thread of the parent may have held a lock.
@@ -43,10 +47,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-_KNOWN = 100_000
-"""Threads that a process remembers to have looked at."""
-_LOCKS = 64
 
 
 class Mover:

@@ -61,6 +61,8 @@ _NUMBERS = (int, float)
 _Names: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
 """Per name that somebody gives something: the field of a record, and what it takes of that, `None` for nothing."""
 
+_log = logging.getLogger(__name__)
+
 
 def hash_of(value: Any, size: int = 12) -> str:
     """Return a hash of a value, as hexadecimal digits: of its JSON with sorted keys, `repr` where there is no JSON."""
@@ -241,9 +243,6 @@ def _numbers(usage: Mapping[str, Any]) -> dict[str, Any]:
     counts = {str(name): _number(value, type(value)) for name, value in usage.items()}
     details = {str(name): _numbers(value) for name, value in usage.items() if isinstance(value, Mapping)}
     return {name: value for name, value in (counts | details).items() if value not in (None, {})}
-
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, weakref_slot=True)

@@ -34,12 +34,13 @@ from weakref import WeakSet
 from langgraph_keel._langgraph import ERROR, NULL_TASK_ID
 from langgraph_keel.engine.config import Address, address_of, run_of
 from langgraph_keel.engine.entries import Header, pack_batch
-from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading, Travel, Writes
+from langgraph_keel.engine.events import Copy, Leaving, Put, Reading, Travel, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import ThreadInfo
 from langgraph_keel.engine.runs import find_runs
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, InvalidInput, StoreError
+from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, StoreError
 from langgraph_keel.provenance.carryover import CARRYOVERS, carry, copy_carryovers, drop_runs
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, Change, DriftReport, Fingerprint, update_fingerprint
 from langgraph_keel.provenance.reading import models_of
@@ -53,6 +54,26 @@ REFUSED = DriftDetected.__name__
 _log = logging.getLogger(__name__)
 _recorders: WeakSet[Recorder] = WeakSet()
 
+WAITING_THREADS = 1000
+"""Most threads whose records wait although they are stored; records that are stored nowhere are never forgotten."""
+_EXAMINED = 100
+
+THREADS = 5000
+"""Most threads, and runs, of which anything is remembered."""
+CHECKPOINTS = 8
+"""Most checkpoints of one thread whose fingerprints are remembered: those that runs are at, and some."""
+UNFINISHED = 1000
+"""Most checkpoints of which the calls of unfinished tasks are remembered."""
+
+UNKNOWN = Fingerprint()
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+# Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
+PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
+"""The versions of the packages that every graph runs on."""
+
 
 def _after_fork() -> None:
     # Another thread of the parent may have held a lock; and what waits here is the parent's to store.
@@ -65,10 +86,6 @@ if hasattr(os, "register_at_fork"):
 
 
 # -- records that wait -------------------------------------------------------------------------------------------------
-
-WAITING_THREADS = 1000
-"""Most threads whose records wait although they are stored; records that are stored nowhere are never forgotten."""
-_EXAMINED = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -296,17 +313,7 @@ class WaitingRecords:
 
 # -- what is remembered of threads -------------------------------------------------------------------------------------
 
-THREADS = 5000
-"""Most threads, and runs, of which anything is remembered."""
-CHECKPOINTS = 8
-"""Most checkpoints of one thread whose fingerprints are remembered: those that runs are at, and some."""
-UNFINISHED = 1000
-"""Most checkpoints of which the calls of unfinished tasks are remembered."""
 
-UNKNOWN = Fingerprint()
-
-K = TypeVar("K")
-T = TypeVar("T")
 _order = count(1)  # of the runs of all savers
 
 
@@ -642,22 +649,6 @@ class Recorder(Hook):
         """Say which models wrote a thread, and what they took."""
         known = Fingerprint.unpack(header.about["known"]) if "known" in header.about else UNKNOWN
         return replace(info, models=tuple(sorted(known.names)), tokens=known.spent.tokens, cost=known.spent.cost)
-
-
-# Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
-PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
-"""The versions of the packages that every graph runs on."""
-
-
-def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
-    """Return the recorder of a saver."""
-    if on_drift not in ("ignore", "warn", "raise"):
-        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
-    if not isinstance(graph_version, str | None):
-        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
-    if on_drift == "raise" and captures is not True:
-        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
-    return Recorder(PACKAGE_VERSIONS, graph_version, on_drift, captures)
 
 
 def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:

@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.engine.config import address_of, thread_id_of
+from langgraph_keel.engine.engine import Engine, EngineSaver
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Engine, EngineSaver, Hooks, Memo, arun, run
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.provenance.hook import Recorder, build_recorder
+from langgraph_keel.provenance.hook import PACKAGE_VERSIONS, Recorder
 from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace
 from langgraph_keel.provenance.records import ModelCall
 
@@ -259,7 +262,7 @@ def engine_apart(engine: Engine) -> Engine:
     capture.watch()
     session = engine.session
     known = session.hooks.find(Recorder)
-    recorder = build_recorder(known.graph_version if known else None, "ignore", captures=True)
+    recorder = Recorder(PACKAGE_VERSIONS, known.graph_version if known else None, "ignore")
     hooks = Hooks([*(hook for hook in session.hooks.all if hook.hears_replays), recorder])
     return replace(engine, session=replace(session, memo=Memo(), hooks=hooks, on_conflict="fork"))
 

@@ -22,6 +22,40 @@ Record: TypeAlias = dict[str, Any]
 CALLS = "__keel_calls__"
 """The name under which records stand among a task's writes; no channel of LangGraph's."""
 
+PARAMETERS = frozenset(
+    {
+        "effort",
+        "frequency_penalty",
+        "logprobs",
+        "n",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "reasoning_effort",
+        "repetition_penalty",
+        "service_tier",
+        "top_k",
+        "top_logprobs",
+        "verbosity",
+    }
+)
+"""Parameters that are kept under their own names, if they are scalars."""
+
+_REFUSED = "refused"
+# Where a record stands says these.
+_PLACE = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id"})
+
+_KINDS: Mapping[Any, tuple[type, ...]] = {
+    str: (str,),
+    str | None: (str, NoneType),
+    int: (int,),
+    int | None: (int, NoneType),
+    float | None: (int, float, NoneType),
+    bool: (bool,),
+    tuple[str, ...]: (list,),
+    Mapping[str, Any]: (dict,),
+    Mapping[str, str]: (dict,),
+}
+
 
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,28 +139,7 @@ class ModelCall:
         return {name for name in (self.model, self.served_model) if name}
 
 
-PARAMETERS = frozenset(
-    {
-        "effort",
-        "frequency_penalty",
-        "logprobs",
-        "n",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "reasoning_effort",
-        "repetition_penalty",
-        "service_tier",
-        "top_k",
-        "top_logprobs",
-        "verbosity",
-    }
-)
-"""Parameters that are kept under their own names, if they are scalars."""
-
-_REFUSED = "refused"
 _FIELDS = {each.name: each for each in fields(ModelCall)}
-# Where a record stands says these.
-_PLACE = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id"})
 _STORED = [name for name in _FIELDS if name not in _PLACE]
 
 
@@ -147,19 +160,6 @@ def pack_call(call: ModelCall) -> dict[str, Any]:
 
 
 _UNKNOWN = {name: getattr(ModelCall(id=""), name) for name in _STORED}
-
-
-_KINDS: Mapping[Any, tuple[type, ...]] = {
-    str: (str,),
-    str | None: (str, NoneType),
-    int: (int,),
-    int | None: (int, NoneType),
-    float | None: (int, float, NoneType),
-    bool: (bool,),
-    tuple[str, ...]: (list,),
-    Mapping[str, Any]: (dict,),
-    Mapping[str, str]: (dict,),
-}
 
 
 def unpack_call(stored: Any) -> ModelCall | None:

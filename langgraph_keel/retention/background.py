@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
-from langgraph_keel.engine.hooks import Hook, Put
-from langgraph_keel.engine.session import Engine, EngineSaver, Session
+from langgraph_keel.engine.engine import Engine, EngineSaver
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
-from langgraph_keel.retention.policy import Retention, seconds_of
+from langgraph_keel.retention.policy import Retention, in_seconds
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT = 30.0
@@ -21,29 +23,20 @@ _NEVER = 9e9
 """Seconds: some 285 years."""
 
 
-def upkeep_of(saver: EngineSaver, driver: Any, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
+def upkeep_of(saver: EngineSaver, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
     """Return the upkeep that a saver's options ask for; `None` if they ask for none."""
-    if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
-        raise InvalidInput(f"keep_last must be a whole number of checkpoints, at least 1, not {keep_last!r}")
-    seconds = seconds_of("upkeep_every", every)
-    if seconds is None:
-        raise InvalidInput("upkeep_every must be seconds, more than 0, not None")
     keep = None if keep_last is None else Retention(last=keep_last)
     gone = None if ttl is None else Retention(ttl=ttl)
     if keep is gone is None:
         return None
-    _refuse_if_it_cannot(driver)
-    return UpkeepThread(saver, keep, gone, seconds)
-
-
-def _refuse_if_it_cannot(driver: Any) -> None:
-    if getattr(driver, "read_only", False):
+    if saver.stack.is_read_only:
         raise InvalidInput("keep_last and ttl remove what is stored: leave them out, or do not open it with read_only")
-    if getattr(driver, "is_async_only", False):
+    if saver.stack.is_async_only:
         raise InvalidInput(
             "keep_last and ttl are seen to by a thread, and this saver has only an async client or pool: give it a URL "
             "or one that blocks (for Redis beside it, as client=), or leave them out and await saver.asweep(...)"
         )
+    return UpkeepThread(saver, keep, gone, in_seconds(every))
 
 
 class UpkeepThread(Hook):

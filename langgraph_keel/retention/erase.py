@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.audit import check_by
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import check_owner, owner_in
 from langgraph_keel.engine.entries import unpack_header
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
@@ -227,7 +227,7 @@ def _read_thread(session: Session, thread_id: str) -> Plan[ThreadOwners]:
     return whose
 
 
-def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[None]:
+def each_stray(store: Store[Any, Any], take: Callable[[str], object]) -> Plan[None]:
     """Give the threads that hold something and show no checkpoint to `take`, one by one."""
     page = yield from store.list_strays(None, STRAYS)
     while page:

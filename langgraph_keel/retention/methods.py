@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
 from langgraph_keel.engine.audit import check_by
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.removal import check_objects
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tenants import check_tenant
 from langgraph_keel.errors import InvalidInput, KeelError
 
@@ -297,9 +298,6 @@ def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator
 class RetentionMethods(CheckMethods):
     """The methods that erase."""
 
-    _outside: Sequence[str] = ()
-    """What stays of deleted objects outside of the store, if it has some: a sentence each."""
-
     def erase(
         self,
         user_id: str | int | UUID,
@@ -517,7 +515,8 @@ class RetentionMethods(CheckMethods):
         return ()
 
     def _list_elsewhere(self) -> Sequence[str]:
-        return [*self._elsewhere(), *self._outside]
+        objects = self.stack.objects
+        return [*self._elsewhere(), *(objects.exempt if objects else ())]
 
     def _describe_backups(self) -> Plan[Sequence[str]]:
         """Return what backups of a store hold that has keys: a sentence each. `KeyMethods` says it."""

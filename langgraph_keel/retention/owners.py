@@ -13,7 +13,8 @@ from typing import Any
 from langgraph_keel.engine.config import USER, Address, owner_in, owner_of
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, open_frame
 from langgraph_keel.engine.entries import Header
-from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
+from langgraph_keel.engine.events import Copy, Leaving, Put, Reading
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.lineage import NodeAndHeader, instant
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Stamp, ThreadInfo
@@ -21,6 +22,11 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import CorruptStore
+
+AT, SEEN = "at", "seen"
+
+_REMEMBERED = 10_000
+"""So many owners are remembered, for the runs that go on with somebody's thread and name nobody."""
 
 
 def _pack_text(text: str) -> list[str]:
@@ -39,16 +45,11 @@ COPY_TIMES = CellTable("made", "the note beside it of when it was made", _pack_t
 what was put last to it, where that has a time which is still to come; the token names that entry."""
 OWNERS = CellTable("owners", "a note beside it of an owner", _pack_text, _unpack_text)
 """The owners that only removed checkpoints named, each under the hash of its id."""
-AT, SEEN = "at", "seen"
 
 _pack = KeelSerializer().pack
 _USER = _pack(USER)
 _FOREIGN = array_header(3) + _pack(2)
 """What an item begins with that another serializer has written."""
-
-
-_REMEMBERED = 10_000
-"""So many owners are remembered, for the runs that go on with somebody's thread and name nobody."""
 
 
 class OwnerHook(Hook):

@@ -37,6 +37,8 @@ from langgraph_keel.retention.policy import KEEP_LATEST, Retention, check_rules,
 
 NO_POLICIES = "no policies are stored: nothing was pruned (see set_retention)"
 
+PAGE = 500
+
 
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +171,6 @@ def _total(report: PruneReport) -> str:
     what += [] if report.bytes is None else [count_of(report.bytes, "byte")]
     stay = f"{count_of(report.kept, 'checkpoint')} {'stays' if report.kept == 1 else 'stay'}"
     return f"{'would remove' if report.dry_run else 'removed'} {', '.join(what)}; {stay}"
-
-
-PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from langchain_core.runnables.config import merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
+from langgraph_keel.engine.engine import Engine, engine_of
+from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine, arun, engine_of, run
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.parts import Archived
 from langgraph_keel.summaries.archive.storage import archive_messages, has_part, take_back

@@ -25,6 +25,9 @@ Trigger: TypeAlias = Size | Mapping[str, int | float] | Sequence[Size | Mapping[
 Clause: TypeAlias = tuple[tuple[str, int], ...]
 _COUNTED = ("messages", "tokens")
 
+PINNED = "keel_pinned"
+"""A message with this in its `additional_kwargs`, and true, always stays."""
+
 
 def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
     """Return what a trigger says: any of these, all of which must be reached."""
@@ -103,10 +106,6 @@ def window_of(model: Any) -> int | None:
     profile = getattr(model, "profile", None)
     window = profile.get("max_input_tokens") if isinstance(profile, Mapping) else None
     return window if isinstance(window, int) and window > 0 else None
-
-
-PINNED = "keel_pinned"
-"""A message with this in its `additional_kwargs`, and true, always stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,14 @@ _MEDIA = {"data", "base64", "file_data", "bytes", "signature", "encrypted_conten
 _ASIDE = ("refusal", "function_call", "reasoning_content")
 _FIELDS = re.compile(r"\{(messages|previous)\}")
 
+MARK = "keel_summary"
+"""Where a summary message says what it stands for, in its `additional_kwargs`."""
+
+BEGINNING = "Here is a summary of the conversation to date:\n\n"
+_LIBRARIES = {*sys.stdlib_module_names, "langgraph_keel", "langgraph", "langchain", "langchain_core"} - {"__main__"}
+_NAMED = 200
+"""Most ids of messages that a summary names; of more, the first and the last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -213,15 +221,6 @@ def _shorten_data(value: Any) -> Any:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-MARK = "keel_summary"
-"""Where a summary message says what it stands for, in its `additional_kwargs`."""
-
-BEGINNING = "Here is a summary of the conversation to date:\n\n"
-_LIBRARIES = {*sys.stdlib_module_names, "langgraph_keel", "langgraph", "langchain", "langchain_core"} - {"__main__"}
-_NAMED = 200
-"""Most ids of messages that a summary names; of more, the first and the last."""
 
 
 class Provenance(TypedDict, total=False):

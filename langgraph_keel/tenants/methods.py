@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, Self, TypeAlias
 
+from langgraph_keel.engine.engine import Engine, EngineSaver
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.session import Engine, EngineSaver
 from langgraph_keel.engine.tenants import check_tenant, read_tenants
 from langgraph_keel.errors import InvalidInput
 

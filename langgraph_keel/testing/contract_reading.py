@@ -44,6 +44,98 @@ STATE: dict[str, Any] = {
     "messages": [HumanMessage("hi", id="h"), AIMessage("hello", id="a", additional_kwargs={"k": [1]})],
 }
 
+METADATA: dict[str, dict[str, Any]] = {
+    "nested": {"deep": {"a": {"b": [1, 2]}}},
+    "list": {"tags": ["x", "y"]},
+    "tuple": {"pairs": {"a": (1, [(2, 3)])}},
+    "true": {"flag": True},
+    "false": {"flag": False},
+    "one": {"flag": 1},
+    "text one": {"flag": "1"},
+    "null": {"flag": None},
+    "odd keys": {"it's": 1, 'say "x"': 2, "a.b": 3, "a b": 4, "100%": 5, "$.x": 6, "": 7},
+    "unicode": {"naïve 😀": "ü"},
+}
+
+FILTERS: list[tuple[dict[str, Any], set[str]]] = [
+    ({"deep": {"a": {"b": [1, 2]}}}, {"nested"}),
+    ({"deep": {"a": {"b": [2, 1]}}}, set()),
+    ({"deep": {"a": {}}}, set()),
+    ({"tags": ["x", "y"]}, {"list"}),
+    ({"tags": ["x"]}, set()),
+    ({"tags": ("x", "y")}, {"list"}),
+    ({"pairs": {"a": [1, [[2, 3]]]}}, {"tuple"}),
+    ({"pairs": {"a": (1, [(2, 3)])}}, {"tuple"}),
+    ({"tags": "x"}, set()),
+    ({"flag": True}, {"true", "one"}),
+    ({"flag": 1}, {"true", "one"}),
+    ({"flag": 0}, {"false"}),
+    ({"flag": "1"}, {"text one"}),
+    ({"flag": "true"}, set()),
+    ({"flag": None}, set(METADATA) - {"true", "false", "one", "text one"}),
+    ({"absent": None}, set(METADATA)),
+    ({"absent": 0}, set()),
+    ({"it's": 1}, {"odd keys"}),
+    ({'say "x"': 2}, {"odd keys"}),
+    ({"a.b": 3}, {"odd keys"}),
+    ({"a b": 4}, {"odd keys"}),
+    ({"100%": 5, "$.x": 6}, {"odd keys"}),
+    ({"": 7}, {"odd keys"}),
+    ({"naïve 😀": "ü"}, {"unicode"}),
+    ({"flag": True, "name": "one"}, {"one"}),
+    ({"source": "loop"}, set(METADATA)),
+    ({"' OR 1=1 --": 1}, set()),
+    ({}, set(METADATA)),
+]
+
+LONG = 130
+"""Checkpoints of a history that takes several pages."""
+
+IN_PLACE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "append": lambda state: state["list"].append(chat(1, 50)[0]),
+    "edit a message": lambda state: setattr(state["list"][3], "content", "edited in place"),
+    "edit what is in a message": lambda state: state["list"][2].additional_kwargs.update(n="edited"),
+    "delete from the middle": lambda state: state["list"].pop(4),
+    "clear": lambda state: state["list"].clear(),
+    "reverse": lambda state: state["list"].reverse(),
+    "sort of the same": lambda state: state["list"].__setitem__(0, deepcopy(state["list"][0])),
+    "set a leaf": lambda state: state["tree"]["branch 3"]["leaves"]["leaf 1"].update(n="edited"),
+    "delete a branch": lambda state: state["tree"].pop("branch 3"),
+    "move a key to the end": lambda state: state["tree"].update(moved=state["tree"].pop("branch 0")),
+    "change a tuple's list": lambda state: state["pair"][0].append(2),
+    "equal but of another type": lambda state: state["numbers"].__setitem__(0, True),
+}
+
+ODD_IDS = {
+    "long": "x" * 10_000,
+    "slash": "a/b",
+    "dots": "..",
+    "dot": ".",
+    "NUL": "a\x00b",
+    "percent": "100%25%s",
+    "newline": "a\nb\r\n",
+    "emoji": "😀 naïve",
+    "quotes": 'it\'s "quoted" `so`',
+    "sql": "'; DROP TABLE threads; --",
+    "glob": "*?[a-z]",
+    "braces": "{t}:{}",
+    "spaces": "  ",
+    "backslash": "a\\b",
+    "separators": "a|b:c|d",
+    "not normalized": "e\u0301",
+}
+"""Ids that some store or other takes for something else."""
+
+BAD_IDS: dict[str, Any] = {
+    "surrogate": "lone \ud800",
+    "list": ["t"],
+    "bytes": b"t",
+    "float": 1.5,
+    "bool": True,
+}
+
+LOOKALIKES = [("a", "A"), ("a/b", "a%2Fb"), ("é", "e\u0301"), ("1", "01"), ("a", "a "), ("a\x00", "a"), ("%", "%%")]
+
 
 class ReadingContract(RigFixtures):
     """`put` and `get_tuple`."""
@@ -381,54 +473,6 @@ def _spoil(found: Any) -> None:
         value[0].content = "spoiled"
 
 
-METADATA: dict[str, dict[str, Any]] = {
-    "nested": {"deep": {"a": {"b": [1, 2]}}},
-    "list": {"tags": ["x", "y"]},
-    "tuple": {"pairs": {"a": (1, [(2, 3)])}},
-    "true": {"flag": True},
-    "false": {"flag": False},
-    "one": {"flag": 1},
-    "text one": {"flag": "1"},
-    "null": {"flag": None},
-    "odd keys": {"it's": 1, 'say "x"': 2, "a.b": 3, "a b": 4, "100%": 5, "$.x": 6, "": 7},
-    "unicode": {"naïve 😀": "ü"},
-}
-
-FILTERS: list[tuple[dict[str, Any], set[str]]] = [
-    ({"deep": {"a": {"b": [1, 2]}}}, {"nested"}),
-    ({"deep": {"a": {"b": [2, 1]}}}, set()),
-    ({"deep": {"a": {}}}, set()),
-    ({"tags": ["x", "y"]}, {"list"}),
-    ({"tags": ["x"]}, set()),
-    ({"tags": ("x", "y")}, {"list"}),
-    ({"pairs": {"a": [1, [[2, 3]]]}}, {"tuple"}),
-    ({"pairs": {"a": (1, [(2, 3)])}}, {"tuple"}),
-    ({"tags": "x"}, set()),
-    ({"flag": True}, {"true", "one"}),
-    ({"flag": 1}, {"true", "one"}),
-    ({"flag": 0}, {"false"}),
-    ({"flag": "1"}, {"text one"}),
-    ({"flag": "true"}, set()),
-    ({"flag": None}, set(METADATA) - {"true", "false", "one", "text one"}),
-    ({"absent": None}, set(METADATA)),
-    ({"absent": 0}, set()),
-    ({"it's": 1}, {"odd keys"}),
-    ({'say "x"': 2}, {"odd keys"}),
-    ({"a.b": 3}, {"odd keys"}),
-    ({"a b": 4}, {"odd keys"}),
-    ({"100%": 5, "$.x": 6}, {"odd keys"}),
-    ({"": 7}, {"odd keys"}),
-    ({"naïve 😀": "ü"}, {"unicode"}),
-    ({"flag": True, "name": "one"}, {"one"}),
-    ({"source": "loop"}, set(METADATA)),
-    ({"' OR 1=1 --": 1}, set()),
-    ({}, set(METADATA)),
-]
-
-LONG = 130
-"""Checkpoints of a history that takes several pages."""
-
-
 class ListingContract(RigFixtures):
     """`list`."""
 
@@ -566,22 +610,6 @@ class ListingContract(RigFixtures):
         assert [n for n in found if n <= LONG // 2] == list(range(LONG // 2, -1, -1))
 
 
-IN_PLACE: dict[str, Callable[[dict[str, Any]], object]] = {
-    "append": lambda state: state["list"].append(chat(1, 50)[0]),
-    "edit a message": lambda state: setattr(state["list"][3], "content", "edited in place"),
-    "edit what is in a message": lambda state: state["list"][2].additional_kwargs.update(n="edited"),
-    "delete from the middle": lambda state: state["list"].pop(4),
-    "clear": lambda state: state["list"].clear(),
-    "reverse": lambda state: state["list"].reverse(),
-    "sort of the same": lambda state: state["list"].__setitem__(0, deepcopy(state["list"][0])),
-    "set a leaf": lambda state: state["tree"]["branch 3"]["leaves"]["leaf 1"].update(n="edited"),
-    "delete a branch": lambda state: state["tree"].pop("branch 3"),
-    "move a key to the end": lambda state: state["tree"].update(moved=state["tree"].pop("branch 0")),
-    "change a tuple's list": lambda state: state["pair"][0].append(2),
-    "equal but of another type": lambda state: state["numbers"].__setitem__(0, True),
-}
-
-
 class ValuesContract(RigFixtures):
     """Channel values over time."""
 
@@ -687,37 +715,6 @@ class ValuesContract(RigFixtures):
         before = len(warm.backend.raw())
         warm.continuing(configs[11]).put({"messages": chat(100)})
         assert len(warm.backend.raw()) - before < 5000
-
-
-ODD_IDS = {
-    "long": "x" * 10_000,
-    "slash": "a/b",
-    "dots": "..",
-    "dot": ".",
-    "NUL": "a\x00b",
-    "percent": "100%25%s",
-    "newline": "a\nb\r\n",
-    "emoji": "😀 naïve",
-    "quotes": 'it\'s "quoted" `so`',
-    "sql": "'; DROP TABLE threads; --",
-    "glob": "*?[a-z]",
-    "braces": "{t}:{}",
-    "spaces": "  ",
-    "backslash": "a\\b",
-    "separators": "a|b:c|d",
-    "not normalized": "e\u0301",
-}
-"""Ids that some store or other takes for something else."""
-
-BAD_IDS: dict[str, Any] = {
-    "surrogate": "lone \ud800",
-    "list": ["t"],
-    "bytes": b"t",
-    "float": 1.5,
-    "bool": True,
-}
-
-LOOKALIKES = [("a", "A"), ("a/b", "a%2Fb"), ("é", "e\u0301"), ("1", "01"), ("a", "a "), ("a\x00", "a"), ("%", "%%")]
 
 
 @dataclass

@@ -23,6 +23,9 @@ from langgraph_keel.testing.rig import Rig, RigFixtures, at, exact, id_of, value
 SECRETS = [f"{n}-{UUID(int=n * 0x1234567890ABCDEF1234567)}" + "-x5Jq8#Vz" * 4 for n in range(9)]
 """Texts long enough for an item of their own and too short to be compressed: they can be seen in the raw bytes."""
 
+LONG = "größer/" * 100
+"""An id that no file, and no index, takes as it is."""
+
 
 def seen(rig: Rig) -> list[int]:
     """Return which of the secrets stand in the stored bytes."""
@@ -252,10 +255,6 @@ class RemovalContract(RigFixtures):
         assert face.read(at()).config == lost
         face.prune(["t"])
         assert values_of(face.read(at())) == {"n": "lost"}
-
-
-LONG = "größer/" * 100
-"""An id that no file, and no index, takes as it is."""
 
 
 def strays(rig: Rig, size: int = 100) -> list[str]:

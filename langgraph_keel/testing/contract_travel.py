@@ -33,6 +33,15 @@ from langgraph_keel.testing.rig import AsyncFace, Author, Rig, RigFixtures, at, 
 
 CHANNELS = ["items", "other", "never"]
 
+LONG = [random.Random(n).random() for n in range(400)]
+
+MEMORY = "memory"
+"""The namespace of a subgraph with `checkpointer=True`."""
+CALL = "node:6b9c1c7e-3a0c-5d43-9d3c-111111111111"
+"""The namespace of a call of one without."""
+
+LATER = "put later, and nobody's business in the fork"
+
 
 def walked(saver: KeelSaver, config: RunnableConfig, channels: list[str] = CHANNELS) -> Any:
     """Return the history as the walk that every saver inherits finds it, one `get_tuple` after the other."""
@@ -262,9 +271,6 @@ class DeltaContract(RigFixtures):
         assert opened.state("t") == opened.state("copy")
 
 
-LONG = [random.Random(n).random() for n in range(400)]
-
-
 def step_after(author: Author, n: int) -> dict[str, Any]:
     """Put what LangGraph puts when `n` steps ago it put a snapshot, which the third step after that writes to.
 
@@ -330,12 +336,6 @@ class GraphRuns:
         found = face.run(graph.aget_state(config)) if isinstance(face, AsyncFace) else graph.get_state(config)
         items: list[str] = found.values["items"]
         return items
-
-
-MEMORY = "memory"
-"""The namespace of a subgraph with `checkpointer=True`."""
-CALL = "node:6b9c1c7e-3a0c-5d43-9d3c-111111111111"
-"""The namespace of a call of one without."""
 
 
 def state(n: int) -> dict[str, Any]:
@@ -634,9 +634,6 @@ class TravelContract(RigFixtures):
         assert id_of(rig.face.read(stored).parent_config) == id_of(config)
         rig.face.rewind(configs[7])
         assert exact(values_of(rig.face.read(at()))) == exact(state(8))
-
-
-LATER = "put later, and nobody's business in the fork"
 
 
 def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:

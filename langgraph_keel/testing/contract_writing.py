@@ -25,6 +25,24 @@ from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, w
 from langgraph_keel.testing.machine import TREE, chat
 from langgraph_keel.testing.rig import Face, Rig, RigFixtures, SyncFace, at, checkpoint_of, exact, id_of, values_of
 
+STATES: list[dict[str, Any]] = [
+    {"n": 0, "list": chat(9, 800), "tree": dict(reversed(TREE.items()))},
+    *({"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 36)),
+]
+"""Of which the later ones share much with each other, and nothing with the first."""
+LAST = f"{len(STATES):08}"
+
+CHANGES: dict[str, Callable[[Face], object]] = {
+    "put": lambda face: face.put(at("t", "", LAST), checkpoint_of("new", STATES[3])),
+    "put again": lambda face: face.put(at("t", "", "00000035"), checkpoint_of(LAST, STATES[-1])),
+    "put_writes": lambda face: face.put_writes(at("t", "", LAST), [("a", "new")], "new task"),
+    "delete_thread": lambda face: face.delete_thread("t"),
+    "copy_thread": lambda face: face.copy_thread("t", "new"),
+    "prune": lambda face: face.prune(["t"]),
+    "delete_for_runs": lambda face: face.delete_for_runs(["odd"]),
+}
+"""Requests that change something; each may be repeated (but a copy: its target then exists)."""
+
 
 def writes_of(found: CheckpointTuple) -> list[tuple[str, str, Any]]:
     """Return the pending writes of a tuple."""
@@ -344,25 +362,6 @@ class ConflictContract(RigFixtures):
     def test_an_unknown_way_to_treat_conflicts_is_refused(self, warm: Rig) -> None:
         with pytest.raises(InvalidInput, match="on_conflict"):
             warm.open(on_conflict="last write wins")
-
-
-STATES: list[dict[str, Any]] = [
-    {"n": 0, "list": chat(9, 800), "tree": dict(reversed(TREE.items()))},
-    *({"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 36)),
-]
-"""Of which the later ones share much with each other, and nothing with the first."""
-LAST = f"{len(STATES):08}"
-
-CHANGES: dict[str, Callable[[Face], object]] = {
-    "put": lambda face: face.put(at("t", "", LAST), checkpoint_of("new", STATES[3])),
-    "put again": lambda face: face.put(at("t", "", "00000035"), checkpoint_of(LAST, STATES[-1])),
-    "put_writes": lambda face: face.put_writes(at("t", "", LAST), [("a", "new")], "new task"),
-    "delete_thread": lambda face: face.delete_thread("t"),
-    "copy_thread": lambda face: face.copy_thread("t", "new"),
-    "prune": lambda face: face.prune(["t"]),
-    "delete_for_runs": lambda face: face.delete_for_runs(["odd"]),
-}
-"""Requests that change something; each may be repeated (but a copy: its target then exists)."""
 
 
 def told(face: Face) -> Any:

@@ -40,6 +40,16 @@ TREE: dict[str, Any] = {
     for n in range(6)
 }
 
+SPECIAL = {ERROR: -1, SCHEDULED: -2, INTERRUPT: -3, RESUME: -4}
+
+RARELY = st.sampled_from(["u", "u", "t"])
+THREADS = st.sampled_from(["t", "u"])
+PLACES = st.tuples(THREADS, st.sampled_from(["", "", "sub"]))
+FACES_OF_TWO = st.integers(0, 3)
+AGES = st.sampled_from([0, 0, 0, 1, 2, 7])
+TASKS = st.sampled_from(["task 1", "task 2"])
+CHANNELS = st.sampled_from(["list", "x", INTERRUPT, RESUME, ERROR])
+
 
 def chat(count: int, start: int = 0) -> list[Any]:
     """Return messages of which no two are equal."""
@@ -151,7 +161,6 @@ HISTORIES: Mapping[str, Sequence[Any]] = {
 }
 
 
-SPECIAL = {ERROR: -1, SCHEDULED: -2, INTERRUPT: -3, RESUME: -4}
 Place = tuple[str, str]
 """A thread and a namespace."""
 
@@ -372,15 +381,6 @@ def channel_edits() -> st.SearchStrategy[Edit]:
 def edits() -> st.SearchStrategy[list[Edit]]:
     """Return what one step does to a state."""
     return st.lists(st.one_of(list_edits(), tree_edits(), channel_edits()), min_size=1, max_size=4)
-
-
-RARELY = st.sampled_from(["u", "u", "t"])
-THREADS = st.sampled_from(["t", "u"])
-PLACES = st.tuples(THREADS, st.sampled_from(["", "", "sub"]))
-FACES_OF_TWO = st.integers(0, 3)
-AGES = st.sampled_from([0, 0, 0, 1, 2, 7])
-TASKS = st.sampled_from(["task 1", "task 2"])
-CHANNELS = st.sampled_from(["list", "x", INTERRUPT, RESUME, ERROR])
 
 
 def seen(found: CheckpointTuple | None) -> Any:

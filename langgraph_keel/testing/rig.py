@@ -31,6 +31,8 @@ from langgraph_keel.saver import KeelSaver
 T = TypeVar("T")
 Opener = Callable[[], KeelSaver]
 
+_PLAIN = frozenset({type(None), bool, int, float, bytes})
+
 
 class Face(ABC):
     """The methods of a saver that read and write, called on what `opener` returns."""
@@ -270,9 +272,6 @@ def exact(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return kind.__name__, exact(vars(value))
     return kind.__name__, repr(value)
-
-
-_PLAIN = frozenset({type(None), bool, int, float, bytes})
 
 
 class Author:

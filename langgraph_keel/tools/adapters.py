@@ -13,9 +13,10 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
 from langgraph_keel.engine.leases import Pause
-from langgraph_keel.engine.session import EngineSaver, arun, run
+from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.tools.flow import RunTool, Steps
 from langgraph_keel.tools.policy import ToolPolicy
 

@@ -23,11 +23,12 @@ from langchain_core.tools import BaseTool
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.engine import Engine, bare, engine_of
 from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine, Session, arun, bare, engine_of, run
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.tools import answers, lone
@@ -68,6 +69,11 @@ _LANGGRAPHS = ("langgraph.checkpoint.memory", "langgraph.checkpoint.sqlite", "la
 _MARK = "seen."
 """How the keys of those records begin by which another saver is seen to be one of the same store."""
 
+_AT_EXIT = 2.0
+"""Seconds that the end of a program waits for each cache."""
+
+_CACHES: WeakSet[ToolCache] = WeakSet()
+
 
 def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
     """Read the stored result that a reference names; `None` if there is none."""
@@ -94,8 +100,6 @@ def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any
 
 
 Execute: TypeAlias = Callable[[Any], Any]
-_AT_EXIT = 2.0
-"""Seconds that the end of a program waits for each cache."""
 
 
 @publish
@@ -420,9 +424,6 @@ class ToolCache:
         self._keeper.forget()
         self._account.forget()
         self._under_way = CallsUnderWay()
-
-
-_CACHES: WeakSet[ToolCache] = WeakSet()
 
 
 @atexit.register

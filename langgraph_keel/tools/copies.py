@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from langgraph_keel.engine.entries import UnreadHeader
-from langgraph_keel.engine.hooks import Copy
+from langgraph_keel.engine.events import Copy
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
 from langgraph_keel.engine.session import Session

@@ -17,11 +17,10 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.errands import Errand
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Errand, Plan, run
 from langgraph_keel.engine.runs import check_run
-from langgraph_keel.engine.session import Session, run
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import CallsUnderWay
 from langgraph_keel.tools.call import Answers, Call

@@ -30,6 +30,8 @@ from langgraph_keel.tools.ledger import OWN, CallRecord, speaks_for_one
 FORKS = 1000
 """Most forks that are remembered after their replay, for threads that outlive it."""
 
+_STRAY = "it was called in a thread without a context, so nothing says whether by the replay"
+
 
 @dataclass(frozen=True, slots=True)
 class OtherVersion:
@@ -209,7 +211,6 @@ def _name_of(serialized: Mapping[str, Any] | None, more: Mapping[str, Any]) -> s
     return str(more.get("name") or (serialized or {}).get("name") or "")
 
 
-_STRAY = "it was called in a thread without a context, so nothing says whether by the replay"
 _STRAYS = _Strays()
 _strays: ContextVar[Any] = ContextVar("keel_strays", default=_STRAYS)  # the default is what such a thread sees
 

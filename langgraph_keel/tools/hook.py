@@ -8,7 +8,8 @@ from functools import cache
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import stores_at_end
-from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put
+from langgraph_keel.engine.events import Copy, Leaving, Put
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.audit import append
@@ -22,7 +23,7 @@ from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Watch, is_dead, looks_alive
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Session, iso_time
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import short_key
 
@@ -42,6 +43,9 @@ LEASE = 30.0
 
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
+
+# What is empty or zero is not written.
+_DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,6 @@ class CallRecord:
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
-# What is empty or zero is not written.
-_DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
 
 def _pack_call(record: CallRecord) -> list[Any]:
@@ -555,3 +557,8 @@ def read_ledger(session: Session, thread_id: str) -> Plan[dict[str, CallRecord]]
     """Return the calls of tools in the ledger of a thread, by their keys. One trip a page."""
     calls = yield from Cells(session, CALLS, shelf_of(thread_id).thread_id).every()
     return {key: kept.record for key, kept in calls}
+
+
+def iso_time(milliseconds: int) -> str:
+    """Return a time, given in milliseconds since 1970, as ISO text."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.leases import Watch
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
-from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.tools.ledger import LEASE, KeptCall, calls_of, shelf_of
 
 

@@ -13,10 +13,10 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace
 
 from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.engine import EngineSaver, engine_of
+from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec
-from langgraph_keel.engine.session import EngineSaver, arun, engine_of, run
 from langgraph_keel.engine.tables import NODE_CACHE, Cells
 from langgraph_keel.errors import InvalidInput, ValueRefused
 

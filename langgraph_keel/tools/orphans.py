@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.config import must_follow_head, stores_at_end
+from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.engine.entries import Header, UnreadHeader
 from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Ancestry, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node
-from langgraph_keel.engine.session import Session, engine_of
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Kept
 from langgraph_keel.tools.ledger import DONE, FAILED, WAITING, CallRecord, is_same_call
 

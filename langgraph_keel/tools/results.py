@@ -16,11 +16,10 @@ from langgraph.types import Command
 
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.serde.serializer import encode
-from langgraph_keel.engine.session import iso_time
 from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown
 from langgraph_keel.tools.call import Answers, Call
 from langgraph_keel.tools.keys import canonical
-from langgraph_keel.tools.ledger import DONE, TOOLS, UNKNOWN, CallRecord, Doubtful, is_same_call
+from langgraph_keel.tools.ledger import DONE, TOOLS, UNKNOWN, CallRecord, Doubtful, is_same_call, iso_time
 
 REPLAY = "keel_replay"
 """The key of `response_metadata` that says that a message is a replay."""

@@ -13,10 +13,10 @@ from threading import Lock
 from time import monotonic
 from typing import NamedTuple
 
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.leases import Keeper
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import EngineSaver, run
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.tools.call import Call
 from langgraph_keel.tools.ledger import CALLS, COUNTS, Claim

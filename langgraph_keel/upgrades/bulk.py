@@ -16,10 +16,11 @@ from typing import Any, Literal, TypeAlias
 from langgraph_keel._langgraph import NS_END
 from langgraph_keel.engine.checkpoints import get_tuple, put
 from langgraph_keel.engine.config import Address, config_of
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.entries import next_nodes, state_of, unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, KeelError, StoreError
 from langgraph_keel.upgrades.hook import UpgradeHook
 

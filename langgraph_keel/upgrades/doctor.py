@@ -23,11 +23,12 @@ from langgraph.channels import LastValueAfterFinish, NamedBarrierValueAfterFinis
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NS_END, PREGEL, RESUME, TASKS, DeltaSnapshot
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.serde.serializer import find_unread
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, KeelError, NewerState, UpgradeFailed, ValueRefused
 from langgraph_keel.upgrades.chain import graph_of
 from langgraph_keel.upgrades.expectations import Fit, annotations_of, pending_calls, required_channels, tools_of
@@ -37,6 +38,27 @@ _LOOKED_AT = 100
 """The newest checkpoints of a thread in which its namespaces are looked for."""
 _MOST_STEPS = 300
 """Steps of all threads that are gone through again, to see what reducers make of them."""
+
+_UNREAD = ": say in an upgrade what becomes of it (classes=), or give the class its name, fields and members back"
+_NO_NODE = (
+    "LangGraph would leave it out, and end there: say in an upgrade where to go "
+    "(state.rename_node, or state.remove_node(..., go_to=...))"
+)
+_NO_EDGE = (
+    "the node would not run, since what it waits for was noted for the edges of before: let the run end with the code "
+    "that began it, or keep the edges"
+)
+_DEFER = (
+    "LangGraph would fail, or not run the node: it stores the edges of a deferred node in another form. Keep defer as "
+    "it was, or let these runs end with the code that began them and give the node another name"
+)
+_NO_TASK = "whoever answers is not heard: rename the node that asks in an upgrade (state.rename_node)"
+_NO_TOOL = "a model has called it, and it has not run: keep it until no thread waits for it, or convert the messages"
+_LOST = "what that graph has stored would not be found: let the node keep its name"
+_UNKNOWN = "its values would be dropped at the next step: rename, split or drop it in an upgrade"
+_NEW = "a node would fail: give it a value in an upgrade (state[...] = ...)"
+_TYPE = "a node would find something else than it expects: convert it in an upgrade (state.convert)"
+_REDUCED = "what is stored was made by another reducer: convert it in an upgrade, if the new one cannot go on from that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,25 +325,3 @@ def _break_of(thread_id: str, checkpoint_ns: str, error: KeelError) -> Break:
     return Break(
         thread_id, checkpoint_ns, "", kind, path, "a state that is read", there or error.code, f"{error}{what_to_do}"
     )
-
-
-_UNREAD = ": say in an upgrade what becomes of it (classes=), or give the class its name, fields and members back"
-_NO_NODE = (
-    "LangGraph would leave it out, and end there: say in an upgrade where to go "
-    "(state.rename_node, or state.remove_node(..., go_to=...))"
-)
-_NO_EDGE = (
-    "the node would not run, since what it waits for was noted for the edges of before: let the run end with the code "
-    "that began it, or keep the edges"
-)
-_DEFER = (
-    "LangGraph would fail, or not run the node: it stores the edges of a deferred node in another form. Keep defer as "
-    "it was, or let these runs end with the code that began them and give the node another name"
-)
-_NO_TASK = "whoever answers is not heard: rename the node that asks in an upgrade (state.rename_node)"
-_NO_TOOL = "a model has called it, and it has not run: keep it until no thread waits for it, or convert the messages"
-_LOST = "what that graph has stored would not be found: let the node keep its name"
-_UNKNOWN = "its values would be dropped at the next step: rename, split or drop it in an upgrade"
-_NEW = "a node would fail: give it a value in an upgrade (state[...] = ...)"
-_TYPE = "a node would find something else than it expects: convert it in an upgrade (state.convert)"
-_REDUCED = "what is stored was made by another reducer: convert it in an upgrade, if the new one cannot go on from that"

@@ -12,7 +12,8 @@ from typing import Any
 
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import STATE, Header, check_state, merge_batches, state_beside, state_of
-from langgraph_keel.engine.hooks import Hook, Put, Revived, Writes
+from langgraph_keel.engine.events import Put, Revived, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.records import Found, Kind
 from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.engine.serde.unread import Unread

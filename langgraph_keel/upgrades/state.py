@@ -46,6 +46,8 @@ _COUNTERS = "counters_since_delta_snapshot"
 _MOST_ANSWERS = 64
 """Answers of one task among which the place of a question is looked for."""
 
+_NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE})
+
 
 class Refused(Exception):
     """An upgrade cannot go on; the text says why."""
@@ -429,9 +431,6 @@ class _Task:
     node: str
     id: str
     ns: str
-
-
-_NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE})
 
 
 def _inside(function: Callable[[Any], Any], value: Any) -> Any:

@@ -22,7 +22,8 @@ from tiers import sized
 from langgraph_keel import AlreadyDecided, KeelSaver, NotFound, StoreUnavailable, request_approval
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.requests import STATUSES, ApprovalRequest
-from langgraph_keel.engine.hooks import Hook, Put, Writes
+from langgraph_keel.engine.events import Put, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.testing.faults import Counter, with_tap
 

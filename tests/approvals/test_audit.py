@@ -26,7 +26,7 @@ from langgraph_keel.approvals.requests import OVER, Approvals, request_id
 from langgraph_keel.backends.memory.store import MemoryStore
 from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, append, key_of, verify
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, StorePlan
 from langgraph_keel.testing.faults import Counter, with_tap
 
 __all__ = ["memory", "trail"]  # fixtures
@@ -242,7 +242,9 @@ class Blinking(MemoryStore):
         super().__init__()
         self.unseen = iter(unseen)
 
-    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> StorePlan[Any, Any, Sequence[tuple[str, Cell]]]:
         page = yield from super().list_cells(shelf, prefix, after, limit)
         unseen = {key_of(number) for number in next(self.unseen, ())}
         return [pair for pair in page if pair[0] not in unseen]

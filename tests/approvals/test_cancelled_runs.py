@@ -17,9 +17,10 @@ from langgraph.graph import START, StateGraph
 from places import Place
 
 from langgraph_keel import InvalidConfig, KeelSaver
-from langgraph_keel.approvals.run_claims import RunClaims, held_threads
-from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
+from langgraph_keel.runs.hook import RunClaims, held_threads
 
 # Of a run that is cancelled twice, LangGraph leaves tasks behind that have not ended, or not begun.
 pytestmark = pytest.mark.filterwarnings(

@@ -17,9 +17,11 @@ from process_children import exit_code, forked
 from resume_runs import ANSWER, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver, ThreadTaken
-from langgraph_keel.approvals import run_claims as claims
-from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.errors import StoreUnavailable
+from langgraph_keel.runs import claims
+from langgraph_keel.runs import hook as claims_hook
 
 SKEWS = [sign * seconds for seconds in (40, 3600, 31_536_000) for sign in (1, -1)]
 """Seconds by which the clock of one host is ahead of that of the other."""
@@ -114,7 +116,7 @@ def test_a_renewal_always_changes_the_claim() -> None:
     graph, held = graph_of(saver, (node := Held()).pay), node
     graph.invoke({}, config_of("t"))
     thread = held.resumed(graph, config_of("t"))
-    (mine,) = [each for each in claims.held_threads.values() if each.runs is runs_of(saver)]
+    (mine,) = [each for each in claims_hook.held_threads.values() if each.runs is runs_of(saver)]
     marks = [mine.claim.record.until]
     for at in (now(-3600), now(-3600), 0, 0, now(3600)):
         runs_of(saver).clock = lambda at=at: at  # type: ignore[misc]

@@ -15,9 +15,9 @@ from timeline_talks import saver
 from tool_graphs import FACES, run
 
 from langgraph_keel import AlreadyDecided, Decision, InvalidInput, KeelSaver, NotFound
-from langgraph_keel.approvals import run_claims
-from langgraph_keel.approvals.run_claims import Claim, ClaimRecord, take
 from langgraph_keel.engine.leases import this_holder
+from langgraph_keel.runs import hook as claims_hook
+from langgraph_keel.runs.claims import Claim, ClaimRecord, take
 
 __all__ = ["saver"]
 
@@ -263,5 +263,5 @@ def test_a_run_that_is_about_to_give_its_thread_back_has_ended(saver: KeelSaver)
     since = datetime.now(UTC)
     record = ClaimRecord(this_holder(), "ended", int(since.timestamp() * 1000) + 30_000, since.isoformat())
     # private: a claim whose run has ended, and whose release is on its way
-    saver.engine.run(take(saver.engine.session, Claim("t", run_claims._ours.ljust(32, "0"), record), lambda *_: False))
+    saver.engine.run(take(saver.engine.session, Claim("t", claims_hook._ours.ljust(32, "0"), record), lambda *_: False))
     assert saver.where("t").state == "decided"

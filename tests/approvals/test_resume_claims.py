@@ -20,10 +20,11 @@ from resume_runs import ANSWER, CONFIG, Held, State, asked, book, claim_of, grap
 
 from langgraph_keel import KeelSaver
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME
-from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.leases import Pause, this_holder
 from langgraph_keel.engine.runs import begin_run, end_run
 from langgraph_keel.errors import ThreadTaken
+from langgraph_keel.runs import claims
+from langgraph_keel.runs import hook as claims_hook
 
 
 def plant(saver: KeelSaver, holder: str, until: int) -> None:
@@ -135,7 +136,7 @@ def test_of_two_tasks_that_ask_at_once_one_claims_and_the_other_waits(saver: Kee
     claim = claim_of(saver)
     assert claim
     assert claim.record.run_id == str(UUID(int=1))
-    claims.held_threads.pop(run).release()
+    claims_hook.held_threads.pop(run).release()
     end_run(run)
 
 

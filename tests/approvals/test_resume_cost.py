@@ -19,11 +19,11 @@ from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book,
 from savers import SAVERS, needing
 
 from langgraph_keel import FileSaver, KeelSaver, MemorySaver
-from langgraph_keel.approvals import run_claims as begun
-from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import ReadOnlyStore, StoreError, ThreadTaken
+from langgraph_keel.runs import claims
+from langgraph_keel.runs import hook as claims_hook
 from langgraph_keel.testing.faults import Counter, with_tap
 
 each_face = pytest.mark.parametrize("face", FACES)
@@ -42,14 +42,14 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 @pytest.fixture
 def claimed(all_claimed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that were claimed, in order, but for those of which a run has asked something."""
-    hold = begun.RunClaims.before_writes
+    hold = claims_hook.RunClaims.before_writes
 
-    def not_noting(self: begun.RunClaims, session: Any, writes: Any) -> Plan[None]:
+    def not_noting(self: claims_hook.RunClaims, session: Any, writes: Any) -> Plan[None]:
         before = len(all_claimed)
         yield from hold(self, session, writes)
         del all_claimed[before:]
 
-    monkeypatch.setattr(begun.RunClaims, "before_writes", not_noting)
+    monkeypatch.setattr(claims_hook.RunClaims, "before_writes", not_noting)
     return all_claimed
 
 
@@ -63,7 +63,7 @@ def all_claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         threads.append(claim.thread_id)
         return take(session, claim, *others)
 
-    monkeypatch.setattr(begun, "take", noting)
+    monkeypatch.setattr(claims_hook, "take", noting)
     return threads
 
 
@@ -268,7 +268,7 @@ def test_a_saver_that_only_reads_claims_nothing(place: Place) -> None:
         assert graph.get_state(CONFIG).interrupts
         with pytest.raises(ReadOnlyStore):
             graph.invoke(ANSWER, CONFIG)
-        assert begun.held_threads == {}
+        assert claims_hook.held_threads == {}
 
 
 def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
         graph.invoke({}, CONFIG)
     with pytest.raises(StoreError, match="closed"):
         graph.invoke(ANSWER, CONFIG)
-    assert begun.held_threads == {}
+    assert claims_hook.held_threads == {}
 
 
 async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: list[str]) -> None:

@@ -11,9 +11,9 @@ from langgraph.types import interrupt
 from resume_runs import ANSWER, CONFIG, FACES, State, asked, book, claim_of, go_on, graph_of, wire
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.errors import ThreadTaken
+from langgraph_keel.runs import claims
 from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
 
 each_face = pytest.mark.parametrize("face", FACES)

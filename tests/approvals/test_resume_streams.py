@@ -17,8 +17,8 @@ from process_children import exit_code, forked
 from resume_runs import ANSWER, CONFIG, Held, State, book, claim_of, graph_of, wire, with_runs
 
 from langgraph_keel import KeelSaver, ThreadTaken
-from langgraph_keel.approvals.run_claims import held_threads
 from langgraph_keel.engine.runs import check_run
+from langgraph_keel.runs.hook import held_threads
 
 # -- ways to leave a stream --------------------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from resume_runs import claim_of, runs_of, with_runs
 from rivals import PATIENCE
 
 from langgraph_keel import CheckpointConflict, InvalidInput, KeelSaver, MemorySaver, ThreadTaken
-from langgraph_keel.approvals import turns
 from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.engine.tables import Cells
+from langgraph_keel.runs import turns
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 

@@ -160,7 +160,8 @@ def test_a_request_that_psycopg_gives_up_waiting_for_is_sent_again(
 def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: PostgresSaver, postgres_url: str) -> None:
     head = head_run(saver)
     requests: list[Any] = []
-    send = driver_of(saver).send
+    driver: Any = saver.engine.driver
+    send = driver.send
 
     def twice(request: Any) -> Any:
         first = send(request)
@@ -174,7 +175,7 @@ def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: Postgre
             assert [line[2:] for line in again[0]] == [line[2:] for line in first[0]]
         return first
 
-    driver_of(saver).send = twice
+    driver.send = twice
     saver.put(head.config, checkpoint_of("ours", values(1)), METADATA, {})
     assert [found.checkpoint["id"] for found in saver.list(config_for("t"))] == ["theirs", "ours", "000"]
     with pytest.raises(CheckpointConflict):

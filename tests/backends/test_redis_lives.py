@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from redis_steps import Open, behind, keys, opened, put
-from saver_parts import driver_of, store_of
+from saver_parts import store_of
 
 from langgraph_keel import CorruptStore, KeelSaver, RedisSaver
 from langgraph_keel.backends.redis import entries as names
@@ -57,7 +57,7 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
     """Between the trip to the indexes and that to the threads: it is the same life, elsewhere in the index."""
     saver, other = opened(), opened()
     put_at(saver, 1, "2026-01-01")
-    send = driver_of(saver).send
+    send = saver.engine.driver.send
     trips: list[str] = []
 
     def between(request: Any) -> Any:
@@ -67,7 +67,7 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
             put_at(other, 1 + len(trips), f"2026-01-0{1 + len(trips)}", run=f"run {len(trips)}")
         return send(request)
 
-    monkeypatch.setattr(driver_of(saver), "send", between)
+    monkeypatch.setattr(saver.engine.driver, "send", between)
     assert [info.thread_id for info in saver.threads()] == ["t"]
     assert [id_of(found) for found in saver.list(None, limit=1)] == ["0004"]
     assert saver.engine.run(store_of(saver).find_runs(["run 3"])) == ["t"]

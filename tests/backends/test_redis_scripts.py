@@ -26,8 +26,8 @@ from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_m
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import body_of, frame
+from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.records import NEW, Batch, Kind, NewEntry, Query, Ref, Replacement, Row
-from langgraph_keel.engine.session import run
 
 SLOW = 1_000_000
 """Microseconds that no script may take."""

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from langgraph_keel import StoreUnavailable, open_saver
 from langgraph_keel.cli import app
-from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Session
 
 

@@ -22,9 +22,9 @@ from tiers import examples
 from langgraph_keel import KeelSerializer, RefusedType, SqliteSaver
 from langgraph_keel.engine.encoding.bodies import HUGE_ROW
 from langgraph_keel.engine.encoding.values import COPIED
+from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.serde.copies import DEEPEST, Copies, Uncopied
 from langgraph_keel.engine.serde.unpack import set_model
-from langgraph_keel.engine.session import Memo
 from langgraph_keel.saver import KeelSaver
 
 KEEL = KeelSerializer()

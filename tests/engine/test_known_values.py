@@ -13,7 +13,7 @@ from checkpoints import checkpoint_of, config_for
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel import CorruptStore, KeelSerializer, MemorySaver, SqliteSaver
-from langgraph_keel.engine.session import Memo
+from langgraph_keel.engine.memo import Memo
 from langgraph_keel.saver import KeelSaver
 
 LONG = "a line of a text that is long enough to be kept\n" * 100

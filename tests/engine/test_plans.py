@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.session import arun
+from langgraph_keel.engine.plan import StorePlan, arun
 
 
 class Swallowing:
@@ -31,7 +30,7 @@ class Swallowing:
 async def test_a_cancellation_that_a_client_loses_ends_the_plan() -> None:
     ended: list[BaseException] = []
 
-    def plan() -> Plan[None]:
+    def plan() -> StorePlan[str, Any, None]:
         try:
             yield "first"
             yield "second"
@@ -63,7 +62,7 @@ async def test_a_cancellation_of_before_ends_no_plan() -> None:
         async def send(self, request: Any) -> str:
             return f"a reply to {request}"
 
-    def plan() -> Plan[str]:
+    def plan() -> StorePlan[str, Any, str]:
         reply: str = yield "a request"
         return reply
 

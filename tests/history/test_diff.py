@@ -26,7 +26,7 @@ from langgraph_keel import KeelSaver, MemorySaver, NotFound
 from langgraph_keel.backends.memory.store import MemoryStore
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.config import address_of
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, StorePlan
 from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.serde.serializer import Codec, encode
 from langgraph_keel.history.diff import StateDiff, diff_checkpoints
@@ -120,7 +120,7 @@ def test_what_has_not_changed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> No
     asked: list[list[list[str]]] = []
     read = MemoryStore.read_values
 
-    def watched(self: MemoryStore, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
+    def watched(self: MemoryStore, entries: Sequence[Entry]) -> StorePlan[Any, Any, Sequence[Found]]:
         asked.append([list(entry.refs) for entry in entries])
         return read(self, entries)
 

@@ -97,7 +97,8 @@ def test_damaged_edits_do_not_hide_the_timeline(tmp_path: Path, edits: Any) -> N
     at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
     with SqliteSaver(tmp_path / "keel.db") as saver:
         for step, state in enumerate([LARGE, {**LARGE, "key 7": 1}]):
-            at = saver.put(at, checkpoint_of(f"{step}", {"large": state}), {"step": step}, {"large": step})
+            new: Any = checkpoint_of(f"{step}", {"large": state})
+            at = saver.put(at, new, {"step": step}, {"large": step})
         assert saver.timeline("t")[1].changes[0].text == "key 7 = 1"
     with closing(sqlite3.connect(tmp_path / "keel.db")) as database, database:
         damaged = raw_frame(ormsgpack.packb([edits]))

@@ -33,7 +33,8 @@ from langgraph_keel import (
     SqliteSaver,
     open_saver,
 )
-from langgraph_keel.engine.session import bare, run
+from langgraph_keel.engine.engine import bare
+from langgraph_keel.engine.plan import run
 from langgraph_keel.keys.datakeys import KEY as CELL
 from langgraph_keel.keys.datakeys import STORE
 from langgraph_keel.keys.keyring import new_key

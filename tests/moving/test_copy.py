@@ -391,8 +391,8 @@ def _sql(text: str, *given: Any) -> Any:
 
 
 def test_claims_of_those_who_are_at_work_stay_behind() -> None:
-    from langgraph_keel.approvals.run_claims import CLAIMS, KEY, ClaimRecord
     from langgraph_keel.engine.tables import Cells
+    from langgraph_keel.runs.claims import CLAIMS, KEY, ClaimRecord
 
     source, target = MemorySaver(), MemorySaver()
     source.put(at(), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]

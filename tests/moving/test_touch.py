@@ -169,7 +169,7 @@ def test_what_is_deleted_while_it_moves_in_does_not_come_back(
     url, name = f"sqlite:///{tmp_path}/keel.db", "chat"
     write_scenes(old_file, name)
     with open_saver(url, moving_from=old_file.url) as deleting, open_saver(url, moving_from=old_file.url) as saver:
-        store: Any = saver._mover and saver._mover.session.store  # private: below the store that moves threads in
+        store: Any = saver.stack.mover and saver.stack.mover.session.store
         copy = type(store).copy_thread
         staged: list[Any] = []
 

@@ -13,7 +13,7 @@ from replay_scenes import scene as scene
 from tool_graphs import run, thread
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.session import run as plan
+from langgraph_keel.engine.plan import run as plan
 from langgraph_keel.provenance.replay.states import StateReader
 
 TURNS = 12

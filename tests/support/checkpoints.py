@@ -9,7 +9,8 @@ from encoding_states import State
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 
-from langgraph_keel.engine.session import Hooks, Memo
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.saver import KeelSaver
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}

@@ -24,7 +24,7 @@ def places(saver: Any, mark: str) -> list[str]:
 
 
 def _in_memory(saver: Any) -> Iterator[Part]:
-    state = saver.engine.driver.state
+    state = driver_of(saver).state
     yield from (("a thread", pickle.dumps(item)) for item in state.items())
     yield from (("a shelf", pickle.dumps(item)) for item in state.cells.items())
 

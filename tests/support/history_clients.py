@@ -18,8 +18,7 @@ from places import Place
 from process_children import next_checkpoint
 
 from langgraph_keel import CheckpointConflict, KeelSaver, StoreBusy, StoreUnavailable
-from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.session import arun, run
+from langgraph_keel.engine.plan import StorePlan, arun, run
 
 SHARED: RunnableConfig = {"configurable": {"thread_id": "shared"}}
 # A client is a plan, whose requests are calls of a saver: written once for both faces.

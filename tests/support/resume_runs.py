@@ -13,9 +13,10 @@ from langgraph.types import Command, interrupt
 from savers import BACKENDS as BACKENDS
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.tables import Cells, Kept
+from langgraph_keel.runs import claims
+from langgraph_keel.runs import hook as claims_hook
 
 FACES = ("invoke", "stream", "ainvoke", "astream")
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -89,9 +90,9 @@ def asked(saver: Any, *nodes: Callable[[State], Any], config: Any = CONFIG) -> A
     return graph
 
 
-def runs_of(saver: KeelSaver) -> claims.RunClaims:
+def runs_of(saver: KeelSaver) -> claims_hook.RunClaims:
     """What claims threads for the runs of a saver."""
-    found = saver.engine.session.hooks.find(claims.RunClaims)
+    found = saver.engine.session.hooks.find(claims_hook.RunClaims)
     assert found
     return found
 
@@ -99,8 +100,8 @@ def runs_of(saver: KeelSaver) -> claims.RunClaims:
 def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
     """A copy of a saver with other claims."""
     engine = saver.engine
-    others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims.RunClaims)]
-    hooks = Hooks([claims.RunClaims(**options), *others])
+    others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims_hook.RunClaims)]
+    hooks = Hooks([claims_hook.RunClaims(**options), *others])
     return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
 
 

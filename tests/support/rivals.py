@@ -6,7 +6,8 @@ from dataclasses import replace
 from threading import Barrier, Condition, Event
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
 
 PATIENCE = 60

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.engine.session import bare
+from langgraph_keel.engine.engine import bare
 
 
 def driver_of(saver: KeelSaver) -> Any:
-    """What carries out its requests, blocking; of its own type."""
-    return saver.engine.driver
+    """What carries out its requests, blocking; of its own type, without the check of keys that a saver has."""
+    return bare(saver.engine.driver)
 
 
 def async_driver_of(saver: KeelSaver) -> Any:
     """What carries them out without blocking a loop; of its own type, without the check of keys that a saver has."""
-    return bare(saver.engine.async_driver)  # an `AsyncGatedDriver`, unlike a `GatedDriver`, shows nothing of its own
+    return bare(saver.engine.async_driver)
 
 
 def store_of(saver: KeelSaver) -> Any:

@@ -11,8 +11,9 @@ from langgraph_keel.backends.tiered.chains import LOG
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
 from langgraph_keel.backends.tiered.store import TieredStore
 from langgraph_keel.engine.encoding.bodies import open_frame, restore_frame
+from langgraph_keel.engine.engine import bare
+from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import bare, run
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.saver import KeelSaver
 

@@ -14,7 +14,7 @@ from tool_graphs import FACES, Killed, answers, calls, hello, run, strictly, thr
 from tool_keeping import THREAD
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
-from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.engine import EngineSaver
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -29,7 +29,7 @@ from tool_graphs import (
 )
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
-from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.engine import EngineSaver
 
 pytestmark = pytest.mark.timeout(30)
 RETRIED = ToolPolicy(unknown="retry")

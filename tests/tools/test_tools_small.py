@@ -38,8 +38,8 @@ from tool_keeping import THREAD
 
 from langgraph_keel import MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
-from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.testing.faults import Meanwhile, with_tap
 from langgraph_keel.tools.ledger import HITS, CallRecord, Claim
 

@@ -39,6 +39,10 @@ from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing
 
 SUFFIX = ".json"
 
+SHARED = "shared"
+"""The directory of the cells that all threads share, in the store's root."""
+NO_SETTINGS: Mapping[str, str] = {}
+
 
 def name_of(key: str) -> str:
     """Return the name of a cell's file: its key, escaped where Windows would take it for a device."""
@@ -92,11 +96,6 @@ def _frame_of(shown: Any) -> bytes:
     if type(shown) is dict and "$frame" in shown:
         return a2b_base64(shown["$frame"], strict_mode=True)
     return body_of([pack_item(shown)])
-
-
-SHARED = "shared"
-"""The directory of the cells that all threads share, in the store's root."""
-NO_SETTINGS: Mapping[str, str] = {}
 
 
 class Shelves:

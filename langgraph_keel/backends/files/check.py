@@ -28,6 +28,12 @@ from langgraph_keel.display.text import count_of
 from langgraph_keel.errors import CorruptStore, NewerFormat
 from langgraph_keel.retention.check import Finding
 
+_DAMAGED = ".damaged-"
+_ADVICE = (
+    "a copy from git or from a backup loses nothing; otherwise `keel repair` puts the file aside, and what it told is "
+    "forgotten: a tool whose call stood there would be called again"
+)
+
 
 def stray_finding(path: Path, thread_id: str | None = None) -> Finding:
     """Return the finding for a name that is not Keel's."""
@@ -38,13 +44,6 @@ def list_leftovers(directory: Path, thread_id: str | None = None) -> list[Findin
     """Return a finding for each file that an interrupted write has left below a directory."""
     message = "a write that was interrupted has left this file"
     return [Finding("harmless", thread_id, str(path), message) for path in sorted(directory.glob("**/*.tmp"))]
-
-
-_DAMAGED = ".damaged-"
-_ADVICE = (
-    "a copy from git or from a backup loses nothing; otherwise `keel repair` puts the file aside, and what it told is "
-    "forgotten: a tool whose call stood there would be called again"
-)
 
 
 def check_cells(shelves: Shelves, thread_id: str | None = None) -> Iterator[Finding]:

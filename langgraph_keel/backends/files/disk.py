@@ -59,6 +59,22 @@ _FLAGS = {
 BEGUN = 0.5
 """Seconds that somebody else may take to write the first line of a log."""
 
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+_OWN = _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
+
+LONGEST = 200
+KEPT = 150
+DIGITS = 40
+
+_EMPTY = "%"
+_CUT = "%%"
+_OTHER = re.compile(r"[^a-z0-9._-]")
+# The dots at either end, and the first letter of a device's name, which is one before a dot, too.
+_MISREAD = re.compile(r"^\.|\.$|^(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=\.|$)")
+_HALF_ESCAPE = re.compile(r"(%.?|\+)$")
+_ESCAPES = re.compile(r"\+([a-z])|((?:%[0-9a-f]{2})+)")
+_LONG = re.compile(rf"(?!\.)((?:[a-z0-9._-]|\+[a-z]|%[0-9a-f]{{2}})+){_CUT}[0-9a-f]{{{DIGITS}}}")
+
 
 @contextmanager
 def named_errors(where: Path) -> Iterator[None]:
@@ -218,10 +234,6 @@ def is_at(handle: int, path: Path) -> bool:
         return False
 
 
-_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
-_OWN = _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
-
-
 class Folder:
     """An open directory.
 
@@ -339,20 +351,6 @@ class Folder:
     def sync(self) -> None:
         """Make the names in it durable."""
         os.fsync(self._handle)
-
-
-LONGEST = 200
-KEPT = 150
-DIGITS = 40
-
-_EMPTY = "%"
-_CUT = "%%"
-_OTHER = re.compile(r"[^a-z0-9._-]")
-# The dots at either end, and the first letter of a device's name, which is one before a dot, too.
-_MISREAD = re.compile(r"^\.|\.$|^(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=\.|$)")
-_HALF_ESCAPE = re.compile(r"(%.?|\+)$")
-_ESCAPES = re.compile(r"\+([a-z])|((?:%[0-9a-f]{2})+)")
-_LONG = re.compile(rf"(?!\.)((?:[a-z0-9._-]|\+[a-z]|%[0-9a-f]{{2}})+){_CUT}[0-9a-f]{{{DIGITS}}}")
 
 
 class DirectoryName(str):

@@ -45,7 +45,8 @@ from langgraph_keel.backends.files.log import Records, read_committed
 from langgraph_keel.backends.files.store import FileStore, Work
 from langgraph_keel.backends.files.thread import CELLS, LOG
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.hooks import Copy, Hook, Put, Travel, Writes
+from langgraph_keel.engine.events import Copy, Put, Travel, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan, StorePlan
 from langgraph_keel.engine.records import Graph, Run, Stamp
 from langgraph_keel.engine.session import Session
@@ -64,6 +65,33 @@ _LOCK_SECONDS = 2.0
 _LONGEST = 20.0
 """Seconds that one git may take, and that a process of ours waits for the lock."""
 _LOCK = "keel.lock"
+
+# Both fit the store's root, its directory of threads, and that of shared cells.
+_ATTRIBUTES = """\
+# Keel: the bytes of these files carry checksums, so git must not change any (line ends, filters, keywords). A log is
+# shown as text, but never merged line by line: two branches that both continued one thread are a conflict to decide.
+log.jsonl -text -filter -ident !working-tree-encoding diff -merge
+*.json -text -filter -ident !working-tree-encoding diff -merge
+**/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
+"""
+_IGNORE = """\
+# Keel: files and threads in the making or on their way out, and the index of threads.
+.index
+.changed
+*.tmp
+.new-*/
+.gone-*/
+"""
+SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
+"""Files by name."""
+
+QUIET = 0.2
+"""Seconds without news after which a run that has stopped is taken to be complete."""
+_MOST_DELAY = 30.0
+"""Most seconds that a due commit waits for what is being stored: in a forked child, perhaps nobody is storing it."""
+_STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
+
+_log = logging.getLogger(__name__)
 
 
 class GitResult(NamedTuple):
@@ -236,34 +264,6 @@ def _reason(done: GitResult) -> str:
     """Return why git refused; empty if all is committed already, or was removed before git knew it."""
     is_unknown = "did not match any file" in done.errors
     return "" if done.status == 0 or is_unknown else done.errors
-
-
-# Both fit the store's root, its directory of threads, and that of shared cells.
-_ATTRIBUTES = """\
-# Keel: the bytes of these files carry checksums, so git must not change any (line ends, filters, keywords). A log is
-# shown as text, but never merged line by line: two branches that both continued one thread are a conflict to decide.
-log.jsonl -text -filter -ident !working-tree-encoding diff -merge
-*.json -text -filter -ident !working-tree-encoding diff -merge
-**/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
-"""
-_IGNORE = """\
-# Keel: files and threads in the making or on their way out, and the index of threads.
-.index
-.changed
-*.tmp
-.new-*/
-.gone-*/
-"""
-SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
-"""Files by name."""
-
-QUIET = 0.2
-"""Seconds without news after which a run that has stopped is taken to be complete."""
-_MOST_DELAY = 30.0
-"""Most seconds that a due commit waits for what is being stored: in a forked child, perhaps nobody is storing it."""
-_STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
-
-_log = logging.getLogger(__name__)
 
 
 def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -656,7 +656,7 @@ class GitHook(Hook):
     def before_put(self, session: Session, put: Put) -> Plan[None]:
         """Commit what the last run has left, if this is another one."""
         if left := self._commits.left_before_put(put.address, put.header.metadata):
-            yield self._commit(put.address.thread_id, left)
+            yield from self._commit(put.address.thread_id, left)
         self._commits.begin_storing(put.address.thread_id)
         put.notes[self] = True
 
@@ -674,7 +674,7 @@ class GitHook(Hook):
         """Commit what a run has left that these answer."""
         address, channels = writes.address, [channel for channel, _ in writes.writes]
         if left := self._commits.left_before_writes(address, channels):
-            yield self._commit(address.thread_id, left)
+            yield from self._commit(address.thread_id, left)
         self._commits.begin_writes(address, channels)
         self._commits.begin_storing(address.thread_id)
         writes.notes[self] = channels
@@ -691,14 +691,14 @@ class GitHook(Hook):
 
     def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Commit what a run has left which has just ended: going back is a commit of its own."""
-        yield self._commit(travel.origin.thread_id)
+        yield from self._commit(travel.origin.thread_id)
         self._commits.begin_storing(travel.origin.thread_id)
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Commit that a thread was rewound, or branched."""
         self._commits.end_storing(travel.origin.thread_id)
         verb = "rewound to" if travel.verb == "rewound" else "branched from"
-        yield self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
+        yield from self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
 
     def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> None:
         """Note that nothing is being stored any more."""
@@ -707,10 +707,10 @@ class GitHook(Hook):
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Commit a copy or a fork, with what is noted beside it."""
         verb = "copied" if copy.graph is None else "forked"
-        yield self._change(copy.target, f"{verb} from {copy.source}")
+        yield from self._change(copy.target, f"{verb} from {copy.source}")
 
-    def _commit(self, thread_id: str, left: Left | None = None) -> Work:
-        return Work(lambda _: self._commits.commit(thread_id, left))
+    def _commit(self, thread_id: str, left: Left | None = None) -> StorePlan[Any, Any, None]:
+        yield Work(lambda _: self._commits.commit(thread_id, left))
 
-    def _change(self, thread_id: str, what: str) -> Work:
-        return Work(lambda _: self._commits.commit_change(thread_id, what))
+    def _change(self, thread_id: str, what: str) -> StorePlan[Any, Any, None]:
+        yield Work(lambda _: self._commits.commit_change(thread_id, what))

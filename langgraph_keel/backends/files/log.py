@@ -37,6 +37,8 @@ LARGE = 65536
 _CRC = len(',"crc":"01234567"}')
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 
+CONFLICT = b"<<<<<<< "
+
 
 class Line(bytes):
     """A line of a log, without its line feed, in the place of a body until somebody needs that (see `Bodies`).
@@ -241,7 +243,6 @@ def entry_in(fields: Mapping[str, Any], line: Line, stamp: str, address: Any) ->
 
 
 Records = list[tuple[dict[str, Any], Line]]
-CONFLICT = b"<<<<<<< "
 
 
 @dataclass(slots=True)

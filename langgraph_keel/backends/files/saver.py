@@ -21,7 +21,7 @@ from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.backends.paths import checked_path, is_in_loop
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.options import SaverOptions, check_values
+from langgraph_keel.options import FileOptions, split_options, takes
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -83,19 +83,6 @@ def _size_of(path: Path) -> int:
     return 0
 
 
-MEMORY = 64 * 1024 * 1024
-
-
-class FileOptions(SaverOptions, total=False):
-    """What `FileSaver` takes besides the directory."""
-
-    timeout: float
-    read_only: bool
-    auto_setup: bool
-    memory: int
-    git: bool
-
-
 @publish
 class FileSaver(KeelSaver):
     """A checkpointer on a directory, for one machine and any number of processes and threads.
@@ -106,13 +93,7 @@ class FileSaver(KeelSaver):
 
     Args:
         root: The directory: empty, missing, or a store.
-        timeout: Seconds a call may wait for others before it raises `StoreBusy`.
-        read_only: Never write, and do not create what is missing.
-        auto_setup: Make the store on first use; otherwise `setup()` must have been called once.
-        memory: About how many bytes of the threads used last to keep, so that they need not be read again.
-        git: Commit each run to the git repository that `root` is in, with the git executable. What git refuses is
-            logged, and never fails a put.
-        **options: As for every saver: `SaverOptions`.
+        **options: `FileOptions` lists and documents them, with those of every saver.
 
     Raises:
         InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree (of a saver
@@ -121,34 +102,17 @@ class FileSaver(KeelSaver):
 
     _registry = MIGRATIONS
 
-    def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        timeout: float = 30.0,
-        read_only: bool = False,
-        auto_setup: bool = True,
-        memory: int = MEMORY,
-        git: bool = False,
-        **options: Unpack[SaverOptions],
-    ) -> None:
-        own = {"timeout": timeout, "read_only": read_only, "auto_setup": auto_setup, "memory": memory, "git": git}
-        check_values({**own, **options})
+    @takes(FileOptions)
+    def __init__(self, root: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
+        own, shared = split_options(type(self), FileOptions, options)
         path = Path(checked_path(root, "files"))
-        self._commits = Commits(path, later=is_in_loop()) if git else None
-        self._files = FileDriver(
-            path,
-            timeout=timeout,
-            read_only=read_only,
-            auto_setup=auto_setup,
-            memory=memory,
-            migrations=self._registry,
-            prepare=self._commits.find if self._commits else None,
-        )
+        self._commits = Commits(path, later=is_in_loop()) if own.pop("git") else None
+        find_git = self._commits.find if self._commits else None
+        self._files = FileDriver(path, **own, migrations=self._registry, prepare=find_git)
         store = CommittingStore(self._commits) if self._commits else FileStore()
         if self._commits:
-            options["extra_hooks"] = [GitHook(self._commits), *options.get("extra_hooks", ())]
-        super().__init__(store, self._files, AsyncFileDriver(self._files), **options)
+            shared["extra_hooks"] = [GitHook(self._commits), *shared.get("extra_hooks", ())]
+        super().__init__(store, self._files, AsyncFileDriver(self._files), own["read_only"], **shared)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[FileOptions]) -> Self:

@@ -65,6 +65,8 @@ from langgraph_keel.errors import CorruptStore
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Root(Protocol):
     """The threads of one directory."""
@@ -149,7 +151,6 @@ def _upto(replica: Replica, records: Records, begin: bytes, bodies: Bodies, upto
     return Compaction(thread, live_runs(graph_of(thread)), None, bodies, {upto.stamp}).of(records, begin)
 
 
-T = TypeVar("T")
 Look = Callable[[Thread, Bodies], T]
 
 

@@ -35,6 +35,34 @@ from langgraph_keel.errors import CorruptStore
 REQUIRED: Any = ...
 """For a field that is always written: msgpack cannot pack this, so a message without the field is refused."""
 
+_AI: dict[str, Any] = {"tool_calls": [], "invalid_tool_calls": [], "usage_metadata": None}
+_CHUNK: dict[str, Any] = {"tool_call_chunks": [], "chunk_position": None}
+_TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "success"}
+_CHAT: dict[str, Any] = {"role": REQUIRED}
+_FUNCTION: dict[str, Any] = {"name": REQUIRED}
+
+_WRITTEN = 254
+"""Most levels that orjson writes."""
+LEVELS = 100
+"""Most levels of JSON in an item; a deeper one becomes `$mp`. Of those that orjson writes, a line takes some."""
+
+_VALUE = b"\x92\x00"
+"""How an item begins that is a value."""
+# Tested before the walk calls itself: most parts are of these types, and that halves the time.
+_SAME = frozenset({str, int, bool, type(None)})
+_PLAIN = _SAME | {float}
+_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+# What damaged or unusual parts raise, in both directions.
+_SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
+
+_RECORDS = {int(record): record for record in Record}
+
+_RECORD_TAGS = {record: f"${record.name.lower()}" for record in Record}
+
+MOST = 1 << 53
+"""Numbers in a log are smaller: JSON readers everywhere hold these exactly."""
+_EPOCH = re.compile(r"[0-9a-f]{8,64}")
+
 
 class MessageForm:
     """How messages of one class are written as JSON.
@@ -72,12 +100,6 @@ class MessageForm:
         return state if len(state) == len(self.names) else None
 
 
-_AI: dict[str, Any] = {"tool_calls": [], "invalid_tool_calls": [], "usage_metadata": None}
-_CHUNK: dict[str, Any] = {"tool_call_chunks": [], "chunk_position": None}
-_TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "success"}
-_CHAT: dict[str, Any] = {"role": REQUIRED}
-_FUNCTION: dict[str, Any] = {"name": REQUIRED}
-
 # By number: the order of `engine.serde.types.MESSAGES`. Append only.
 FORMS: tuple[MessageForm, ...] = (
     MessageForm(0, "human", "human", {}),
@@ -95,21 +117,6 @@ FORMS: tuple[MessageForm, ...] = (
     MessageForm(12, "function_chunk", "FunctionMessageChunk", _FUNCTION),
 )
 BY_ROLE: dict[str, MessageForm] = {form.role: form for form in FORMS}
-
-
-_WRITTEN = 254
-"""Most levels that orjson writes."""
-LEVELS = 100
-"""Most levels of JSON in an item; a deeper one becomes `$mp`. Of those that orjson writes, a line takes some."""
-
-_VALUE = b"\x92\x00"
-"""How an item begins that is a value."""
-# Tested before the walk calls itself: most parts are of these types, and that halves the time.
-_SAME = frozenset({str, int, bool, type(None)})
-_PLAIN = _SAME | {float}
-_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-# What damaged or unusual parts raise, in both directions.
-_SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 # --- To JSON ---
@@ -163,9 +170,6 @@ def _check_levels(values: list[Any], text: bytes) -> None:
 
 def _unpack_ext(code: int, data: bytes) -> Any:
     return _RECORDS.get(code, _Ext(code, data)) if not data else _Ext(code, data)
-
-
-_RECORDS = {int(record): record for record in Record}
 
 
 def _item_to_json(item: Any, packed: bytes) -> Any:
@@ -427,7 +431,6 @@ _FORMS: dict[Leaf, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
     **dict.fromkeys((Leaf.SURROGATES, Leaf.BYTEARRAY, Leaf.COMPLEX), (_base64, _bytes_from_json)),
 }
 _LEAVES = {int(leaf): (f"${leaf.name.lower()}", *_FORMS.get(leaf, _AS_TEXT)) for leaf in Leaf}
-_RECORD_TAGS = {record: f"${record.name.lower()}" for record in Record}
 _TAGS: dict[str, Callable[[Any, int], Any]] = {
     "$bytes": lambda text, _: _bytes_from_json(text),
     "$float": lambda name, _: _FLOATS[name],
@@ -438,9 +441,6 @@ _TAGS: dict[str, Callable[[Any, int], Any]] = {
 
 
 Test = Callable[[Any], bool]
-MOST = 1 << 53
-"""Numbers in a log are smaller: JSON readers everywhere hold these exactly."""
-_EPOCH = re.compile(r"[0-9a-f]{8,64}")
 
 
 def _is_text(value: Any) -> bool:

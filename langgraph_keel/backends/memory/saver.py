@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.options import SaverOptions
+from langgraph_keel.options import SaverOptions, takes
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ class MemorySaver(KeelSaver):
     """A checkpointer that keeps threads in memory, in the same form as the others keep them on disk.
 
     Args:
-        **options: As for every saver: `SaverOptions`.
+        **options: `SaverOptions` lists and documents them.
     """
 
+    @takes(SaverOptions)
     def __init__(self, **options: Unpack[SaverOptions]) -> None:
         driver = MemoryDriver()
         super().__init__(MemoryStore(), driver, AsyncMemoryDriver(driver), **options)

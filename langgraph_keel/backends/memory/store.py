@@ -56,6 +56,8 @@ from langgraph_keel.engine.thread import (
     verdict,
 )
 
+T = TypeVar("T")
+
 
 class State(dict[str, Thread]):
     """The threads by their ids, and the cells beside them."""
@@ -86,9 +88,6 @@ def _owners(shelf: Shelf, cells: Mapping[str, Cell]) -> dict[str, str]:
 
 
 Request: TypeAlias = Callable[[State], Any]
-
-
-T = TypeVar("T")
 
 
 def _place_of(listed: Listed) -> tuple[str, str]:

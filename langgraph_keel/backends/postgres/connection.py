@@ -104,6 +104,11 @@ WORDED: tuple[tuple[str, type[KeelError], str], ...] = (
     ("pg_hba.conf", AccessDenied, "the server refuses this user"),
 )
 
+RACES = {"40001", "40P01"}
+"""serialization_failure and deadlock_detected: CockroachDB and YugabyteDB ask clients to retry after these."""
+SHUFFLED = {"26000", "42P05"}
+"""A prepared statement that is missing, or there twice: a pooler now uses another connection of the server."""
+
 
 def name_error(error: BaseException, where: str) -> BaseException:
     """Return an error of psycopg as the error of Keel that says what to do; any other error as it is."""
@@ -403,12 +408,6 @@ def break_connection(connection: Connection | AsyncConnection) -> None:
     """Break a connection on which another thread waits: that thread wakes with an error."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
-
-
-RACES = {"40001", "40P01"}
-"""serialization_failure and deadlock_detected: CockroachDB and YugabyteDB ask clients to retry after these."""
-SHUFFLED = {"26000", "42P05"}
-"""A prepared statement that is missing, or there twice: a pooler now uses another connection of the server."""
 
 
 class Retry(Exception):

@@ -58,8 +58,7 @@ from langgraph_keel.backends.postgres.connection import (
 from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection, exchange
 from langgraph_keel.backends.postgres.rows import UNDEFINED_COLUMN, Request, Statement, Tables
 from langgraph_keel.backends.resent import noted, was_sent_before
-from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.session import arun, run
+from langgraph_keel.engine.plan import StorePlan, arun, run
 from langgraph_keel.errors import (
     InvalidInput,
     KeelError,
@@ -87,6 +86,15 @@ TRIES = 8
 Rows: TypeAlias = list[Any]
 Asked: TypeAlias = "str | Request"
 """A script, of any number of statements, which is done whole or not at all; or a query."""
+
+T = TypeVar("T")
+
+_UNKNOWN = re.compile(r'(?:query parameter|connection option): "([A-Za-z_]+)"|connection option "([A-Za-z_]+)"')
+"""How libpq names an option that it does not know."""
+
+_BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())
+# If one waits for a lock, all of its group wait with it: so not for long.
+_GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
 
 
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
@@ -205,7 +213,6 @@ def _table_names(tables: Tables) -> list[str]:
     return [f"{prefix}keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells")]
 
 
-T = TypeVar("T")
 _drivers: WeakSet[PostgresDriver] = WeakSet()
 # A fork inherits sockets: a child must neither use nor close those of its parent.
 _inherited: list[object] = []
@@ -517,10 +524,6 @@ def _parts(given: Given) -> dict[str, Any]:
     raise InvalidInput(f"this is no connection string of PostgreSQL: {advice}")
 
 
-_UNKNOWN = re.compile(r'(?:query parameter|connection option): "([A-Za-z_]+)"|connection option "([A-Za-z_]+)"')
-"""How libpq names an option that it does not know."""
-
-
 def _name_option(given: str, message: str) -> str:
     """Return which option libpq does not know, and the nearest one that it does; nothing if it complains of another.
 
@@ -539,11 +542,6 @@ def _name_option(given: str, message: str) -> str:
     known = [each.keyword.decode() for each in pq.Conninfo.get_defaults()] + ["schema"] * is_url
     near = [f"do you mean {each!r}?" for each in get_close_matches(name, known, 1)]
     return f"it has no option {name!r}: {next(iter(near), 'see the parameter key words of libpq')}"
-
-
-_BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())
-# If one waits for a lock, all of its group wait with it: so not for long.
-_GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
 
 
 def statements_of(request: Request) -> Sequence[Statement]:

@@ -43,6 +43,24 @@ LONGEST = 255
 Names: TypeAlias = Mapping[str, str]
 """The names of keys that are not the names themselves."""
 
+_KINDS = {str(int(kind)): kind for kind in Kind}
+
+BRANCH, GHOST = 1, 2
+
+UNDEFINED_COLUMN = "42703"
+"""The code of the server's error."""
+TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
+INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
+PARAMETER = re.compile(r"%\((\w+)\)s")
+MIGRATIONS: Migrations = {}
+"""SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a
+function of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL
+can say: each changes some rows that are not changed yet, so that any number of processes may do it at once."""
+PARTED = ("entries", "items", "floors", "batches", "cells")
+"""Tables that may be partitioned."""
+# Read with the module: a running loop must not wait for a disk.
+_SQL = cast(bytes, get_data(__package__, "schema.sql")).decode()
+
 
 class Key(str):
     """A key whose name is not known any more; it is its own key."""
@@ -303,9 +321,6 @@ def refs_of(line: Line) -> dict[str, Ref]:
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
 
 
-_KINDS = {str(int(kind)): kind for kind in Kind}
-
-
 def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
     runs: dict[int, list[tuple[int, int]]] = {}
     for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
@@ -360,9 +375,6 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
         for log in logs.values():
             log.sort(key=lambda row: row.lo)
     return content
-
-
-BRANCH, GHOST = 1, 2
 
 
 def graph_of(reply: Sequence[tuple[Line, str | None]]) -> Graph:
@@ -476,20 +488,7 @@ def removal_parameters(
     }
 
 
-UNDEFINED_COLUMN = "42703"
-"""The code of the server's error."""
-TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
-INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
-PARAMETER = re.compile(r"%\((\w+)\)s")
 Migrations: TypeAlias = Mapping[int, Migration[str | Callable[["Tables"], StorePlan[Any, Any, None]]]]
-MIGRATIONS: Migrations = {}
-"""SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a
-function of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL
-can say: each changes some rows that are not changed yet, so that any number of processes may do it at once."""
-PARTED = ("entries", "items", "floors", "batches", "cells")
-"""Tables that may be partitioned."""
-# Read with the module: a running loop must not wait for a disk.
-_SQL = cast(bytes, get_data(__package__, "schema.sql")).decode()
 
 
 def quote(name: str) -> str:
@@ -523,8 +522,6 @@ class Tables:
     """
 
     def __init__(self, schema: str | None = None, partitions: int = 0, migrations: Migrations = MIGRATIONS) -> None:
-        if not 0 <= partitions <= 1024:
-            raise InvalidInput(f"partitions must be between 0 and 1024, not {partitions}")
         self.schema = schema
         self.partitions = partitions
         self.migrations = migrations

@@ -22,7 +22,7 @@ from langgraph_keel.backends.postgres.store import PostgresStore
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
-from langgraph_keel.options import SaverOptions, check_values
+from langgraph_keel.options import PostgresOptions, split_options, takes
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -48,6 +48,16 @@ _USED_AGAIN = (
 )
 _GIVEN_BACK = "the tables were written anew (VACUUM FULL)"
 _IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
+
+_UNLISTED = """
+SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
+WHERE e.state <> 2 AND (t.thread_id IS NULL OR e.seq > t.seq) GROUP BY e.thread_id, t.thread_id
+"""
+_PUT_AT = "SELECT e.put_at FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2 ORDER BY e.seq DESC LIMIT 1"
+_MISLISTED = f"""
+SELECT t.thread_id, t.name, t.put_at, e.put_at FROM {{threads}} t CROSS JOIN LATERAL ({_PUT_AT}) e
+WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
+"""
 
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
@@ -157,17 +167,6 @@ def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
     return int(version), str(commits), int(nbytes)
 
 
-_UNLISTED = """
-SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
-WHERE e.state <> 2 AND (t.thread_id IS NULL OR e.seq > t.seq) GROUP BY e.thread_id, t.thread_id
-"""
-_PUT_AT = "SELECT e.put_at FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2 ORDER BY e.seq DESC LIMIT 1"
-_MISLISTED = f"""
-SELECT t.thread_id, t.name, t.put_at, e.put_at FROM {{threads}} t CROSS JOIN LATERAL ({_PUT_AT}) e
-WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
-"""
-
-
 def check(driver: PostgresDriver) -> Iterator[Finding]:
     """See whether each checkpoint belongs to a thread that is listed, as what it is, and was counted by it."""
     from langgraph_keel.retention.check import Finding
@@ -196,18 +195,6 @@ def check(driver: PostgresDriver) -> Iterator[Finding]:
             yield Finding("decide", unescape(name or thread_id), "keel_threads", message, advice)
 
 
-class PostgresOptions(SaverOptions, total=False):
-    """What `PostgresSaver` takes besides the URL."""
-
-    schema: str | None
-    partitions: int
-    pool_size: int
-    timeout: float
-    prepare_threshold: int | None
-    read_only: bool
-    auto_setup: bool
-
-
 @publish
 class PostgresSaver(KeelSaver):
     """A checkpointer on PostgreSQL, for any number of processes and machines.
@@ -220,16 +207,7 @@ class PostgresSaver(KeelSaver):
             libpq; or a connection or pool of your own from psycopg or psycopg_pool, which stays open. For one that
             blocks, the async methods wait in a thread; one that is async has no blocking methods. On a connection that
             is in a transaction of yours a put lasts when you commit. Its type loaders must be psycopg's own.
-        schema: Where the tables are; by default the first schema of the connection's search path.
-        partitions: Into how many hash partitions by thread the tables are divided when they are created.
-        pool_size: Most connections at once, for each face and loop.
-        timeout: Seconds a call waits for a connection, and for an answer, before it raises `StoreBusy` or
-            `StoreUnavailable`.
-        prepare_threshold: After how many uses a statement is prepared; `None` (never) for PgBouncer before 1.21. A
-            connection of your own has one of its own.
-        read_only: Never write, and do not create what is missing.
-        auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for every saver: `SaverOptions`.
+        **options: `PostgresOptions` lists and documents them, with those of every saver.
 
     Raises:
         InvalidInput: The schema cannot be one, or is named twice.
@@ -237,44 +215,18 @@ class PostgresSaver(KeelSaver):
 
     _registry = MIGRATIONS
 
-    def __init__(
-        self,
-        connection: Given,
-        *,
-        schema: str | None = None,
-        partitions: int = 0,
-        pool_size: int = 10,
-        timeout: float = 30.0,
-        prepare_threshold: int | None = 0,
-        read_only: bool = False,
-        auto_setup: bool = True,
-        **options: Unpack[SaverOptions],
-    ) -> None:
-        check_values(
-            {
-                "schema": schema,
-                "partitions": partitions,
-                "pool_size": pool_size,
-                "timeout": timeout,
-                "prepare_threshold": prepare_threshold,
-                "read_only": read_only,
-                "auto_setup": auto_setup,
-                **options,
-            }
-        )
+    @takes(PostgresOptions)
+    def __init__(self, connection: Given, **options: Unpack[PostgresOptions]) -> None:
+        own, shared = split_options(type(self), PostgresOptions, options)
+        schema, partitions = own.pop("schema"), own.pop("partitions")
         if isinstance(connection, str):
             connection, schema = _without_schema(connection, schema)
-        self._postgres = PostgresDriver(
-            connection,
-            Tables(schema, partitions, self._registry),
-            size=pool_size,
-            timeout=timeout,
-            prepare_threshold=prepare_threshold,
-            read_only=read_only,
-            auto_setup=auto_setup,
+        tables = Tables(schema, partitions, self._registry)
+        self._postgres = driver = PostgresDriver(connection, tables, size=own.pop("pool_size"), **own)
+        is_read_only, is_async_only = own["read_only"], driver.is_async_only
+        super().__init__(
+            PostgresStore(tables), driver, AsyncPostgresDriver(driver), is_read_only, is_async_only, **shared
         )
-        store = PostgresStore(self._postgres.tables)
-        super().__init__(store, self._postgres, AsyncPostgresDriver(self._postgres), **options)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[PostgresOptions]) -> Self:

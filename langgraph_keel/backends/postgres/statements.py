@@ -267,22 +267,6 @@ JOIN {items} i ON i.thread_id = s.thread_id AND i.ns = s.ns AND i.channel = s.ch
 LIGHT_ROWS = f"""(SELECT i.*, sum(octet_length(i.body)) OVER () AS nbytes FROM {ROWS}) AS i
 WHERE i.nbytes + (SELECT octet_length(c.header) FROM chosen c) <= %(most)s"""
 
-
-def _content(chosen: str, where: str = "", line: str = SHOWN, only: str = "", rows: str = ROWS) -> str:
-    content = CONTENT.replace("{line}", line).replace("{only}", only).replace("{rows}", rows)
-    return (chosen + content).replace("{where}", where)
-
-
-READ_NAMED = _content(CHOSEN, NAMED)
-READ_LATEST = _content(CHOSEN, LATEST)
-READ_KNOWN_NAMED = _content(KNOWN_OR_NOT, NAMED, UNKNOWN, "WHERE c.is_new")
-READ_KNOWN_LATEST = _content(KNOWN_OR_NOT, LATEST, UNKNOWN, "WHERE c.is_new")
-READ_LIGHT = _content(KNOWN_OR_NOT, LATEST, UNKNOWN, "WHERE c.is_new", LIGHT_ROWS)
-READ_LISTED = _content(LISTED, line=MARK)
-READ_BARE = _content(LISTED, line=MARK, only="WHERE false")
-WALK_NAMED = _content(WALKED, NAMED, PLAIN, ONLY)
-WALK_LATEST = _content(WALKED, LATEST, PLAIN, ONLY)
-
 SCAN = f"SELECT {SHOWN} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.state < 2"
 PRECEDES = """ AND coalesce(e.seq < (
     SELECT b.seq FROM {entries} b WHERE b.thread_id = e.thread_id AND b.ns = e.ns AND b.id = %(before)s
@@ -566,3 +550,22 @@ COPY_UPTO = (
 )"""
     + _DONE
 )
+
+
+# -- reading entries, with their rows ----------------------------------------------------------------------------------
+
+
+def _content(chosen: str, where: str = "", line: str = SHOWN, only: str = "", rows: str = ROWS) -> str:
+    content = CONTENT.replace("{line}", line).replace("{only}", only).replace("{rows}", rows)
+    return (chosen + content).replace("{where}", where)
+
+
+READ_NAMED = _content(CHOSEN, NAMED)
+READ_LATEST = _content(CHOSEN, LATEST)
+READ_KNOWN_NAMED = _content(KNOWN_OR_NOT, NAMED, UNKNOWN, "WHERE c.is_new")
+READ_KNOWN_LATEST = _content(KNOWN_OR_NOT, LATEST, UNKNOWN, "WHERE c.is_new")
+READ_LIGHT = _content(KNOWN_OR_NOT, LATEST, UNKNOWN, "WHERE c.is_new", LIGHT_ROWS)
+READ_LISTED = _content(LISTED, line=MARK)
+READ_BARE = _content(LISTED, line=MARK, only="WHERE false")
+WALK_NAMED = _content(WALKED, NAMED, PLAIN, ONLY)
+WALK_LATEST = _content(WALKED, LATEST, PLAIN, ONLY)

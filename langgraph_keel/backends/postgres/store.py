@@ -160,6 +160,9 @@ WHERE split_part(n.name, %(mark)s, 2) COLLATE "C" > %(after)s
 ORDER BY tenant LIMIT %(limit)s
 """
 
+RACES = 1000
+"""How often in a row a put may lose against those of others, each of which was stored."""
+
 
 def shelf_parameters(shelf: Shelf) -> dict[str, Any]:
     """Return the parameters that name a shelf."""
@@ -198,8 +201,6 @@ def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
 
 Reply: TypeAlias = list[list[Any]]
 PostgresPlan: TypeAlias = StorePlan[Request, Reply, Any]
-RACES = 1000
-"""How often in a row a put may lose against those of others, each of which was stored."""
 
 
 def _random() -> int:

@@ -78,6 +78,68 @@ try:
 except ImportError:
     _IDENTITY = {}
 
+RESENDS = 3
+"""How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
+load balancer takes. Scripts know a request that they have carried out before."""
+
+_SCHEMES = "redis", "rediss", "unix", "redis+cluster", "rediss+cluster"
+
+_CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (AuthenticationError, AccessDenied, "the server refuses this user or password"),
+    (AuthorizationError, AccessDenied, "the server refuses this user"),
+    (NoPermissionError, AccessDenied, "this user may not run what Keel needs (EVALSHA, and hashes, sorted sets, keys)"),
+    (BusyLoadingError, StoreUnavailable, "the server is starting"),
+    (ClusterDownError, StoreUnavailable, "a part of the Cluster has no master"),
+    (OutOfMemoryError, StoreFull, "the server is out of memory (maxmemory); nothing was written"),
+    (ReadOnlyError, ReadOnlyStore, "this is a replica, which may only be read"),
+    (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
+    (TimeoutError, StoreUnavailable, "no answer within the timeout; a put may or may not be stored"),
+)
+_DAMAGED = "a thread is damaged"
+# Errors inside scripts come wrapped in text, differently in Redis 6 and 7.
+_CODES: tuple[tuple[str, type[StoreError], str], ...] = (
+    (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key that should be a thread's holds something else"),
+    (r"\bKEELDAMAGED\b", CorruptStore, _DAMAGED),
+    (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
+    (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
+    (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and takes no writes"),
+    (r"\bNOPERM\b|can't run this command|no permissions", AccessDenied, "this user may not run what Keel needs"),
+    (r"\b(NOAUTH|WRONGPASS)\b|invalid password|invalid username", AccessDenied, "the server refuses this user"),
+    (r"\bBUSY\b|\bTRYAGAIN\b|No connection available|Too many connections", StoreBusy, "busy for too long"),
+    # What Lua, and a command on a number that is none, say where a script has met stored text in another form.
+    (r"attempt to \w+|bad argument #|arguments must be strings|not an integer|out of range", CorruptStore, _DAMAGED),
+    (r"\b(LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b", StoreUnavailable, "the server is not ready"),
+)
+
+MIGRATIONS: Migrations = {}
+"""A script, which is run for each thread, and for the cells that all share, on the keys of `Keys.of`. It must leave
+alone what has its format, or a later one: it may come a second time, and late."""
+LEASE = 10_000
+"""Milliseconds for which a process that carries the store over has others wait that come to do so; each page renews it.
+
+Without it, all of a hundred processes that start at once would go through all threads: only that is what it is for."""
+
+PAUSE, WAITS = 0.1, 300
+"""Seconds between two looks at that, and how many there are before `StoreBusy`."""
+SCANNED = 100
+"""Most rounds, of a thousand keys each, in the search for other people's keys: a database may hold millions."""
+UNKNOWN = "unknown"
+
+_LOST = {
+    ("yes", "always"): "on disk",
+    ("yes", "everysec"): "lost by a power cut within about 1 s",
+    ("yes", "no"): "lost by a power cut within about 30 s",
+}
+_WEAKEST = {"no": 0, UNKNOWN: 1, "everysec": 2}
+
+_CHANGE_MARK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end"
+
+CLOSING = 10.0
+"""Seconds that `close` waits for a loop in another thread."""
+
+# Clients that a forked child has inherited: it must neither use nor close them, nor let them be collected.
+_PARENTS: list[Any] = []
+
 
 class Backoff(ExponentialBackoff):
     """The pauses between two attempts of redis-py; notes in `was_sent_before` that there is another one."""
@@ -86,11 +148,6 @@ class Backoff(ExponentialBackoff):
         """As in the base class."""
         was_sent_before.set(True)
         return super().compute(failures)
-
-
-RESENDS = 3
-"""How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
-load balancer takes. Scripts know a request that they have carried out before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +261,6 @@ async def prepare_client(client: AsyncClient) -> None:
         await client.initialize()
 
 
-_SCHEMES = "redis", "rediss", "unix", "redis+cluster", "rediss+cluster"
-
-
 def check_url(url: str) -> None:
     """Check that redis-py can read a URL: it would say so with the first request, or pass over what it cannot read."""
     scheme, _, rest = url.partition("://")
@@ -265,34 +319,6 @@ def where_of(client: Any) -> str:
         return f"the Redis {pool.service_name!r} of Sentinel"
     options = pool.connection_kwargs
     return f"Redis at {options.get('path') or '{}:{}'.format(options.get('host'), options.get('port'))}"
-
-
-_CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (AuthenticationError, AccessDenied, "the server refuses this user or password"),
-    (AuthorizationError, AccessDenied, "the server refuses this user"),
-    (NoPermissionError, AccessDenied, "this user may not run what Keel needs (EVALSHA, and hashes, sorted sets, keys)"),
-    (BusyLoadingError, StoreUnavailable, "the server is starting"),
-    (ClusterDownError, StoreUnavailable, "a part of the Cluster has no master"),
-    (OutOfMemoryError, StoreFull, "the server is out of memory (maxmemory); nothing was written"),
-    (ReadOnlyError, ReadOnlyStore, "this is a replica, which may only be read"),
-    (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
-    (TimeoutError, StoreUnavailable, "no answer within the timeout; a put may or may not be stored"),
-)
-_DAMAGED = "a thread is damaged"
-# Errors inside scripts come wrapped in text, differently in Redis 6 and 7.
-_CODES: tuple[tuple[str, type[StoreError], str], ...] = (
-    (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key that should be a thread's holds something else"),
-    (r"\bKEELDAMAGED\b", CorruptStore, _DAMAGED),
-    (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
-    (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
-    (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and takes no writes"),
-    (r"\bNOPERM\b|can't run this command|no permissions", AccessDenied, "this user may not run what Keel needs"),
-    (r"\b(NOAUTH|WRONGPASS)\b|invalid password|invalid username", AccessDenied, "the server refuses this user"),
-    (r"\bBUSY\b|\bTRYAGAIN\b|No connection available|Too many connections", StoreBusy, "busy for too long"),
-    # What Lua, and a command on a number that is none, say where a script has met stored text in another form.
-    (r"attempt to \w+|bad argument #|arguments must be strings|not an integer|out of range", CorruptStore, _DAMAGED),
-    (r"\b(LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b", StoreUnavailable, "the server is not ready"),
-)
 
 
 def name_error(where: str, error: Exception) -> KeelError:
@@ -359,18 +385,6 @@ def _abort(transport: Any, is_dead: bool) -> None:
 
 
 Migrations: TypeAlias = Mapping[int, Migration[str]]
-MIGRATIONS: Migrations = {}
-"""A script, which is run for each thread, and for the cells that all share, on the keys of `Keys.of`. It must leave
-alone what has its format, or a later one: it may come a second time, and late."""
-LEASE = 10_000
-"""Milliseconds for which a process that carries the store over has others wait that come to do so; each page renews it.
-
-Without it, all of a hundred processes that start at once would go through all threads: only that is what it is for."""
-PAUSE, WAITS = 0.1, 300
-"""Seconds between two looks at that, and how many there are before `StoreBusy`."""
-SCANNED = 100
-"""Most rounds, of a thousand keys each, in the search for other people's keys: a database may hold millions."""
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,12 +427,6 @@ class Durability:
         return (self.appendonly, self.appendfsync) == ("yes", "always")
 
 
-_LOST = {
-    ("yes", "always"): "on disk",
-    ("yes", "everysec"): "lost by a power cut within about 1 s",
-    ("yes", "no"): "lost by a power cut within about 30 s",
-}
-_WEAKEST = {"no": 0, UNKNOWN: 1, "everysec": 2}
 warned_of: set[str] = set()
 
 
@@ -614,9 +622,6 @@ def _strength(durability: Durability) -> tuple[bool, int, int]:
     return safe, _WEAKEST.get(durability.appendonly, 3), _WEAKEST.get(durability.appendfsync, 3)
 
 
-_CHANGE_MARK = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end"
-
-
 def _ask(*words: Any, node: int = -1) -> StorePlan[Ask, Replies, Any]:
     """Send a command; return its reply, or raise the error that it is."""
     [reply] = yield Ask(words, node)
@@ -667,8 +672,6 @@ def _escape_pattern(pattern: str) -> str:
 
 
 Loop: TypeAlias = asyncio.AbstractEventLoop
-CLOSING = 10.0
-"""Seconds that `close` waits for a loop in another thread."""
 
 
 class _LoopClient:
@@ -780,7 +783,3 @@ def _close_in(loop: Loop, opened: Clients) -> None:
 
 async def _aclose(closer: AsyncGenerator[None, None]) -> None:
     await closer.aclose()
-
-
-# Clients that a forked child has inherited: it must neither use nor close them, nor let them be collected.
-_PARENTS: list[Any] = []

@@ -36,10 +36,30 @@ from langgraph_keel.backends.redis.connection import (
     named_errors,
 )
 from langgraph_keel.backends.resent import noted, was_sent_before
-from langgraph_keel.engine.session import arun, run
+from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.errors import CorruptStore, InvalidInput, NotAKeelStore, ReadOnlyStore, refuse_closed
 
 Argument: TypeAlias = str | bytes | int
+
+# Read with the module: a running loop must not wait for a disk.
+_SCRIPTS = {
+    file.name.removesuffix(".lua"): file.read_text("utf-8")
+    for file in files(__package__).joinpath("scripts").iterdir()
+    if file.name.endswith(".lua")
+}
+
+T = TypeVar("T")
+PIPELINED = 256
+"""Most calls in one pipeline."""
+SCANNED = 1000
+"""Keys to each step of a SCAN of all of them."""
+AT_ONCE = 16
+"""Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
+
+# What redis-py 8.1 raises then, of a buffer that is closed, or is no more: a client that loses a node closes all of its
+# connections at once, in whatever thread or task it hears of that.
+_CLOSED = ValueError, AttributeError
+_DELAYS = 0.05, 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +114,11 @@ def script(name: str) -> Script:
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-# Read with the module: a running loop must not wait for a disk.
-_SCRIPTS = {
-    file.name.removesuffix(".lua"): file.read_text("utf-8")
-    for file in files(__package__).joinpath("scripts").iterdir()
-    if file.name.endswith(".lua")
-}
-
-
 def _shared_names(lines: Iterable[str]) -> list[str]:
     for line in lines:
         if line.startswith("--") and "With: " in line:
             return line.partition("With: ")[2].split(", ")
     return []
-
-
-T = TypeVar("T")
-PIPELINED = 256
-"""Most calls in one pipeline."""
-SCANNED = 1000
-"""Keys to each step of a SCAN of all of them."""
-AT_ONCE = 16
-"""Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
 
 
 def _evalsha(call: Call) -> tuple[Any, ...]:
@@ -265,12 +268,6 @@ def _execute(client: Any, words: Sequence[Any]) -> Any:
         except _CLOSED:
             time.sleep(delay)
     return client.execute_command(*words)
-
-
-# What redis-py 8.1 raises then, of a buffer that is closed, or is no more: a client that loses a node closes all of its
-# connections at once, in whatever thread or task it hears of that.
-_CLOSED = ValueError, AttributeError
-_DELAYS = 0.05, 0.1, 0.2
 
 
 @contextmanager

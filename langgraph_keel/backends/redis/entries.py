@@ -30,6 +30,9 @@ _GLOB = re.compile(r"[*?\[\]\\^-]")
 _NEVER_IN_TEXT = re.compile(r"[\x00-\x20\x7f%]")
 _ESCAPE = re.compile(rb"\x01([\x01\x02])")
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def _percent(found: re.Match[str]) -> str:
     return f"%{ord(found[0]):02X}"
@@ -222,8 +225,6 @@ def bucket_of(thread_id: str) -> str:
     return BUCKETS[crc32(thread_id.encode()) & 0xFF]
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Rows = dict[tuple[str, str], list[Row]]
 
 

@@ -6,7 +6,7 @@ from asyncio import to_thread
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
 from langgraph_keel.backends.redis.check import find_odd_keys
@@ -29,31 +29,15 @@ from langgraph_keel.backends.redis.store import (
     quote,
 )
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import run
 from langgraph_keel.errors import InvalidInput, NotAKeelStore, NotFound
-from langgraph_keel.options import OptionsBesidesTtl, check_options, check_values
+from langgraph_keel.options import RedisOptions, split_options, takes
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
     from langgraph_keel.retention.check import Finding
     from langgraph_keel.retention.info import StoreFacts
-
-
-class RedisOptions(OptionsBesidesTtl, total=False):
-    """What `RedisSaver` takes besides the URL, or in place of it."""
-
-    client: Any
-    async_client: Any
-    prefix: str
-    ttl: float | timedelta | None
-    refresh_ttl_on_read: bool
-    durability: Literal["disk", "any"]
-    allow_eviction: bool
-    timeout: float
-    max_connections: int
-    read_only: bool
-    auto_setup: bool
 
 
 @publish
@@ -66,20 +50,7 @@ class RedisSaver(KeelSaver):
 
     Args:
         url: `redis://host:6379/0` (`rediss://` with TLS, `unix://` for a socket), or `redis+cluster://host:port`.
-        client: A client of your own instead of `url`, such as `sentinel.master_for("name")`; you close it. Without an
-            `async_client` the async methods use it in threads.
-        async_client: One for the async methods, of the loop they are called in.
-        prefix: What the keys of this store begin with; it keeps stores apart in one database.
-        ttl: Seconds (or a timedelta) that a thread lives after its last write, or for ever; see `set_ttl`.
-        refresh_ttl_on_read: Whether reading a checkpoint lets the thread live on as a write does.
-        durability: `"disk"` warns (`DurabilityWarning`) where acknowledged puts can be lost; `"any"` does not.
-        allow_eviction: Whether to write to a server that deletes threads when memory is short.
-        timeout: Seconds that a call waits for a connection, and for an answer.
-        max_connections: Most connections a process opens for its threads, and as many for each of its loops (on a
-            Cluster: to each node).
-        read_only: Never write; works on a replica.
-        auto_setup: Make the store on the first write; otherwise `setup()` must have been called once.
-        **options: As for every saver: `SaverOptions`, but for its `ttl`.
+        **options: `RedisOptions` lists and documents them, with those of every saver.
 
     Raises:
         InvalidInput: Arguments contradict each other, the URL is none of Redis, or a client decodes replies.
@@ -87,54 +58,24 @@ class RedisSaver(KeelSaver):
 
     _registry = MIGRATIONS
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        client: Any = None,
-        async_client: Any = None,
-        prefix: str = "keel",
-        ttl: float | timedelta | None = None,
-        refresh_ttl_on_read: bool = False,
-        durability: Literal["disk", "any"] = "disk",
-        allow_eviction: bool = False,
-        timeout: float = 10.0,
-        max_connections: int = 50,
-        read_only: bool = False,
-        auto_setup: bool = True,
-        **options: Unpack[OptionsBesidesTtl],
-    ) -> None:
-        check_options(type(self), options)  # `redis_url=` is told before that there is no url
-        check_values(
-            {
-                "client": client,
-                "async_client": async_client,
-                "prefix": prefix,
-                "refresh_ttl_on_read": refresh_ttl_on_read,
-                "durability": durability,
-                "allow_eviction": allow_eviction,
-                "timeout": timeout,
-                "max_connections": max_connections,
-                "read_only": read_only,
-                "auto_setup": auto_setup,
-                **options,
-            }
-        )
+    @takes(RedisOptions)
+    def __init__(self, url: str | None = None, **options: Unpack[RedisOptions]) -> None:
+        own, shared = split_options(type(self), RedisOptions, options)
+        client, async_client, read_only = own["client"], own["async_client"], own["read_only"]
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
         if url is not None:
             check_url(url)
-        store = RedisStore(prefix, milliseconds_of(ttl), refresh_ttl_on_read, read_only)
+        ttl = milliseconds_of(shared.pop("ttl", None))  # the server deletes threads, and no background thread
+        self._store = store = RedisStore(own["prefix"], ttl, own["refresh_ttl_on_read"], read_only)
+        checks = {name: own[name] for name in ("read_only", "auto_setup", "durability", "allow_eviction")}
         self._redis, self._async_redis = _drivers(
-            Settings(url, timeout, max_connections) if url is not None else None,
+            Settings(url, own["timeout"], own["max_connections"]) if url is not None else None,
             client and check_client(client),
             async_client and check_client(async_client),
-            lambda where: ServerCheck(
-                store.keys, where, read_only, auto_setup, durability, allow_eviction, self._registry
-            ),
+            lambda where: ServerCheck(store.keys, where, **checks, migrations=self._registry),
         )
-        self._store = store
-        super().__init__(store, self._redis, self._async_redis, **options)
+        super().__init__(store, self._redis, self._async_redis, read_only, self._redis.is_async_only, **shared)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[RedisOptions]) -> Self:

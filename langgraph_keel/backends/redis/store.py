@@ -81,6 +81,18 @@ SHARED = ""
 NOTHING = b"", b""
 """In the place of `value_of` a new cell: the cell becomes empty."""
 
+SEARCHED = 16
+"""Most threads in a call that reads all their entries: if each has 1000 messages, it occupies the server for 30 ms."""
+ASKED = 256
+"""Most threads in a call that reads a field or two of each."""
+PAGE = 4096
+"""Most threads that are asked at once whether they show a checkpoint."""
+ALL = -1
+SHARE = 4
+"""Threads that each of 256 buckets is asked for at least, of a page."""
+
+TOKEN_BYTES = 4
+
 
 def cell_name(shelf: Shelf, key: str) -> str:
     """Return the name of a cell among those of its thread; neither part holds the separator."""
@@ -124,15 +136,6 @@ def cell_of(value: bytes, body: bytes | None = None) -> Cell:
 
 
 Replies: TypeAlias = list[Any]
-SEARCHED = 16
-"""Most threads in a call that reads all their entries: if each has 1000 messages, it occupies the server for 30 ms."""
-ASKED = 256
-"""Most threads in a call that reads a field or two of each."""
-PAGE = 4096
-"""Most threads that are asked at once whether they show a checkpoint."""
-ALL = -1
-SHARE = 4
-"""Threads that each of 256 buckets is asked for at least, of a page."""
 
 
 def selection(query: Query) -> tuple[str, ...]:
@@ -447,9 +450,6 @@ def _forget_request(keys: Keys, members: Iterable[bytes]) -> Request:
         for bucket, group in _groups(members, ASKED)
     ]
     return Request(tuple(calls), writes=True)
-
-
-TOKEN_BYTES = 4
 
 
 def new_epoch() -> str:

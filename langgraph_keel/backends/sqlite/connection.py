@@ -34,6 +34,22 @@ PAGE_SIZE = 512
 OLDEST_SQLITE = (3, 35, 0)
 """The first with RETURNING."""
 
+_TABLES = "('threads', 'namespaces', 'channels', 'entries', 'items', 'batches', 'shelves', 'cells', 'thread_index')"
+_COMPUTED = (
+    f"SELECT name FROM sqlite_master WHERE type = 'view' AND name COLLATE NOCASE IN {_TABLES} "
+    "UNION ALL SELECT m.name FROM sqlite_master m JOIN pragma_table_xinfo(m.name) c "
+    f"WHERE m.type = 'table' AND c.hidden AND m.name COLLATE NOCASE IN {_TABLES}"
+)
+
+_INDEX = "thread_index"
+"""A table that is made again where it was dropped, as `check` advises if it is damaged."""
+
+# Read with the module: a running loop must not wait for a disk.
+_FORMAT_1 = f"""{cast(bytes, get_data(__package__, "schema.sql")).decode()}
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = 1;
+"""
+
 
 def connect(path: str, timeout: float) -> sqlite3.Connection:
     """Open a database for reading and writing; create the file if it is missing."""
@@ -139,14 +155,6 @@ def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
     raise NotAKeelStore(f"{path} is a database of another program, not of Keel: choose another path")
 
 
-_TABLES = "('threads', 'namespaces', 'channels', 'entries', 'items', 'batches', 'shelves', 'cells', 'thread_index')"
-_COMPUTED = (
-    f"SELECT name FROM sqlite_master WHERE type = 'view' AND name COLLATE NOCASE IN {_TABLES} "
-    "UNION ALL SELECT m.name FROM sqlite_master m JOIN pragma_table_xinfo(m.name) c "
-    f"WHERE m.type = 'table' AND c.hidden AND m.name COLLATE NOCASE IN {_TABLES}"
-)
-
-
 def _check_tables(connection: sqlite3.Connection, path: str) -> None:
     """See that what is read are tables, whose rows are in the file: a view can compute rows without end."""
     if computed := connection.execute(_COMPUTED).fetchone():
@@ -167,10 +175,6 @@ def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migration
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         return is_whole and mode == "wal" and sqlite3.sqlite_version_info >= OLDEST_SQLITE
     return False
-
-
-_INDEX = "thread_index"
-"""A table that is made again where it was dropped, as `check` advises if it is damaged."""
 
 
 def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations: Migrations) -> None:
@@ -239,13 +243,6 @@ def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode not in ("wal", "memory"):
         raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
-
-
-# Read with the module: a running loop must not wait for a disk.
-_FORMAT_1 = f"""{cast(bytes, get_data(__package__, "schema.sql")).decode()}
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = 1;
-"""
 
 
 def schema(migrations: Migrations) -> str:

@@ -80,6 +80,9 @@ SHARED = 64 << 10
 GROUP = 128
 """Most requests in one commit, which bounds how long the first of them waits."""
 
+READERS = 4
+"""Threads that read for running loops."""
+
 
 # -- whose turn it is, transactions, errors ----------------------------------------------------------------------------
 
@@ -359,10 +362,6 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(None)
-
-
-READERS = 4
-"""Threads that read for running loops."""
 
 
 class Writer:

@@ -43,6 +43,85 @@ MOST_KEYS = 500
 PLAIN = KeelSerializer(types=())
 _KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times as long
 
+OF_THREAD = f"key BETWEEN t.id << 32 AND t.id << 32 | {LAST}"
+SITUATION = (
+    "SELECT t.id, n.id, "
+    f"max(t.floor, coalesce((SELECT max(key) FROM entries WHERE {OF_THREAD}) & {LAST}, 0)), "
+    "coalesce((SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 0 ORDER BY key DESC LIMIT 1), "
+    "(SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 1 ORDER BY key DESC LIMIT 1)), "
+    "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
+    "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
+    "EXISTS (SELECT 1 FROM entries WHERE key = ? AND state < 2), i.put_at, i.marks, i.late IS NOT NULL "
+    "FROM threads t JOIN namespaces n ON n.thread = t.id LEFT JOIN thread_index i ON i.thread = t.id "
+    "WHERE t.name = ? AND n.name = ?"
+)
+IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
+IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
+
+_MOST_REFS, _SHRINKS = 1 << 16, 32
+"""Bytes that refs have at most, and for each stored byte: numbers that grow shrink to a tenth at best."""
+
+# Without numbers: Python 3.12.0 to 3.12.3 take `?1` for a name, and warn that a later version will refuse it.
+FIND_HEAD = (
+    "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, marks = excluded.marks, "
+    "late_of = iif(late_of >= ?, late_of, NULL), late = iif(late_of >= ?, late, NULL)"
+)
+"""Keeps marks of writes to this or a later checkpoint: durability="async" stores writes before their checkpoint."""
+FIND_TIME = (
+    "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
+    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
+)
+FIND_LATE = (
+    "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?, ? FROM threads WHERE name = ? "
+    "ON CONFLICT (thread) DO UPDATE SET "
+    "late_of = max(coalesce(late_of, ''), excluded.late_of), "
+    "late = iif(instr(late, excluded.late), late, coalesce(late || ' ', '') || excluded.late)"
+)
+PUT_AT = (
+    f"SELECT e.put_at FROM entries e WHERE e.key BETWEEN {{thread}} << 32 AND ({{thread}} << 32 | {LAST}) "
+    "AND e.state < 2 ORDER BY e.key DESC LIMIT 1"
+)
+"""When a thread was put to last, by its newest entry."""
+FILL_INDEX = (
+    "INSERT OR IGNORE INTO thread_index (thread, name, put_at) "
+    f"SELECT t.id, t.name, ({PUT_AT.replace('{thread}', 't.id')}) FROM threads t"
+)
+TENS = 18
+"""The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
+
+INSERT_BATCH = (
+    "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
+    "SELECT n.id, ?, ?, ?, ?, ? FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
+)
+
+# For read_history and read_graph: the parent, also if it is a ghost.
+PARENT = (
+    "CASE typeof(e.parent) WHEN 'integer' "
+    "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent)) ELSE e.parent END"
+)
+COLUMNS = f"e.key, e.id, {PARENT}, e.state, e.run, e.refs, e.header"
+# For users: no parent that was removed, or is only there for delta channels (a ghost).
+SHOWN_PARENT = (
+    "CASE typeof(e.parent) WHEN 'integer' "
+    "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent) AND p.state < 2) "
+    "WHEN 'text' THEN (SELECT p.id FROM entries p WHERE p.id = e.parent AND p.namespace = e.namespace AND p.state < 2 "
+    "AND p.key BETWEEN (e.key >> 32 << 32) AND (e.key >> 32 << 32 | 4294967295)) END"
+)
+SHOWN = f"e.key, e.id, {SHOWN_PARENT}, e.state, e.run, e.refs, e.header"
+
+# The head, if it is on the trunk; if it is not, the whole of it is read.
+_NEWER = "n.namespace = e.namespace AND n.state = 0 AND n.key > e.key"
+_IS_HEAD = f"e.state = 0 AND NOT EXISTS (SELECT 1 FROM entries n WHERE {_NEWER} AND {{where}})"
+_KNOWN = (
+    f"SELECT e.id, {SHOWN_PARENT}, b.task, b.path, b.body FROM entries e LEFT JOIN batches b "
+    "ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id "
+    "WHERE e.key = ? AND {is_it} ORDER BY b.key"
+)
+KNOWN_NAMED = _KNOWN.replace("{is_it}", "e.state < 2")
+KNOWN_HEAD = _KNOWN.replace("{is_it}", _IS_HEAD.replace("{where}", f"n.key <= e.key | {LAST}"))
+KNOWN_NESTED_HEAD = _KNOWN.replace("{is_it}", _IS_HEAD.replace("{where}", "n.nested"))
+
 
 class Rows(Protocol):
     """The result of a statement."""
@@ -177,22 +256,6 @@ class Situation(NamedTuple):
     has_late: bool = False
 
 
-OF_THREAD = f"key BETWEEN t.id << 32 AND t.id << 32 | {LAST}"
-SITUATION = (
-    "SELECT t.id, n.id, "
-    f"max(t.floor, coalesce((SELECT max(key) FROM entries WHERE {OF_THREAD}) & {LAST}, 0)), "
-    "coalesce((SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 0 ORDER BY key DESC LIMIT 1), "
-    "(SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 1 ORDER BY key DESC LIMIT 1)), "
-    "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
-    "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
-    "EXISTS (SELECT 1 FROM entries WHERE key = ? AND state < 2), i.put_at, i.marks, i.late IS NOT NULL "
-    "FROM threads t JOIN namespaces n ON n.thread = t.id LEFT JOIN thread_index i ON i.thread = t.id "
-    "WHERE t.name = ? AND n.name = ?"
-)
-IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
-IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
-
-
 def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
     """Read the situation of a put; `None` if nothing was ever stored in its namespace."""
     address, parent = new.address, new.parent or ""
@@ -283,10 +346,6 @@ def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -
         runs = resolve(ref.runs, first[name]) if name in first else ref.runs
         table.append([slots[name].slot, ref.kind.value, *chain.from_iterable(runs)])
     return frame(PLAIN.pack(table))
-
-
-_MOST_REFS, _SHRINKS = 1 << 16, 32
-"""Bytes that refs have at most, and for each stored byte: numbers that grow shrink to a tenth at best."""
 
 
 class RefTable:
@@ -471,36 +530,6 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
     return Stored(key, first)
 
 
-# Without numbers: Python 3.12.0 to 3.12.3 take `?1` for a name, and warn that a later version will refuse it.
-FIND_HEAD = (
-    "INSERT INTO thread_index (thread, name, put_at, marks) VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at, marks = excluded.marks, "
-    "late_of = iif(late_of >= ?, late_of, NULL), late = iif(late_of >= ?, late, NULL)"
-)
-"""Keeps marks of writes to this or a later checkpoint: durability="async" stores writes before their checkpoint."""
-FIND_TIME = (
-    "INSERT INTO thread_index (thread, name, put_at) VALUES (?, ?, ?) "
-    "ON CONFLICT (thread) DO UPDATE SET put_at = excluded.put_at"
-)
-FIND_LATE = (
-    "INSERT INTO thread_index (thread, name, late_of, late) SELECT id, name, ?, ? FROM threads WHERE name = ? "
-    "ON CONFLICT (thread) DO UPDATE SET "
-    "late_of = max(coalesce(late_of, ''), excluded.late_of), "
-    "late = iif(instr(late, excluded.late), late, coalesce(late || ' ', '') || excluded.late)"
-)
-PUT_AT = (
-    f"SELECT e.put_at FROM entries e WHERE e.key BETWEEN {{thread}} << 32 AND ({{thread}} << 32 | {LAST}) "
-    "AND e.state < 2 ORDER BY e.key DESC LIMIT 1"
-)
-"""When a thread was put to last, by its newest entry."""
-FILL_INDEX = (
-    "INSERT OR IGNORE INTO thread_index (thread, name, put_at) "
-    f"SELECT t.id, t.name, ({PUT_AT.replace('{thread}', 't.id')}) FROM threads t"
-)
-TENS = 18
-"""The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
-
-
 def _find_by(execute: Execute, new: NewEntry, at: str, before: Situation, is_head: bool) -> None:
     """Keep what a thread can be found by, and when it was put to, if that is not so already."""
     marks = " ".join(new.terms)
@@ -521,12 +550,6 @@ def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
     execute("DELETE FROM entries WHERE key = ?", (old,))
 
 
-INSERT_BATCH = (
-    "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
-    "SELECT n.id, ?, ?, ?, ?, ? FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
-)
-
-
 def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
     checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
     parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
@@ -538,21 +561,6 @@ def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
-
-# For read_history and read_graph: the parent, also if it is a ghost.
-PARENT = (
-    "CASE typeof(e.parent) WHEN 'integer' "
-    "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent)) ELSE e.parent END"
-)
-COLUMNS = f"e.key, e.id, {PARENT}, e.state, e.run, e.refs, e.header"
-# For users: no parent that was removed, or is only there for delta channels (a ghost).
-SHOWN_PARENT = (
-    "CASE typeof(e.parent) WHEN 'integer' "
-    "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent) AND p.state < 2) "
-    "WHEN 'text' THEN (SELECT p.id FROM entries p WHERE p.id = e.parent AND p.namespace = e.namespace AND p.state < 2 "
-    "AND p.key BETWEEN (e.key >> 32 << 32) AND (e.key >> 32 << 32 | 4294967295)) END"
-)
-SHOWN = f"e.key, e.id, {SHOWN_PARENT}, e.state, e.run, e.refs, e.header"
 
 
 def entry_of(row: Any, thread_id: str, namespace: str, refs: RefTable) -> Entry:
@@ -574,19 +582,6 @@ def _read_entry(address: Address, execute: Execute) -> Found | None:
     slots = read_slots(execute, place.namespace)
     entry = entry_of(row, address.thread_id, address.checkpoint_ns, RefTable(slots))
     return _entry_with_rows(execute, entry, place.namespace, _rows(execute, slots, [entry.refs]))
-
-
-# The head, if it is on the trunk; if it is not, the whole of it is read.
-_NEWER = "n.namespace = e.namespace AND n.state = 0 AND n.key > e.key"
-_IS_HEAD = f"e.state = 0 AND NOT EXISTS (SELECT 1 FROM entries n WHERE {_NEWER} AND {{where}})"
-_KNOWN = (
-    f"SELECT e.id, {SHOWN_PARENT}, b.task, b.path, b.body FROM entries e LEFT JOIN batches b "
-    "ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id "
-    "WHERE e.key = ? AND {is_it} ORDER BY b.key"
-)
-KNOWN_NAMED = _KNOWN.replace("{is_it}", "e.state < 2")
-KNOWN_HEAD = _KNOWN.replace("{is_it}", _IS_HEAD.replace("{where}", f"n.key <= e.key | {LAST}"))
-KNOWN_NESTED_HEAD = _KNOWN.replace("{is_it}", _IS_HEAD.replace("{where}", "n.nested"))
 
 
 def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged | None:

@@ -32,7 +32,7 @@ from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreFull
-from langgraph_keel.options import SaverOptions, check_values
+from langgraph_keel.options import SqliteOptions, split_options, takes
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -41,6 +41,18 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.reclaim import Reclaimed
 
 INCREMENTAL = 2
+
+_UNNAMED = """
+SELECT count(*) FROM entries e WHERE e.state <> 2 AND NOT EXISTS (
+    SELECT 1 FROM namespaces n JOIN threads t ON t.id = n.thread WHERE n.id = e.namespace AND t.id = e.key >> 32
+)
+"""
+
+_MISLISTED = f"""
+SELECT count(*) FROM (SELECT o.id, o.name, ({PUT_AT.replace("{thread}", "o.id")}) AS put_at FROM threads o) t
+LEFT JOIN thread_index i ON i.thread = t.id
+WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TENS}) IS NOT substr(t.put_at, 1, {TENS}))
+"""
 
 
 def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
@@ -113,22 +125,8 @@ def _size(path: str) -> int:
     return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
-_UNNAMED = """
-SELECT count(*) FROM entries e WHERE e.state <> 2 AND NOT EXISTS (
-    SELECT 1 FROM namespaces n JOIN threads t ON t.id = n.thread WHERE n.id = e.namespace AND t.id = e.key >> 32
-)
-"""
-
-
 def _count_mislisted(execute: Execute) -> list[Any]:
     return execute(_MISLISTED).fetchall() if has_index(execute) else [(0,)]
-
-
-_MISLISTED = f"""
-SELECT count(*) FROM (SELECT o.id, o.name, ({PUT_AT.replace("{thread}", "o.id")}) AS put_at FROM threads o) t
-LEFT JOIN thread_index i ON i.thread = t.id
-WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TENS}) IS NOT substr(t.put_at, 1, {TENS}))
-"""
 
 
 def check(driver: SqliteDriver) -> Iterator[Finding]:
@@ -152,14 +150,6 @@ def check(driver: SqliteDriver) -> Iterator[Finding]:
         )
 
 
-class SqliteOptions(SaverOptions, total=False):
-    """What `SqliteSaver` takes besides the path."""
-
-    timeout: float
-    read_only: bool
-    auto_setup: bool
-
-
 @publish
 class SqliteSaver(KeelSaver):
     """A checkpointer on a SQLite file, for one machine and any number of processes and threads.
@@ -169,10 +159,7 @@ class SqliteSaver(KeelSaver):
 
     Args:
         path: The file, or `":memory:"` for a database that lives as long as the saver.
-        timeout: Seconds a call may wait for other processes before it raises `StoreBusy`.
-        read_only: Never write, and do not create what is missing.
-        auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for every saver: `SaverOptions`.
+        **options: `SqliteOptions` lists and documents them, with those of every saver.
 
     Raises:
         InvalidInput: `path` is a URL, or a connection.
@@ -180,21 +167,11 @@ class SqliteSaver(KeelSaver):
 
     _registry = MIGRATIONS
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        timeout: float = 30.0,
-        read_only: bool = False,
-        auto_setup: bool = True,
-        **options: Unpack[SaverOptions],
-    ) -> None:
-        check_values({"timeout": timeout, "read_only": read_only, "auto_setup": auto_setup, **options})
-        file = checked_path(path, "sqlite")
-        self._sqlite = SqliteDriver(
-            file, timeout=timeout, read_only=read_only, auto_setup=auto_setup, migrations=self._registry
-        )
-        super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
+    @takes(SqliteOptions)
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[SqliteOptions]) -> None:
+        own, shared = split_options(type(self), SqliteOptions, options)
+        self._sqlite = SqliteDriver(checked_path(path, "sqlite"), **own, migrations=self._registry)
+        super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), own["read_only"], **shared)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[SqliteOptions]) -> Self:

@@ -63,6 +63,61 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 from langgraph_keel.errors import CorruptStore
 
+_log = logging.getLogger(__name__)
+
+# CROSS JOIN keeps SQLite from another order: one thread by its keys, all threads by the index on marks.
+IN_THREAD = f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST})"
+EVERYWHERE = "entries e CROSS JOIN threads t ON t.id = e.key >> 32"
+
+_NO_INDEX = (
+    f"(SELECT t.id AS thread, t.name, NULL AS marks, NULL AS late, ({PUT_AT.replace('{thread}', 't.id')}) AS put_at "
+    "FROM threads t)"
+)
+_FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
+_PAST = "\U0010ffff"
+_PUT_AT = PUT_AT.replace("{thread}", "?")
+FEW = 2000
+"""Threads that are read before what is asked for counts as frequent."""
+_RELIST = (
+    f"UPDATE thread_index SET put_at = ({PUT_AT.replace('{thread}', 'thread')}), marks = iif(?, marks, NULL) "
+    "WHERE thread = ?"
+)
+
+ALL_BATCHES = "FROM batches b WHERE b.namespace = ?"
+# CROSS JOIN makes SQLite begin with the entries: there are only as many as are copied.
+BATCHES_OF = (
+    "FROM entries e CROSS JOIN batches b ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id "
+    "WHERE {where}"
+)
+
+_IS_PLAIN = f"substr({{body}}, 1, 1) <> x'{SEALED.hex()}'"
+
+# In the order of the attributes of `Cell`.
+OF_CELL = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
+OF_CELL_WITHOUT_BODY = OF_CELL.replace("c.body", "x''")
+ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
+EVERYBODY = ""
+"""The thread of what all threads share: no thread has this name."""
+PAST_KEYS = "\x7f"
+"""Sorts after every character that a key may hold."""
+
+NAMES = (
+    "SELECT name FROM threads UNION SELECT thread FROM shelves WHERE thread <> ? "
+    "UNION SELECT origin FROM cells WHERE origin IS NOT NULL "
+    "AND shelf IN (SELECT id FROM shelves WHERE thread = ?)"
+)
+SHOWN_ENTRIES = (
+    f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
+    "WHERE t.name = n.name"
+)
+
+NAMES_OF_TENANTS = (
+    "SELECT name FROM threads WHERE name >= :mark AND name < :past "
+    "UNION ALL SELECT thread FROM shelves WHERE thread >= :mark AND thread < :past "
+    "UNION ALL SELECT c.key FROM shelves s CROSS JOIN cells c ON c.shelf = s.id AND c.key >= :mark AND c.key < :past "
+    "WHERE s.thread = :everybody"
+)
+
 
 class SqliteStore(SqliteEntries):
     """One database file.
@@ -182,13 +237,7 @@ class SqliteStore(SqliteEntries):
         return plan_of(partial(_list_strays, after, limit, self._tenant))
 
 
-_log = logging.getLogger(__name__)
-
 # -- what is listed ----------------------------------------------------------------------------------------------------
-
-# CROSS JOIN keeps SQLite from another order: one thread by its keys, all threads by the index on marks.
-IN_THREAD = f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST})"
-EVERYWHERE = "entries e CROSS JOIN threads t ON t.id = e.key >> 32"
 
 
 def _of_tenant(column: str, tenant: str) -> tuple[str, Sequence[str]]:
@@ -286,21 +335,6 @@ def _read_threads(
             tens = rough[:TENS]
     found.sort(reverse=not oldest_first)
     return [_info(execute, thread, name, at) for at, name, thread in found[:limit]]
-
-
-_NO_INDEX = (
-    f"(SELECT t.id AS thread, t.name, NULL AS marks, NULL AS late, ({PUT_AT.replace('{thread}', 't.id')}) AS put_at "
-    "FROM threads t)"
-)
-_FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
-_PAST = "\U0010ffff"
-_PUT_AT = PUT_AT.replace("{thread}", "?")
-FEW = 2000
-"""Threads that are read before what is asked for counts as frequent."""
-_RELIST = (
-    f"UPDATE thread_index SET put_at = ({PUT_AT.replace('{thread}', 'thread')}), marks = iif(?, marks, NULL) "
-    "WHERE thread = ?"
-)
 
 
 def has_index(execute: Execute) -> bool:
@@ -502,14 +536,6 @@ def _last_stamp(execute: Execute, thread_id: str) -> Stamp | None:
     return int(row[0]) if row else None
 
 
-ALL_BATCHES = "FROM batches b WHERE b.namespace = ?"
-# CROSS JOIN makes SQLite begin with the entries: there are only as many as are copied.
-BATCHES_OF = (
-    "FROM entries e CROSS JOIN batches b ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id "
-    "WHERE {where}"
-)
-
-
 class Part(NamedTuple):
     """The entries of a namespace with keys from `first` to `last`."""
 
@@ -637,9 +663,6 @@ def _list_kinds(name: str, execute: Execute) -> list[str]:
     return [text_of(kind) for (kind,) in execute("SELECT kind FROM shelves WHERE thread = ?", (name,)).fetchall()]
 
 
-_IS_PLAIN = f"substr({{body}}, 1, 1) <> x'{SEALED.hex()}'"
-
-
 def _replace_plain(thread_id: str, new: Replacement, execute: Execute) -> None:
     """See `Store.replace_plain`."""
     if (thread := _epoch(execute, thread_id)) is None or thread != new.epoch:
@@ -662,15 +685,6 @@ def _replace_plain(thread_id: str, new: Replacement, execute: Execute) -> None:
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
-
-# In the order of the attributes of `Cell`.
-OF_CELL = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
-OF_CELL_WITHOUT_BODY = OF_CELL.replace("c.body", "x''")
-ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
-EVERYBODY = ""
-"""The thread of what all threads share: no thread has this name."""
-PAST_KEYS = "\x7f"
-"""Sorts after every character that a key may hold."""
 
 
 def _reply_if_settled(
@@ -752,17 +766,6 @@ def _remove_cells(shelf: Shelf, tokens: Mapping[str, str], execute: Execute) -> 
     return sum(len(execute(sql, (number, key, token)).fetchall()) for key, token in tokens.items())
 
 
-NAMES = (
-    "SELECT name FROM threads UNION SELECT thread FROM shelves WHERE thread <> ? "
-    "UNION SELECT origin FROM cells WHERE origin IS NOT NULL "
-    "AND shelf IN (SELECT id FROM shelves WHERE thread = ?)"
-)
-SHOWN_ENTRIES = (
-    f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
-    "WHERE t.name = n.name"
-)
-
-
 def _list_strays(after: str | None, limit: int, tenant: str, execute: Execute) -> list[str]:
     """See `Store.list_strays`."""
     of_tenant, bounds = _of_tenant("n.name", tenant)
@@ -772,14 +775,6 @@ def _list_strays(after: str | None, limit: int, tenant: str, execute: Execute) -
         (EVERYBODY, EVERYBODY, after or "", *bounds, limit),
     ).fetchall()
     return [name for (name,) in rows]
-
-
-NAMES_OF_TENANTS = (
-    "SELECT name FROM threads WHERE name >= :mark AND name < :past "
-    "UNION ALL SELECT thread FROM shelves WHERE thread >= :mark AND thread < :past "
-    "UNION ALL SELECT c.key FROM shelves s CROSS JOIN cells c ON c.shelf = s.id AND c.key >= :mark AND c.key < :past "
-    "WHERE s.thread = :everybody"
-)
 
 
 def _list_tenants(after: str | None, limit: int, execute: Execute) -> list[str]:

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from langgraph_keel.backends.registry import find_opener, refuse_url
 from langgraph_keel.backends.tiered.driver import Absence, AsyncTieredDriver, TieredDriver
 from langgraph_keel.backends.tiered.store import LIGHT, CopyToken, TieredStore
-from langgraph_keel.blobs.store import BlobStore
+from langgraph_keel.engine.engine import bare
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import bare
 from langgraph_keel.errors import InvalidInput, StoreError
-from langgraph_keel.keys.store import SealedStore
-from langgraph_keel.moving.touch import MovingStore
-from langgraph_keel.options import SaverOptions, check_options
+from langgraph_keel.options import SaverOptions, check_options, takes
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -30,6 +27,8 @@ _SCHEME = "tiered:"
 _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+]*://|files:|memory:)")
 _REDIS: dict[str, Any] = {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400}
 """How Redis is opened by URL where it is hot: what it loses is copies."""
+
+_NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
 
 
 @publish
@@ -48,14 +47,15 @@ class TieredSaver(KeelSaver):
         cold: A saver for the cold store, in the same way.
         copies_over: Bytes that a checkpoint takes with its state, about as they are stored, above which it is copied to
             the hot store (65,536).
-        **options: As for every saver: `SaverOptions`. They are given here; those that `hot` and `cold` have count for
-            neither.
+        **options: `SaverOptions` lists and documents them. They are given here; those that `hot` and `cold` have count
+            for neither.
 
     Raises:
         InvalidInput: The two are one, read-only, a tenant's, or have keys of their own (`encryption=` is given here);
             or `copies_over` is no number of bytes.
     """
 
+    @takes(SaverOptions)
     def __init__(
         self, *, hot: KeelSaver, cold: KeelSaver, copies_over: int = LIGHT, **options: Unpack[SaverOptions]
     ) -> None:
@@ -73,6 +73,7 @@ class TieredSaver(KeelSaver):
             # This saver makes the check for keys: those of the tiers do not know the keys.
             TieredDriver(bare(cold.engine.driver), bare(hot.engine.driver), absence),
             AsyncTieredDriver(bare(cold.engine.async_driver), bare(hot.engine.async_driver), absence),
+            is_async_only=cold.stack.is_async_only or hot.stack.is_async_only,
             **options,
         )
 
@@ -156,9 +157,6 @@ class TieredSaver(KeelSaver):
             await self._cold.aclose()
 
 
-_NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone until it can be used: %s"
-
-
 def _describe(saver: KeelSaver) -> str:
     return repr(saver).strip("<>")
 
@@ -170,13 +168,13 @@ def _check_tier(name: str, saver: object) -> None:
         raise InvalidInput(
             f"{name} is a tenant's: make a TieredSaver of two whole stores, and use its for_tenant(name)"
         )
-    if isinstance(saver.engine.session.store, SealedStore):
+    if saver.stack.keyring is not None:
         raise InvalidInput(f"{name} has keys of its own: give encryption= to TieredSaver, which seals what both hold")
-    if isinstance(saver.engine.session.store, MovingStore):
+    if saver.stack.mover is not None:
         raise InvalidInput(f"{name} moves threads in by itself: give moving_from= to TieredSaver")
-    if isinstance(saver.engine.session.store, BlobStore):
+    if saver.stack.objects is not None:
         raise InvalidInput(f"{name} has objects of its own: give blobs= to TieredSaver, and both have the references")
-    if getattr(saver.engine.driver, "read_only", False):
+    if saver.stack.is_read_only:
         raise InvalidInput(f"{name} is read-only: to look only, open the cold store alone")
 
 

@@ -50,7 +50,8 @@ from langgraph_keel.backends.tiered.chains import (
 from langgraph_keel.backends.tiered.driver import Hot
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import shrink
-from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.events import Put
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.layers import Layer
 from langgraph_keel.engine.plan import Plan, map_requests
 from langgraph_keel.engine.records import (

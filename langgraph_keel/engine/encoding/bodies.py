@@ -43,16 +43,6 @@ import zstandard
 from langgraph_keel.engine.records import NEW, Row, Run, record
 from langgraph_keel.errors import BlobLost, BlobsMissing, CorruptStore, KeyMissing, StoreError
 
-# -- packed elements ---------------------------------------------------------------------------------------------------
-
-
-def array_header(n: int) -> bytes:
-    """Return the msgpack header of an array of `n` elements."""
-    if n < 16:
-        return bytes((0x90 | n,))
-    return struct.pack(">BH", 0xDC, n) if n < 0x10000 else struct.pack(">BI", 0xDD, n)
-
-
 # By the first byte of an element: its size without its parts, and how many elements these are.
 _FIXED: dict[int, tuple[int, int]] = {
     **dict.fromkeys((*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xE0, 0x100)), (1, 0)),
@@ -71,6 +61,69 @@ _SIZED: dict[int, tuple[int, int, int]] = {
     **{0xDC + n: (2 << n, 0, 1) for n in range(2)},
     **{0xDE + n: (2 << n, 0, 2) for n in range(2)},
 }
+
+MAX_BYTES = 1 << 30
+"""What a stored value may take in memory, about, unless a serializer says otherwise; SQLite's own limit for a row."""
+MOST_MEMORY = 200
+"""Bytes of memory that a packed byte can take at most, about: an empty deque takes 800 for five."""
+_MOST_BUT_CONTAINERS = 40
+_CHUNK = 1 << 20
+WIDE = 4096
+"""Bytes from which on it counts that a text is not ASCII."""
+_CONTAINERS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
+
+_MOST_COUNTED = 1 << 23
+"""Elements that are counted one by one, which takes some seconds; the rest is estimated by its bytes."""
+
+RAW = b"\x00"
+ZSTD = b"\x01"
+HEAD = 5
+"""Bytes before the rest."""
+WORTHWHILE = 4096
+"""Bytes below which compressing costs more than it saves: zstandard gives up Python's lock for every call."""
+MAX_CONTENT = 1 << 30
+"""A frame that claims more than 1 GiB is damage or an attack, unless somebody says that he stores such values."""
+
+_ABSENT_SIZE = 60
+
+WITH_DICTIONARY = b"\x02"
+SEALED = b"\x03"
+"""The kind of what only a keyring opens (`keys.sealing`); stores keep it as it is."""
+BLOB = b"\x04"
+"""The kind of what says which object holds a body (`blobs.store`); stores keep it as it is."""
+LOST = b"\x05"
+"""The kind of what stands for a body whose object is gone; a reader is given it, and no store has it."""
+ABSENT = (BLOB, LOST)
+"""How bodies begin that are somewhere else, if anywhere."""
+OPAQUE = (SEALED, BLOB)
+"""How bodies begin that stores keep as they are."""
+SMALL = 4096
+"""Bytes of a frame above which its own content is past enough."""
+SHRUNK = 1 << 20
+"""Most bytes that a small body stands for. What is so repetitive that a small frame holds more stays as it is."""
+
+# As an import reads a module: the first use of a saver may import this in a running loop.
+_DICTIONARY = zstandard.ZstdCompressionDict(
+    cast(bytes, get_data(__package__, "boilerplate.dict")), dict_type=zstandard.DICT_TYPE_FULLDICT
+)
+
+MOST_IN_ROW = 0xFFFFFFFF
+"""Items of a row: msgpack's own limit for an array."""
+
+PACK = 32
+"""Items to a packed row, unless they are tiny or huge."""
+TINY_ROW = 4096
+HUGE_ROW = 65536
+MOST_ITEMS = 1024
+
+# -- packed elements ---------------------------------------------------------------------------------------------------
+
+
+def array_header(n: int) -> bytes:
+    """Return the msgpack header of an array of `n` elements."""
+    if n < 16:
+        return bytes((0x90 | n,))
+    return struct.pack(">BH", 0xDC, n) if n < 0x10000 else struct.pack(">BI", 0xDD, n)
 
 
 def _measure(data: bytes, at: int) -> tuple[int, int]:
@@ -112,17 +165,6 @@ def split_array(content: bytes) -> list[bytes]:
     return parts
 
 
-MAX_BYTES = 1 << 30
-"""What a stored value may take in memory, about, unless a serializer says otherwise; SQLite's own limit for a row."""
-MOST_MEMORY = 200
-"""Bytes of memory that a packed byte can take at most, about: an empty deque takes 800 for five."""
-_MOST_BUT_CONTAINERS = 40
-_CHUNK = 1 << 20
-WIDE = 4096
-"""Bytes from which on it counts that a text is not ASCII."""
-_CONTAINERS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
-
-
 def _cost(first: int) -> int:
     """Return what an object takes beside its payload, by the first byte of its element."""
     if first in _CONTAINERS or 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:  # lists, dicts, leaves and records
@@ -134,8 +176,6 @@ def _cost(first: int) -> int:
 
 _COSTS = bytes(map(_cost, range(256)))
 _ALIKE = {cost: bytes(first for first in range(256) if _COSTS[first] == cost) for cost in set(_COSTS)}
-_MOST_COUNTED = 1 << 23
-"""Elements that are counted one by one, which takes some seconds; the rest is estimated by its bytes."""
 
 
 def takes_more(data: bytes, limit: int) -> bool:
@@ -177,14 +217,6 @@ def memory_of(data: bytes, most: int) -> int:
 
 # -- frames ------------------------------------------------------------------------------------------------------------
 
-RAW = b"\x00"
-ZSTD = b"\x01"
-HEAD = 5
-"""Bytes before the rest."""
-WORTHWHILE = 4096
-"""Bytes below which compressing costs more than it saves: zstandard gives up Python's lock for every call."""
-MAX_CONTENT = 1 << 30
-"""A frame that claims more than 1 GiB is damage or an attack, unless somebody says that he stores such values."""
 
 # Contexts are not safe to share between threads, and making one costs 20 times a small compression.
 _contexts = threading.local()
@@ -295,9 +327,6 @@ def read_absent(body: bytes) -> Absent | None:
     return Absent(data[:8], data[8:16], data[16:48], size, count, data[_ABSENT_SIZE:].decode(errors="replace"))
 
 
-_ABSENT_SIZE = 60
-
-
 def refuse_absent(body: bytes) -> StoreError:
     """Return the error of somebody who would decode what is kept in an object, and has not got that."""
     absent = read_absent(body)
@@ -343,26 +372,6 @@ def _decompress(data: memoryview, most: int) -> bytes:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error
 
 
-WITH_DICTIONARY = b"\x02"
-SEALED = b"\x03"
-"""The kind of what only a keyring opens (`keys.sealing`); stores keep it as it is."""
-BLOB = b"\x04"
-"""The kind of what says which object holds a body (`blobs.store`); stores keep it as it is."""
-LOST = b"\x05"
-"""The kind of what stands for a body whose object is gone; a reader is given it, and no store has it."""
-ABSENT = (BLOB, LOST)
-"""How bodies begin that are somewhere else, if anywhere."""
-OPAQUE = (SEALED, BLOB)
-"""How bodies begin that stores keep as they are."""
-SMALL = 4096
-"""Bytes of a frame above which its own content is past enough."""
-SHRUNK = 1 << 20
-"""Most bytes that a small body stands for. What is so repetitive that a small frame holds more stays as it is."""
-
-# As an import reads a module: the first use of a saver may import this in a running loop.
-_DICTIONARY = zstandard.ZstdCompressionDict(
-    cast(bytes, get_data(__package__, "boilerplate.dict")), dict_type=zstandard.DICT_TYPE_FULLDICT
-)
 _dictionary_contexts = threading.local()
 
 
@@ -429,10 +438,6 @@ def resolve(runs: Sequence[Run], first: int) -> tuple[Run, ...]:
     return tuple(joined)
 
 
-MOST_IN_ROW = 0xFFFFFFFF
-"""Items of a row: msgpack's own limit for an array."""
-
-
 def read_row(lo: int, count: Any, body: Any) -> Row:
     """Return a row as a store holds it."""
     if type(count) is not int or not 0 < count <= MOST_IN_ROW:
@@ -440,11 +445,6 @@ def read_row(lo: int, count: Any, body: Any) -> Row:
     return Row(lo, count, body)
 
 
-PACK = 32
-"""Items to a packed row, unless they are tiny or huge."""
-TINY_ROW = 4096
-HUGE_ROW = 65536
-MOST_ITEMS = 1024
 _first_of = attrgetter("lo")
 _ONE = array_header(1)
 

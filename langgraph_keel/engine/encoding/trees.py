@@ -63,6 +63,10 @@ LIGHT = 4096
 Path: TypeAlias = list[str | int]
 Edits: TypeAlias = list[list[Any]]
 
+_TEXT = {str}
+_LARGE = bytes(SPLIT)
+_ATOMS = frozenset({int, float, bool, type(None)})
+
 
 class Text:
     """A long text or bytes, by reference."""
@@ -194,11 +198,6 @@ def follow(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None
         if (part := _follow_part(each, codec, above)) is not None:
             parts[place] = part
     return _node(value, names, shell, values, parts, codec)
-
-
-_TEXT = {str}
-_LARGE = bytes(SPLIT)
-_ATOMS = frozenset({int, float, bool, type(None)})
 
 
 def _follow_part(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None:

@@ -91,6 +91,8 @@ _warning = Lock()
 # By name, the classes whose values this process has stored.
 _stored: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
+_NAMESPACES = tuple((kind, vars(kind)["__dict__"].__get__) for kind in (type, ModuleType))
+
 
 class TypePolicy:
     """Which named classes may be stored and revived.
@@ -283,6 +285,3 @@ def _walk(holder: Any, qualname: str) -> Any:
         return names[qualname]
     head, _, rest = qualname.partition(".")
     return _walk(names.get(head), rest) if rest else None
-
-
-_NAMESPACES = tuple((kind, vars(kind)["__dict__"].__get__) for kind in (type, ModuleType))

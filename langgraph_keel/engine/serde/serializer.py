@@ -70,6 +70,19 @@ _BUFFERS = frozenset({bytearray, memoryview})
 _BYTES = _BUFFERS | {bytes}
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 
+_WRITERS = dict.fromkeys(("msgpack", "json", "null", "bytes", "bytearray", "pickle"), "LangGraph's JsonPlusSerializer")
+
+# ormsgpack ignores what follows the element it was asked for. An array of a number, the element and this
+# number shows whether the element ended where it should.
+_HEAD = b"\x93\x00"
+_END = 0xB7E1_5162_8AED_2A6B
+_TAIL = ormsgpack.packb(_END)
+
+_SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
+
+# Secret and never stored: whoever writes messages cannot prepare two that collide in this process.
+_SEED = int.from_bytes(urandom(8), "big")
+
 
 @publish
 class KeelSerializer:
@@ -213,9 +226,6 @@ class KeelSerializer:
 def too_large(limit: int) -> str:
     """Return what to say of a value that is."""
     return f"larger in memory than {limit} bytes, about, which KeelSerializer(max_bytes=...) allows"
-
-
-_WRITERS = dict.fromkeys(("msgpack", "json", "null", "bytes", "bytearray", "pickle"), "LangGraph's JsonPlusSerializer")
 
 
 def build_encoder(describe: Form) -> Callable[[Any], bytes]:
@@ -418,12 +428,6 @@ def find_unread(value: Any) -> Iterator[Unread]:
 
 # --- Back to values: unpacked in C, then every record is replaced by the object it describes ---
 
-# ormsgpack ignores what follows the element it was asked for. An array of a number, the element and this
-# number shows whether the element ended where it should.
-_HEAD = b"\x93\x00"
-_END = 0xB7E1_5162_8AED_2A6B
-_TAIL = ormsgpack.packb(_END)
-
 
 class _Decoding:
     """One run of ormsgpack: its Ext hook, and what the hook saw."""
@@ -480,7 +484,6 @@ def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, b
 
 
 _first = itemgetter(0)
-_SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
@@ -530,8 +533,6 @@ def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Ite
 # --- As the encoding needs it: items, and fingerprints that prove a value unchanged ---
 
 _OWN = KeelSerializer()
-# Secret and never stored: whoever writes messages cannot prepare two that collide in this process.
-_SEED = int.from_bytes(urandom(8), "big")
 
 
 def digest(data: bytes | memoryview) -> int:

@@ -25,59 +25,6 @@ from langchain_core import messages
 # Loaded by langchain-core; taken from there because the engine itself depends on LangChain's messages only.
 pydantic: Any = sys.modules["pydantic"]
 
-
-class Leaf(IntEnum):
-    """Ext codes whose payload is the value itself. Part of the format: never renumber."""
-
-    BIG_INT = 1
-    SURROGATES = 2
-    BYTEARRAY = 3
-    DATETIME = 4
-    DATE = 5
-    TIME = 6
-    TIMEDELTA = 7
-    TIMEZONE = 8
-    ZONE = 9
-    UUID = 10
-    DECIMAL = 11
-    PATH = 12
-    IP = 13
-    COMPLEX = 14
-    ENUM = 15
-
-
-class Record(IntEnum):
-    """Ext codes that stand first in an array and say what the rest of it describes. Never renumber.
-
-    An array is used, and not an Ext that holds packed bytes, so that the parts are packed and unpacked in C
-    with the rest, and so that the depth of a value is bounded once and not once a record.
-    """
-
-    TUPLE = 32
-    SET = 33
-    FROZENSET = 34
-    DEQUE = 35
-    DICT = 36
-    ORDERED = 37
-    DEFAULT = 38
-    COUNTER = 39
-    RANGE = 40
-    AWARE = 41
-    PATTERN = 42
-    SECRET = 43
-    NDARRAY = 44
-    SCALAR = 45
-    NAMEDTUPLE = 46
-    DATACLASS = 47
-    MODEL = 48
-    MODEL_V1 = 49
-    BUILTIN = 50
-    SLOTTED = 51
-    MESSAGE = 52
-    EXCEPTION = 53
-    FRACTION = 54
-
-
 # Subclasses of these keep their content by the base's own methods. The first base that fits counts, so the
 # derived dicts stand before dict.
 BASES: tuple[type, ...] = (
@@ -141,6 +88,61 @@ BUILTIN_ERRORS = frozenset(
 _NOT_DATA = frozenset({"obj"})
 _FIXED = frozenset({BaseExceptionGroup, ExceptionGroup})
 _HEAP_TYPE = 1 << 9  # of `type.__flags__`: a class that is made at run time
+
+MOST_ALIKE = 256
+"""Members of a set, or keys of a dict, that may have one hash: to look one up takes time for each of them."""
+
+
+class Leaf(IntEnum):
+    """Ext codes whose payload is the value itself. Part of the format: never renumber."""
+
+    BIG_INT = 1
+    SURROGATES = 2
+    BYTEARRAY = 3
+    DATETIME = 4
+    DATE = 5
+    TIME = 6
+    TIMEDELTA = 7
+    TIMEZONE = 8
+    ZONE = 9
+    UUID = 10
+    DECIMAL = 11
+    PATH = 12
+    IP = 13
+    COMPLEX = 14
+    ENUM = 15
+
+
+class Record(IntEnum):
+    """Ext codes that stand first in an array and say what the rest of it describes. Never renumber.
+
+    An array is used, and not an Ext that holds packed bytes, so that the parts are packed and unpacked in C
+    with the rest, and so that the depth of a value is bounded once and not once a record.
+    """
+
+    TUPLE = 32
+    SET = 33
+    FROZENSET = 34
+    DEQUE = 35
+    DICT = 36
+    ORDERED = 37
+    DEFAULT = 38
+    COUNTER = 39
+    RANGE = 40
+    AWARE = 41
+    PATTERN = 42
+    SECRET = 43
+    NDARRAY = 44
+    SCALAR = 45
+    NAMEDTUPLE = 46
+    DATACLASS = 47
+    MODEL = 48
+    MODEL_V1 = 49
+    BUILTIN = 50
+    SLOTTED = 51
+    MESSAGE = 52
+    EXCEPTION = 53
+    FRACTION = 54
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,10 +209,6 @@ def attributes_of(made: Any, shape: Shape) -> dict[str, Any]:
     if shape.attributes is None:
         raise TypeError(f"a {shape.qualname} has no attributes")
     return shape.attributes(made)
-
-
-MOST_ALIKE = 256
-"""Members of a set, or keys of a dict, that may have one hash: to look one up takes time for each of them."""
 
 
 def are_spread(keys: Collection[Any]) -> bool:

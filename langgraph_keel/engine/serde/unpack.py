@@ -56,6 +56,31 @@ _of_class: Callable[[Any, str], Any] = type.__getattribute__
 Build: TypeAlias = Callable[[list[Any], TypePolicy], Any]
 Show: TypeAlias = Callable[[list[Any]], Any]
 
+_FIELDS = [(cls, dict.fromkeys(shape_of(cls).fields).keys()) for cls in MESSAGES]
+
+_MODEL_SLOTS = [vars(pydantic.BaseModel)[f"__pydantic_{name}__"] for name in ("fields_set", "extra", "private")]
+
+_SCALARS = frozenset({str, int, float, complex, bytes, tuple, frozenset})
+_CONTENT_TYPES: dict[type, type] = {kind: kind for kind in (str, int, float, complex, bytes)} | {bytearray: bytes}
+
+_FRACTION_SLOTS = [vars(Fraction)[name] for name in ("_numerator", "_denominator")]
+
+_PATHS: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+}
+_ADDRESSES: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (
+        ipaddress.IPv4Address,
+        ipaddress.IPv4Interface,
+        ipaddress.IPv4Network,
+        ipaddress.IPv6Address,
+        ipaddress.IPv6Interface,
+        ipaddress.IPv6Network,
+    )
+}
+
 
 class Mark:
     """The first element of a record.
@@ -98,8 +123,6 @@ def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
 
 
 # --- LangChain messages ---
-
-_FIELDS = [(cls, dict.fromkeys(shape_of(cls).fields).keys()) for cls in MESSAGES]
 
 
 def message_of(item: list[Any]) -> Any:
@@ -217,7 +240,6 @@ def model_parts(value: Any) -> list[Any]:
     return [slot.__get__(value) for slot in _MODEL_SLOTS]
 
 
-_MODEL_SLOTS = [vars(pydantic.BaseModel)[f"__pydantic_{name}__"] for name in ("fields_set", "extra", "private")]
 _set_names, _set_extra, _set_private = (slot.__set__ for slot in _MODEL_SLOTS)
 
 
@@ -347,10 +369,6 @@ def _new_builtin(cls: type, base: Any, content: Any) -> Any:
     return made
 
 
-_SCALARS = frozenset({str, int, float, complex, bytes, tuple, frozenset})
-_CONTENT_TYPES: dict[type, type] = {kind: kind for kind in (str, int, float, complex, bytes)} | {bytearray: bytes}
-
-
 def _fill(made: Any, flat: list[Any], setitem: Callable[[Any, Any, Any], None] = dict.__setitem__) -> Any:
     for key, part in zip(_check_spread(flat[::2]), flat[1::2], strict=True):
         setitem(made, key, part)
@@ -412,9 +430,6 @@ def _fraction(record: list[Any], policy: TypePolicy) -> Fraction:
     return made
 
 
-_FRACTION_SLOTS = [vars(Fraction)[name] for name in ("_numerator", "_denominator")]
-
-
 def _pattern(record: list[Any], policy: TypePolicy) -> re.Pattern[Any]:
     _, pattern, flags = record
     _check_type(pattern, str, bytes)
@@ -467,23 +482,6 @@ def _path(data: bytes, policy: TypePolicy) -> Any:
 def _ip(data: bytes, policy: TypePolicy) -> Any:
     name, text = data.decode().split("|", 1)
     return _ADDRESSES[name](text)
-
-
-_PATHS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-}
-_ADDRESSES: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        ipaddress.IPv4Address,
-        ipaddress.IPv4Interface,
-        ipaddress.IPv4Network,
-        ipaddress.IPv6Address,
-        ipaddress.IPv6Interface,
-        ipaddress.IPv6Network,
-    )
-}
 
 
 # --- numpy ---

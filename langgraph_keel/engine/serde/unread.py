@@ -13,6 +13,9 @@ PLACEHOLDER = (
     "classes, by the saver itself"
 )
 
+LOST = "langgraph_keel.blobs", "Lost"
+"""The name of the class that a value seems to have been of whose object is gone (`blobs`). There is no such class."""
+
 
 @publish
 class Unread:
@@ -88,10 +91,6 @@ class Unread:
     def __deepcopy__(self, memo: Any) -> Unread:
         """Return itself: nothing of it changes."""
         return self
-
-
-LOST = "langgraph_keel.blobs", "Lost"
-"""The name of the class that a value seems to have been of whose object is gone (`blobs`). There is no such class."""
 
 
 def is_lost(value: Any) -> bool:

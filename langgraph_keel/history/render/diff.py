@@ -32,6 +32,17 @@ _SIGNS: dict[str, Sign] = {"added": "+", "removed": "-", "changed": "~", "moved"
 _SHORT_VALUE = 60
 _MOST_REPR = 100_000
 
+_STYLES = {"added": "green", "removed": "red", "struck": "red strike"}
+_SIGN_STYLES = {"+": "bold green", "-": "bold red", "~": "bold yellow", ">": "bold blue"}
+_BRACKETS = {"added": ("{+", "+}"), "removed": ("[-", "-]")}
+_VERBS = {"+": "added ", "-": "removed "}
+
+_LINES = {"+": "46,160,67", "-": "248,81,73", "~": "187,128,9", ">": "56,139,253"}
+_PAGE = "font-size:13px;line-height:1.5;max-width:72em;text-align:left;overflow-wrap:anywhere"
+_TEXT = "white-space:pre-wrap"
+_FAINT = "opacity:.7"
+_TAGS = {"removed": ("del", "248,81,73"), "added": ("ins", "46,160,67")}
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -279,11 +290,6 @@ def _ends(text: str, head: int, tail: int) -> str:
 
 # -- as text, and in a terminal --------------------------------------------------------------------------------
 
-_STYLES = {"added": "green", "removed": "red", "struck": "red strike"}
-_SIGN_STYLES = {"+": "bold green", "-": "bold red", "~": "bold yellow", ">": "bold blue"}
-_BRACKETS = {"added": ("{+", "+}"), "removed": ("[-", "-]")}
-_VERBS = {"+": "added ", "-": "removed "}
-
 
 @dataclass(frozen=True, slots=True)
 class _Block:
@@ -393,11 +399,6 @@ def _in_brackets(kind: str, text: str) -> str:
 # -- as HTML ---------------------------------------------------------------------------------------------------
 
 _SHORT, _LONG = Limits(100, 400, 80), Limits(100, 20_000, 1 << 60)
-_LINES = {"+": "46,160,67", "-": "248,81,73", "~": "187,128,9", ">": "56,139,253"}
-_PAGE = "font-size:13px;line-height:1.5;max-width:72em;text-align:left;overflow-wrap:anywhere"
-_TEXT = "white-space:pre-wrap"
-_FAINT = "opacity:.7"
-_TAGS = {"removed": ("del", "248,81,73"), "added": ("ins", "46,160,67")}
 
 
 def diff_html(diff: DiffRecord) -> str:

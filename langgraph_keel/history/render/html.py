@@ -47,6 +47,24 @@ LANE = 16
 _MIDDLE = 16
 _BEND = 8
 
+_NAMES = ("", "#", "checkpoint", "what happened", "model, stored")
+_COLOURS = {
+    "label": ("222,170,0", ".30"),
+    "tool": ("47,159,179", ".20"),
+    "replayed": ("47,159,179", ".10"),
+    "pending": ("230,140,20", ".18"),
+    "waits": ("230,140,20", ".28"),
+    "asked": ("230,140,20", ".12"),
+    "failed": ("224,64,64", ".24"),
+    "drift": ("200,90,200", ".18"),
+    "not read": ("200,90,200", ".18"),
+}
+_ELEMENTS = {"label": "mark", "tool": "code", "replayed": "code", "failed": "strong"}
+_ASKED = ("waits", "asked")
+_BESIDE = ("label", "origin")
+_UNBROKEN = 16
+_NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
+
 
 def tree_svg(row: TreeRow, lanes: int) -> str:
     """Return the tree beside a row as SVG; it fills its cell, which is `tree_width(lanes)` pixels wide."""
@@ -95,25 +113,6 @@ def _x(line: Line) -> int:
 def _stroke(line: Line) -> str:
     dashes = ' stroke-dasharray="5 2"' if line.is_call else ""
     return f'stroke="{LANES[line.lane]}" stroke-width="{1.5 if line.is_call else 2}"{dashes}'
-
-
-_NAMES = ("", "#", "checkpoint", "what happened", "model, stored")
-_COLOURS = {
-    "label": ("222,170,0", ".30"),
-    "tool": ("47,159,179", ".20"),
-    "replayed": ("47,159,179", ".10"),
-    "pending": ("230,140,20", ".18"),
-    "waits": ("230,140,20", ".28"),
-    "asked": ("230,140,20", ".12"),
-    "failed": ("224,64,64", ".24"),
-    "drift": ("200,90,200", ".18"),
-    "not read": ("200,90,200", ".18"),
-}
-_ELEMENTS = {"label": "mark", "tool": "code", "replayed": "code", "failed": "strong"}
-_ASKED = ("waits", "asked")
-_BESIDE = ("label", "origin")
-_UNBROKEN = 16
-_NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 
 
 def timeline_html(moments: Sequence[MomentRecord], older: int | None = None) -> str:

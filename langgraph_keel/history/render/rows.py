@@ -26,6 +26,12 @@ from langgraph_keel.upgrades.bulk import UPGRADED
 MOST_LANES = 8
 """Branches that are drawn side by side; a wider tree is hard to read and takes the width of the page."""
 
+MOST = 8
+"""Tools, questions, errors and names that one row lists."""
+_NAME, _TEXT = 60, 200
+
+PRUNED = "its parent was pruned"
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -235,9 +241,6 @@ def _row(moment: MomentRecord, place: int, own: _Path, running: Iterable[_Path],
 Tone: TypeAlias = Literal[
     "label", "origin", "summary", "tool", "replayed", "pending", "waits", "asked", "failed", "drift", "next", "not read"
 ]
-MOST = 8
-"""Tools, questions, errors and names that one row lists."""
-_NAME, _TEXT = 60, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +349,6 @@ def twin_of(moment: MomentRecord) -> tuple[str, str | None] | None:
             id_ = moment.metadata[name]
             return why, id_ if isinstance(id_, str) and id_ else None
     return None
-
-
-PRUNED = "its parent was pruned"
 
 
 def lost_parent(moment: MomentRecord) -> bool:

@@ -50,6 +50,14 @@ TONES = {
 _WIDE, _STACKED = 96, 64
 _COLOURS = ("", "magenta", "cyan", "yellow", "blue", "green", "red", "bright_magenta", "dim")
 
+_UP, _LEFT, _RIGHT = 1, 2, 4
+_BOXES = {
+    _UP | _LEFT: "╯",
+    _UP | _RIGHT: "╰",
+    _UP | _LEFT | _RIGHT: "┴",
+    _LEFT | _RIGHT: "─",
+}
+
 
 def page_text(page: Any, width: int = WIDTH) -> str:
     """Return what rich would print for a page, as plain text: the same in a terminal, a notebook and a pipe."""
@@ -124,13 +132,6 @@ def _beside(lines: Iterable[Text], tree: Parts, tree_below: Parts | None = None)
 # -- the tree --------------------------------------------------------------------------------------------------
 
 
-_UP, _LEFT, _RIGHT = 1, 2, 4
-_BOXES = {
-    _UP | _LEFT: "╯",
-    _UP | _RIGHT: "╰",
-    _UP | _LEFT | _RIGHT: "┴",
-    _LEFT | _RIGHT: "─",
-}
 _Cells: TypeAlias = dict[int, tuple[str, str]]
 """By lane, a character of the tree and its style."""
 

@@ -44,6 +44,27 @@ RANDOM = frozenset(
 _UNSTREAMED = ("usage_metadata", "token_usage", "usage", "model")
 """What some providers say only of an answer that was not streamed: compared if both sides say it."""
 
+FIELDS = (
+    "provider",
+    "model",
+    "seed",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "stop",
+    "parameters",
+    "tools",
+    "system_hash",
+    "prompt_hash",
+    "served_model",
+    "system_fingerprint",
+    "finish_reason",
+    "answer_hash",
+)
+"""What is compared, causes first."""
+BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
+"""Parameters that can be handed to the graph's models by its config."""
+
 
 class Nothing:
     """What stands where one side has something and the other has nothing."""
@@ -285,26 +306,6 @@ def _join_path(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-FIELDS = (
-    "provider",
-    "model",
-    "seed",
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "stop",
-    "parameters",
-    "tools",
-    "system_hash",
-    "prompt_hash",
-    "served_model",
-    "system_fingerprint",
-    "finish_reason",
-    "answer_hash",
-)
-"""What is compared, causes first."""
-BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
-"""Parameters that can be handed to the graph's models by its config."""
 _Group: TypeAlias = tuple[int, str, int | None]
 _Facts: TypeAlias = tuple[Any, ...]
 

@@ -46,6 +46,10 @@ from langgraph_keel.tools.ledger import CallRecord
 
 _ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", CONFIG_KEY_CHECKPOINT_MAP)
 
+_OWN = ("source", "step", "parents", "writes", "run_id", "thread_id", "graph_version")
+_OWN_PREFIXES = (*METADATA_PREFIXES, "keel_")
+"""Keys of a checkpoint's metadata that are not from the caller's config."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -100,11 +104,6 @@ def check_order(
         keep=keep,
         on_step=on_step,
     )
-
-
-_OWN = ("source", "step", "parents", "writes", "run_id", "thread_id", "graph_version")
-_OWN_PREFIXES = (*METADATA_PREFIXES, "keel_")
-"""Keys of a checkpoint's metadata that are not from the caller's config."""
 
 
 class _Ended(Exception):

@@ -17,9 +17,8 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.config import Address, config_of
-from langgraph_keel.engine.errands import Errand
 from langgraph_keel.engine.lineage import NodeAndHeader
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Errand, Plan
 from langgraph_keel.engine.records import Query, Stamp
 from langgraph_keel.engine.removal import remove
 from langgraph_keel.engine.session import Hooks, Session

@@ -16,10 +16,10 @@ from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, fo
 from langgraph_keel.display.messages import LONGEST, message_text
 from langgraph_keel.display.text import count_of, cut, format_size, one_line, plain
 from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.engine import Engine
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
 from langgraph_keel.summaries.archive import restore as restoring
 from langgraph_keel.summaries.archive import storage as archives

@@ -30,11 +30,13 @@ from langgraph_keel._langgraph import OVERWRITE, DeltaSnapshot
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import pending_writes
-from langgraph_keel.engine.hooks import Copy, Hook, Put
+from langgraph_keel.engine.events import Copy, Put
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.memo import KnownEntry
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Found, Kind, Ref, Run
 from langgraph_keel.engine.serde.serializer import Codec
-from langgraph_keel.engine.session import KnownEntry, Session
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CheckpointConflict, StoreError
 from langgraph_keel.summaries.archive.parts import (
     ARCHIVE,

@@ -28,6 +28,10 @@ _MARKS = (MARK, "lc_source")  # the latter is LangChain's
 _DIGEST = 12
 _MOST_STARTS = 100
 
+_TEXTS = ("checkpoint_ns", "checkpoint_id", "node", "channel", "by", "model", "summary", "summary_id", "previous")
+_NUMBERS = ("step", "bytes", "pieces")
+_NEEDED = ("checkpoint_ns", "channel", "by")
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -200,11 +204,6 @@ def summary_key(part: str) -> str:
 
 
 # -- as it is stored -----------------------------------------------------------------------------------------------
-
-
-_TEXTS = ("checkpoint_ns", "checkpoint_id", "node", "channel", "by", "model", "summary", "summary_id", "previous")
-_NUMBERS = ("step", "bytes", "pieces")
-_NEEDED = ("checkpoint_ns", "channel", "by")
 
 
 def _pack(entry: Archived) -> list[dict[str, Any]]:

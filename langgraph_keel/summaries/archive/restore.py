@@ -23,6 +23,9 @@ from langgraph_keel.summaries.archive.parts import Archived, hosts_in, key_in, k
 from langgraph_keel.summaries.archive.references import FoundMessage, Which, named_in
 from langgraph_keel.summaries.policy import answered_in, calls_of, groups_of
 
+_MOST_TRIES = 10
+_NEXT = "that would have had the messages again"
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -155,8 +158,6 @@ def messages_in(state: Any, channel: str) -> Iterator[tuple[str, BaseMessage]]:
 
 Read: TypeAlias = Mapping[str, Sequence[BaseMessage]]
 """The messages of parts, by the parts' ids."""
-_MOST_TRIES = 10
-_NEXT = "that would have had the messages again"
 
 
 @publish

@@ -49,6 +49,9 @@ PIECE = 1 << 20
 _PAGE = 200
 _MOST_BYTES = 8 << 20
 
+_LOT = 8  # of cells, each a megabyte or somewhat more
+_ID = 24
+
 
 # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -244,10 +247,6 @@ def find_way(session: Session, at: Address) -> Plan[tuple[set[str], set[str]]]:
         return set(), set()
     way = [str(node.address.checkpoint_id) for node in Ancestry(nodes).way(nodes[ids.index(at.checkpoint_id)])]
     return set(way), set(ids[ids.index(way[-1]) :]).difference(way)
-
-
-_LOT = 8  # of cells, each a megabyte or somewhat more
-_ID = 24
 
 
 # -- what should not be there ----------------------------------------------------------------------------------------

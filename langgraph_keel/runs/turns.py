@@ -1,6 +1,6 @@
 """The line of runs that wait for a thread: who came first goes first, in whatever process (`on_busy="wait"`).
 
-One cell a thread has the tickets of those that wait, changed by compare-and-set. The claim (`run_claims`) says who has
+One cell a thread has the tickets of those that wait, changed by compare-and-set. The claim (`claims`) says who has
 the thread; the line says who may claim it next. Nobody compares the clocks of two hosts: a run that waits changes the
 beat of its ticket now and then, and whoever waits behind it takes out a ticket whose beat has not changed for a lease
 by the own clock, and at once one whose process is known to be dead.

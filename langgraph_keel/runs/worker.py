@@ -1,7 +1,7 @@
 """Workers: threads go on as decisions about them arrive.
 
 A poll is one listing of the requests that are not over. What keeps two workers apart is the claim that every run makes
-which goes on from where a thread waits (`approvals.run_claims`): the second one is refused before anything of it runs,
+which goes on from where a thread waits (`runs.hook`): the second one is refused before anything of it runs,
 and passes on. And a run is told to refuse answers to what is not asked any more, so that one that comes after another
 has ended begins no node anew.
 
@@ -30,12 +30,13 @@ from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.plans import find_free_answers, find_interrupts, settled_in
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
-from langgraph_keel.approvals.run_claims import is_in_doubt
 from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.engine import Engine
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Engine, Session
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken
+from langgraph_keel.runs.hook import is_in_doubt
 
 _log = logging.getLogger(__name__)
 

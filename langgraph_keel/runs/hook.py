@@ -12,11 +12,6 @@ that for a while. Should the run begin another task after all, that is refused.
 What claims: `Command(resume=...)`; any other `Command`, and `None`, unless it begins from a checkpoint named by id, for
 that forks. A run with new input claims nothing before it asks something: of two that begin so, one is told by
 `CheckpointConflict`. With `on_busy="wait"` it claims the thread, too, and waits in line for that (`turns`).
-
-The claim of a thread by the run that goes on from where it waits: one cell, changed by compare-and-set.
-
-LangGraph claims nothing: of two resumes that come at the same time, both read the question as open, and both run the
-node that asked. The claim is made before the run reads the thread, so a run that comes late reads what the other left.
 """
 
 from __future__ import annotations
@@ -28,12 +23,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 from uuid import UUID
 from weakref import WeakSet
 
@@ -42,155 +37,40 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph_keel._langgraph import INTERRUPT, exit_of, register_configure_hook, var_child_runnable_config
 from langgraph_keel.approvals.asked import without_replaced
 from langgraph_keel.approvals.questions import close_all_unstored
-from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
 from langgraph_keel.engine.entries import without_spent
 from langgraph_keel.engine.errands import ErrandDriver
-from langgraph_keel.engine.hooks import Hook, Put, Reading, Writes
+from langgraph_keel.engine.events import Put, Reading, Writes
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Session, run
-from langgraph_keel.engine.tables import Cells, CellTable, Kept
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
-
-KEY = "run"
-CLAIMED = "claimed"
-"""In a header's `about`: the run that put this checkpoint had claimed the thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRecord:
-    """Who goes on from where a thread waits.
-
-    Attributes:
-        holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
-        run_id: The run, as LangChain names it.
-        until: Milliseconds since 1970 up to which the claim holds unless it is renewed, by its holder's clock; more
-            with each renewal, and 0 if it is over. Nobody else's clock may be held against it (see `Watch`).
-        since: When it was made, ISO time.
-        deaths: How many runs in a row had left their claims in the thread before, as their processes died.
-    """
-
-    holder: str
-    run_id: str
-    until: int
-    since: str
-    deaths: int = 0
-
-
-def _pack(record: ClaimRecord) -> list[Any]:
-    return [record.holder, record.run_id, record.until, record.since, record.deaths]
-
-
-def _unpack(parts: Sequence[Any]) -> ClaimRecord:
-    if [type(part) for part in parts] != [str, str, int, str, int]:
-        raise TypeError("it does not hold what it should")
-    return ClaimRecord(*parts)
-
-
-CLAIMS: CellTable[ClaimRecord] = CellTable("resume", "the claim of the run that goes on", _pack, _unpack, moves="never")
-
-
-@dataclass(slots=True)
-class Claim:
-    """A claim that is ours, or one on its way.
-
-    Attributes:
-        thread_id: The thread.
-        token: Known before anything is sent.
-        record: What is claimed.
-        expected: What the cell must hold for it to be made.
-        is_acknowledged: Whether the store has said that it was made.
-    """
-
-    thread_id: str
-    token: str
-    record: ClaimRecord
-    expected: str | None = None
-    is_acknowledged: bool = False
-
-    @property
-    def work(self) -> str:
-        """What goes on under it, for the log."""
-        return f"run {self.record.run_id} goes on from where thread {self.thread_id!r} waited"
-
-
-IsOver: TypeAlias = Callable[[Kept[ClaimRecord], float], bool | None]
-"""Whether a claim, and the run that made it, is over; `None` if it must be watched. It is told when the look began."""
-
-
-def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], float] = time.monotonic) -> Plan[None]:
-    """Claim a thread. One trip; one more to take over a claim that is over, and one every so often to watch one."""
-    claims, is_watched = Cells(session, CLAIMS, claim.thread_id), False
-    while True:
-        asked = timer()
-        done, other = yield from claims.swap(
-            KEY, claim.expected, claim.record, token=claim.token, origin=claim.thread_id
-        )
-        if done:
-            claim.is_acknowledged = True
-            return
-        if other is None or (is_left := is_over(other, asked)):
-            claim.expected = other.token if other else None
-            if other and other.record.until and other.record.holder != claim.record.holder:
-                claim.record = replace(claim.record, deaths=other.record.deaths + 1)
-        elif is_left is None:
-            is_watched = yield from _watch(claim.thread_id, other.record, is_watched)
-        else:
-            raise ThreadTaken(claim.thread_id, other.record.holder, other.record.since)
-
-
-def _watch(thread_id: str, record: ClaimRecord, is_watched: bool) -> Plan[Literal[True]]:
-    """Wait until a claim is to be looked at again; say so the first time."""
-    if not is_watched:
-        _log.warning(
-            "thread %r: a run on %s has claimed it at %s, and may be dead: watching for up to %d s whether it renews "
-            "its claim",
-            *(thread_id, record.holder.partition("/")[0], record.since, LEASE // 1000),
-        )
-    yield Pause(_LATE)
-    return True
-
-
-def renew(session: Session, claim: Claim, until: int) -> Plan[bool]:
-    """Make a claim hold longer; return whether it is still ours. One trip."""
-    claims = Cells(session, CLAIMS, claim.thread_id)
-    claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
-    cell = claims.cell(claim.record, token=claim.token, origin=claim.thread_id)
-    return (yield from claims.swap_raw(KEY, claim.token, cell)).done
-
-
-def release(session: Session, claim: Claim, token: str) -> Plan[None]:
-    """Give a thread back. One trip; two if the claim was never acknowledged, and may still be on its way.
-
-    That one must find that what it expects is gone: a claim that is over takes its place, under `token`.
-    """
-    claims = Cells(session, CLAIMS, claim.thread_id)
-    if claim.is_acknowledged:
-        yield from claims.remove({KEY: claim.token})
-        return
-    done = False
-    while not done:
-        cell = (yield from claims.read_raw([KEY])).get(KEY)
-        stands = cell.token if cell else None
-        if stands not in (claim.token, claim.expected):
-            return
-        over = claims.cell(replace(claim.record, until=0), token=token, origin=claim.thread_id)
-        done = (yield from claims.swap_raw(KEY, stands, None if stands == claim.token else over)).done
-
+from langgraph_keel.runs import claims
+from langgraph_keel.runs.claims import (
+    CLAIMED,
+    CLAIMS,
+    KEY,
+    LATE,
+    LEASE,
+    Claim,
+    ClaimRecord,
+    take,
+    watch_claim,
+)
+from langgraph_keel.runs.turns import LINES, Place, Ticket
 
 _log = logging.getLogger(__name__)
 PlainResume = Literal["allow", "refuse"]
 OnBusy = Literal["raise", "wait"]
-LEASE = 30_000
-"""Milliseconds after which a claim that is not renewed is over. A dead process of the same machine is seen at once."""
 _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each saver."""
-_SOON, _LATE = 0.02, 0.5
-"""Seconds between two looks of a run that is next for a thread, and at most."""
+_SOON = 0.02
+"""Seconds between two looks of a run that is next for a thread; at most `LATE`."""
 _PATIENCE = 5.0
 """Seconds that a resume waits for a run of its process that has asked, while that stores the question; and that any run
 waits for what others of its process are storing on its thread."""
@@ -258,14 +138,14 @@ class HeldThread:
             return True
         self.was_at_question = is_at_question
         until = self.runs.clock() + self.runs.lease
-        return run(renew(self.session, self.claim, until), self.session.driver)
+        return run(claims.renew(self.session, self.claim, until), self.session.driver)
 
     def release(self) -> None:
         """Give the thread back."""
         self.runs.keeper.drop(self)
         driver = ErrandDriver(self.session.driver, Pause)
         run(self.runs.wait_for_stored(self.session, self.claim.thread_id), driver)
-        run(release(self.session, self.claim, _token()), driver)
+        run(claims.release(self.session, self.claim, _token()), driver)
 
 
 class _RunHandler(BaseCallbackHandler):
@@ -370,14 +250,8 @@ class RunClaims(Hook):
         busy_timeout: float = 60.0,
         lease: int = LEASE,
     ) -> None:
-        if plain_resume not in ("allow", "refuse"):
-            raise InvalidInput(f"plain_resume must be 'allow' or 'refuse', not {plain_resume!r}")
-        if on_busy not in ("raise", "wait"):
-            raise InvalidInput(f"on_busy must be 'raise' or 'wait', not {on_busy!r}")
         self._plain_resume = plain_resume
         self._waits = on_busy == "wait"
-        if isinstance(busy_timeout, bool) or not isinstance(busy_timeout, int | float) or not busy_timeout >= 0:
-            raise InvalidInput(f"busy_timeout must be seconds, from 0 up, not {busy_timeout!r}")
         self._timeout = busy_timeout
         self.lease = lease
         self.clock = _now
@@ -514,7 +388,7 @@ class RunClaims(Hook):
                 if self.timer() >= until:
                     raise ThreadTaken(claim.thread_id, holder, since, self._timeout)
                 yield from place.stay()
-                yield Pause(min(_SOON * (1 + len(ahead)), _LATE))
+                yield Pause(min(_SOON * (1 + len(ahead)), LATE))
         finally:
             if place.is_to_leave:
                 # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
@@ -641,7 +515,7 @@ def may_be_taken(session: Session, thread_id: str, *, watches: bool) -> Plan[boo
         found, is_over = yield from _judge_claim(session, thread_id)
         if found is None or is_over is not None or not watches:
             return not is_over
-        is_watched = yield from _watch(thread_id, found.record, is_watched)
+        is_watched = yield from watch_claim(thread_id, found.record, is_watched)
 
 
 def _judge_claim(session: Session, thread_id: str) -> Plan[tuple[Kept[ClaimRecord] | None, bool | None]]:

@@ -1,0 +1,188 @@
+"""The events that hooks hear of, as records: a checkpoint that is read, put, copied or removed, and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, PendingWrite
+
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header
+from langgraph_keel.engine.memo import KnownEntry
+from langgraph_keel.engine.records import Batch, Graph, Node, Ref, Stamp
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """A checkpoint that is read, perhaps by a run that begins from it.
+
+    Attributes:
+        config: What was asked for.
+        address: What that names.
+        is_async: Whether whoever asks has a running loop, which must not be kept waiting.
+        result: What is about to be returned; a hook may replace it.
+        about: What hooks have added to its header (`Put.header`).
+        batches: Its writes as they were stored, in the order of arrival.
+        beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
+        is_revived: Whether it is not as it was stored (`Hook.revive`).
+        notes: What a hook notes for itself between two events.
+    """
+
+    config: Mapping[str, Any]
+    address: Address
+    is_async: bool = False
+    result: CheckpointTuple | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    batches: Sequence[Batch] = ()
+    beside: Sequence[Any] = ()
+    is_revived: bool = False
+    notes: dict[object, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Revived:
+    """A checkpoint that another version of the application has stored, as this one reads it.
+
+    Attributes:
+        header: Its header.
+        values: The values of its channels.
+        writes: Its pending writes, in the order in which LangGraph applies them.
+        beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
+        interrupts: The ids of what it asks that are others now, and what they are: they are made of names of nodes.
+    """
+
+    header: Header
+    values: dict[str, Any]
+    writes: list[PendingWrite]
+    beside: list[Any]
+    interrupts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    """A checkpoint on its way into the store.
+
+    Attributes:
+        config: The config of the run that puts it.
+        checkpoint: The checkpoint, as LangGraph gave it.
+        metadata: Its metadata, as LangGraph gave it.
+        source: What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`.
+        parent: The checkpoint it continues; without an id, none.
+        address: Where it will be.
+        header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
+            it is encoded, after `draft_put`.
+        refs: Where its values will be, once they are encoded.
+        base: What this process knows of the last checkpoint of its thread and namespace, once they are encoded.
+        terms: What its thread can be found by while it is the latest, such as `"owner:ada"`. A hook may add to it,
+            until it is encoded; it is used of checkpoints of the root namespace. A list of threads that is asked for
+            it reads no others, and then looks at each that it has read: a term too many does no harm.
+        notes: What a hook notes for itself between two events.
+    """
+
+    config: RunnableConfig
+    checkpoint: Checkpoint
+    metadata: CheckpointMetadata
+    source: object
+    parent: Address
+    address: Address
+    header: Header
+    refs: Mapping[str, Ref] = field(default_factory=dict)
+    base: KnownEntry | None = None
+    terms: list[str] = field(default_factory=list)
+    notes: dict[object, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Writes:
+    """What a task has written, on its way into the store.
+
+    Attributes:
+        config: The config of the run; it names the checkpoint.
+        address: The checkpoint that the task's step began from.
+        writes: Channels and values.
+        task_id: The task.
+        beside: What hooks have to store with them. It is not seen as a write.
+        terms: What the thread can be found by besides (`Put.terms`), as long as the checkpoint is its latest.
+        notes: What a hook notes for itself between two events.
+    """
+
+    config: RunnableConfig
+    address: Address
+    writes: Sequence[tuple[str, Any]]
+    task_id: str
+    beside: list[Any] = field(default_factory=list)
+    terms: list[str] = field(default_factory=list)
+    notes: dict[object, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Travel:
+    """A thread that is about to go on from another checkpoint.
+
+    Attributes:
+        verb: `"rewound"`, or `"branched"`, which leaves the latest checkpoint what it is.
+        origin: The checkpoint it goes back to.
+        twin: The new checkpoint, a twin of that one, once it is stored.
+        about: What its header says that is no metadata: of the origin's, what is true of the twin, too.
+    """
+
+    verb: str
+    origin: Address
+    twin: Address | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A thread that was made of another one.
+
+    Attributes:
+        source: The other one.
+        target: The new one.
+        at: The checkpoint up to which it was copied; `None` if all of it was.
+        graph: Of such a fork, what it has; `None` if all was copied.
+    """
+
+    source: str
+    target: str
+    at: Address | None = None
+    graph: Graph | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Checkpoints that are about to be removed, or were.
+
+    Attributes:
+        thread_id: The thread.
+        moments: All its checkpoints that a reader sees, in the order they were put.
+        kept: Those that stay.
+        removed: Those that go, but for what delta channels need of them.
+        run_ids: The runs whose checkpoints go, if it is for them; else a policy or a program has chosen.
+    """
+
+    thread_id: str
+    moments: Sequence[tuple[Node, Header]]
+    kept: Collection[Stamp]
+    removed: Collection[Stamp]
+    run_ids: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a feature keeps of a thread beside its checkpoints.
+
+    Attributes:
+        thread_id: The thread.
+        owner: Whose it is; empty if it does not say.
+        is_named: Whether the person that is asked for is named in it, though it is not theirs.
+        problem: Why it cannot be read; empty if it can.
+    """
+
+    thread_id: str
+    owner: str = ""
+    is_named: bool = False
+    problem: str = ""

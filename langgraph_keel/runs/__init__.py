@@ -1,0 +1,1 @@
+"""Runs on a thread: who has it, who waits for it, and workers that continue it."""

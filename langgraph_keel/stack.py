@@ -1,0 +1,176 @@
+"""A saver's stack: the layers between its engine and the store of a backend, and the engine with its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from math import inf
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_keel.approvals.hook import ApprovalHook
+from langgraph_keel.blobs.objects import Ask, Objects
+from langgraph_keel.blobs.opening import open_objects
+from langgraph_keel.blobs.store import BlobStore
+from langgraph_keel.engine.engine import Engine, bare
+from langgraph_keel.engine.errands import AsyncErrandDriver, Call, ErrandDriver
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.memo import Memo
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
+from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.session import Hooks, Session
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.history.arrivals import ArrivalHook
+from langgraph_keel.history.labels import LabelHook
+from langgraph_keel.keys.gate import Gate
+from langgraph_keel.keys.keyring import Keyring
+from langgraph_keel.keys.store import SealedStore
+from langgraph_keel.moving.marks import CopyHook
+from langgraph_keel.moving.notes import MovedHook
+from langgraph_keel.options import SaverOptions
+from langgraph_keel.provenance.hook import PACKAGE_VERSIONS, Recorder
+from langgraph_keel.retention.owners import OwnerHook
+from langgraph_keel.runs.hook import RunClaims
+from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
+from langgraph_keel.tools.hook import LedgerHook
+from langgraph_keel.upgrades.chain import Chain
+from langgraph_keel.upgrades.hook import UpgradeHook
+
+if TYPE_CHECKING:
+    from langgraph_keel.moving.touch import Mover
+
+_CANNOT_MOVE = (
+    "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
+    "Threads of a tenant are moved by saver.for_tenant(name).import_from(source, threads=[...])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What a saver is opened with. All copies and views of a saver share it.
+
+    Attributes:
+        store: The uppermost layer; without layers, the store of the backend itself.
+        settled: As `store`, without the layer that moves threads in: the mover writes to it.
+        driver: Carries out the requests of all layers.
+        async_driver: As `driver`, for a running loop.
+        gate: Refuses an encrypted store to a saver without keys.
+        is_read_only: Whether nothing may be written.
+        is_async_only: Whether only the async methods work.
+        keyring: The master keys, if it is sealed.
+        objects: The place of large values, if they are kept outside of the store.
+        mover: Moves threads in, if they come from another store.
+        upgrades: The upgrades of the application's state.
+    """
+
+    store: Store[Any, Any]
+    settled: Store[Any, Any]
+    driver: Driver[Any, Any]
+    async_driver: AsyncDriver[Any, Any]
+    gate: Gate | None
+    is_read_only: bool
+    is_async_only: bool
+    keyring: Keyring | None
+    objects: Objects | None
+    mover: Mover | None
+    upgrades: Chain
+
+
+def stack_of(
+    store: Store[Any, Any],
+    driver: Driver[Any, Any],
+    async_driver: AsyncDriver[Any, Any],
+    options: SaverOptions,
+    is_read_only: bool = False,
+    is_async_only: bool = False,
+) -> Stack:
+    """Return a stack, built from the backend upwards: a put passes its layers from the last to the first.
+
+    Large values go to objects below the seals, so objects are sealed. Threads move in above the objects and below the
+    seals. Names are hidden below the seals, within `SealedStore`: the seals bind the names as the program knows them.
+    """
+    upgrades, kinds = Chain(options["upgrades"]), list[type[Errand]]()
+    driver, async_driver = bare(driver), bare(async_driver)  # they may be those of another saver
+    objects, mover, keyring = None, None, options["encryption"]
+    if options["blobs"] is not None:
+        objects = open_objects(options["blobs"])
+        store = BlobStore(store, objects, options["blob_limit"], options["memo_bytes"])
+        kinds.append(Ask)
+    settled = store
+    if options["moving_from"] is not None:
+        from langgraph_keel.moving.sources import source_of
+        from langgraph_keel.moving.touch import Mover, MovingStore
+
+        if is_read_only or options["tenants"] == "required":
+            raise InvalidInput(_CANNOT_MOVE)
+        mover = Mover(source_of(options["moving_from"]))
+        store = MovingStore(store, mover)
+        kinds.append(Call)
+    if kinds:
+        driver, async_driver = ErrandDriver(driver, *kinds), AsyncErrandDriver(async_driver, *kinds)
+    gate = Gate(settled, driver, async_driver) if keyring is None else None
+    if keyring is not None:
+        settled = SealedStore(settled, keyring)
+        store = settled if mover is None else SealedStore(store, keyring)
+    return Stack(
+        store,
+        settled,
+        driver,
+        async_driver,
+        gate,
+        is_read_only,
+        is_async_only,
+        keyring,
+        objects,
+        mover,
+        upgrades,
+    )
+
+
+def open_engine(
+    stack: Stack,
+    store: Store[Any, Any],
+    tenant: str | None,
+    options: SaverOptions,
+    serde: SerializerProtocol,
+    upkeep: Hook | None,
+) -> Engine:
+    """Return an engine on the store of a stack, or on that of a tenant."""
+    drivers = (stack.driver, stack.async_driver) if stack.gate is None else stack.gate.drivers(tenant or "")
+    session = Session(
+        store,
+        Codec(serde, inf if stack.objects is None else options["blob_limit"]),
+        Memo(options["memo_entries"], options["memo_bytes"]),
+        Hooks([*_hooks_of(options, stack.upgrades, upkeep)]),
+        clock=partial(datetime.now, UTC),
+        new_token=partial(token_hex, 16),
+        new_id=lambda step: str(uuid6(clock_seq=step)),
+        driver=drivers[0],
+        on_conflict=options["on_conflict"],
+        owner=options["owner"],
+        tenant=tenant,
+        state_version=stack.upgrades.version,
+    )
+    return Engine(session, drivers[1])
+
+
+def _hooks_of(options: SaverOptions, upgrades: Chain, upkeep: Hook | None) -> Iterator[Hook]:
+    """Yield the hooks in their order. Features remember threads by their ids, so each tenant has hooks of its own."""
+    yield from options["extra_hooks"]
+    # The claim of a thread comes first: what a run reads afterwards, no other run changes.
+    yield RunClaims(options["plain_resume"], options["on_busy"], options["busy_timeout"])
+    yield from (OwnerHook(), ApprovalHook())
+    yield Recorder(PACKAGE_VERSIONS, options["graph_version"], options["on_drift"], options["provenance"])
+    yield from (LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook())
+    if removed := options["archive_removed"]:
+        yield ArchiveRule(None if removed is True else frozenset(removed))
+    if upkeep is not None:
+        yield upkeep
+    if upgrades.steps:
+        yield UpgradeHook(upgrades)
