@@ -14,7 +14,6 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     NewEntry,
     Query,
@@ -130,11 +129,9 @@ class NameMap:
     def batches(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         return batches if self._task is None else [self.batch(batch) for batch in batches]
 
-    def found(self, found: Found | Unchanged | Heavy, _: Any = None) -> Found | Unchanged | Heavy:
+    def found(self, found: Found | Unchanged, _: Any = None) -> Found | Unchanged:
         if isinstance(found, Unchanged):
             return replace(found, batches=self.batches(found.batches)) if found.batches else found
-        if isinstance(found, Heavy):
-            return Heavy(self.entry(found.entry), self.batches(found.batches))
         return Found(self.entry(found.entry), self.channels(found.rows), self.batches(found.batches))
 
     def founds(self, found: Iterable[Found], _: Any = None) -> list[Any]:

@@ -256,14 +256,6 @@ class Unchanged:
 
 
 @record
-class Heavy:
-    """What was to be read takes too much to be read without need: an entry without its rows, with its batches."""
-
-    entry: Entry
-    batches: Sequence[Batch] = ()
-
-
-@record
 class Query:
     """A page of entries, newest first.
 

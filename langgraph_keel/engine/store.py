@@ -24,7 +24,6 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     NewEntry,
     Outcome,
@@ -89,18 +88,6 @@ class Store(ABC, Generic[Q, R]):
         found = yield from self.read_entry(address)
         if found is not None and found.entry.stamp == known:
             return Unchanged(found.entry.parent, found.batches, found.entry.address.checkpoint_id)
-        return found
-
-    def read_light(
-        self, address: Address, known: Stamp | None, most: int
-    ) -> StorePlan[Q, R, Found | Unchanged | Heavy | None]:
-        """Read a checkpoint as `read_known`, but no rows if they and the header take more than `most` bytes. One trip.
-
-        A store that can spare reading them then does so.
-        """
-        found = yield from (self.read_entry(address) if known is None else self.read_known(address, known))
-        if isinstance(found, Found) and weight_of(found) > most:
-            return Heavy(found.entry, found.batches)
         return found
 
     @abstractmethod
@@ -365,17 +352,3 @@ class Store(ABC, Generic[Q, R]):
         """
         yield from ()
         return ()
-
-
-def light_or_heavy(found: Found, most: int) -> Found | Heavy:
-    """Return what `Store.read_light` does, of an entry whose rows were left out if there are too many bytes."""
-    if any(ref.runs for ref in found.entry.refs.values()):
-        is_light = any(found.rows.values())
-    else:
-        is_light = weight_of(found) <= most
-    return found if is_light else Heavy(found.entry, found.batches)
-
-
-def weight_of(found: Found) -> int:
-    """Return the bytes that an entry takes with its rows, without its batches."""
-    return len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)

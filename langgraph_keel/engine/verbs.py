@@ -53,7 +53,6 @@ VERBS: Mapping[str, Verb] = {
     "write_batch": Verb((_N.address, _N.batch), SAME, _of_it, writes=True),
     "read_entry": Verb((_N.address,), _N.found, _of_it),
     "read_known": Verb((_N.address, SAME), _N.found, _of_it),
-    "read_light": Verb((_N.address, SAME, SAME), _N.found, _of_it, is_derived=True),
     "scan": Verb((_N.query,), _N.entries, _of_it),
     "read_values": Verb((_N.entries,), _N.founds),
     "read_stored": Verb((_N.entries,), _N.founds),

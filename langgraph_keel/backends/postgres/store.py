@@ -61,7 +61,6 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     Moved,
     NewEntry,
@@ -76,7 +75,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     Writes,
 )
-from langgraph_keel.engine.store import Store, light_or_heavy
+from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreError
 
@@ -290,17 +289,6 @@ class PostgresStore(Store[Request, Reply]):
         text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
         reply = yield self._request({**place_of(address), **_known_parameters(known)}, text, joins=True)
         return _read_known(reply, known)
-
-    def read_light(
-        self, address: Address, known: Stamp | None, most: int
-    ) -> StorePlan[Request, Reply, Found | Unchanged | Heavy | None]:
-        """See `Store.read_light`. Of the latest, rows are left where they are; bytes are counted as they are stored."""
-        if address.checkpoint_id is not None:
-            return (yield from super().read_light(address, known, most))
-        parameters = {**place_of(address), **_known_parameters(known), "most": most}
-        reply = yield self._request(parameters, sql.READ_LIGHT, joins=True)
-        found = _read_known(reply, known)
-        return light_or_heavy(found, most) if isinstance(found, Found) else found
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""

@@ -55,7 +55,6 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     Moved,
     NewEntry,
@@ -71,7 +70,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     Writes,
 )
-from langgraph_keel.engine.store import Store, light_or_heavy
+from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
 
 _log = logging.getLogger(__name__)
@@ -555,20 +554,9 @@ class RedisStore(Store[Request, Replies]):
             return Unchanged(found.entry.parent, found.batches)
         return found
 
-    def read_light(
-        self, address: Address, known: Stamp | None, most: int
-    ) -> StorePlan[Request, Replies, Found | Unchanged | Heavy | None]:
-        """See `Store.read_light`. Bytes are counted as they are stored."""
-        found = yield from self._read_entry(address, str(known or ""), str(most))
-        if found is not None and found.entry.stamp == known:
-            return Unchanged(found.entry.parent, found.batches)
-        return found and light_or_heavy(found, most)
-
-    def _read_entry(
-        self, address: Address, known: str = "", most: str = ""
-    ) -> StorePlan[Request, Replies, Found | None]:
-        """Read an entry, without the rows if its stamp is `known`, or if there are more than `most` bytes."""
-        wanted = name(address.checkpoint_ns), name(address.checkpoint_id or ""), known, most
+    def _read_entry(self, address: Address, known: str = "") -> StorePlan[Request, Replies, Found | None]:
+        """Read an entry, without the rows if its stamp is `known`."""
+        wanted = name(address.checkpoint_ns), name(address.checkpoint_id or ""), known
         if self._refreshes:
             reply = yield from self._change(address.thread_id, "read_entry", *wanted, "1", self._ttl)
         else:
