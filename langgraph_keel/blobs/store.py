@@ -238,14 +238,9 @@ class BlobStore(Layer):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read_entry(self, address: Address) -> Plan[Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
         """See `Store.read_entry`. One request more if an object is needed that is not known."""
-        found: Found | None = yield from self.inner.read_entry(address)
-        return None if found is None else (yield from self._fill([found]))[0]
-
-    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
-        """See `Store.read_known`. As for `read_entry`."""
-        found: Found | Unchanged | None = yield from self.inner.read_known(address, known)
+        found: Found | Unchanged | None = yield from self.inner.read_entry(address, known)
         if isinstance(found, Unchanged):
             bodies = yield from self._fetch(_absent_in(address.thread_id, [batch.body for batch in found.batches]))
             return replace(found, batches=[_fill_batch(each, address.thread_id, bodies) for each in found.batches])

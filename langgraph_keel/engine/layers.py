@@ -24,7 +24,7 @@ FindNames: TypeAlias = Callable[[bool], Plan[tuple[NameMap, NameMap] | None]]
 class Layer(Store[Any, Any]):
     """A store upon another one.
 
-    The verbs of the store below are bound by the constructor. `read_light` uses the reading verbs of this layer.
+    The verbs of the store below are bound by the constructor.
 
     Args:
         inner: The store below.
@@ -32,8 +32,8 @@ class Layer(Store[Any, Any]):
 
     def __init__(self, inner: Store[Any, Any]) -> None:
         self.inner = inner
-        for name, verb in VERBS.items():
-            if not verb.is_derived and not self.has(name):
+        for name in VERBS:
+            if not self.has(name):
                 setattr(self, name, getattr(inner, name))
 
     def has(self, verb: str) -> bool:

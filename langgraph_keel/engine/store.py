@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Generic
+from typing import Any, Generic, overload
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
@@ -72,23 +72,22 @@ class Store(ABC, Generic[Q, R]):
         One trip, atomic, durable when it returns.
         """
 
+    @overload
     @abstractmethod
-    def read_entry(self, address: Address) -> StorePlan[Q, R, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Q, R, Found | None]: ...
+    @overload
+    @abstractmethod
+    def read_entry(self, address: Address, known: Stamp | None) -> StorePlan[Q, R, Found | Unchanged | None]: ...
+    @abstractmethod
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Q, R, Any]:
         """Read a checkpoint, or the head of the namespace if `address.checkpoint_id` is `None`. One trip, one moment.
 
         Returns every row that overlaps a run of its refs, and every batch of its writes in arrival order.
         `None` if there is none. Never a ghost.
-        """
 
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Q, R, Found | Unchanged | None]:
-        """Read a checkpoint as `read_entry`, of which the asker has the rows if its stamp is `known`. One trip.
-
-        A store that can spare reading them then does so.
+        The caller already has the rows of the entry whose stamp is `known`. A store that can spare reading them then
+        answers `Unchanged`.
         """
-        found = yield from self.read_entry(address)
-        if found is not None and found.entry.stamp == known:
-            return Unchanged(found.entry.parent, found.batches, found.entry.address.checkpoint_id)
-        return found
 
     @abstractmethod
     def scan(self, query: Query) -> StorePlan[Q, R, Sequence[Entry]]:

@@ -29,14 +29,12 @@ class Verb:
         gives: Translates the names in the result.
         thread: Returns the id of the thread in the first argument; `None` if the verb does not concern one thread.
         writes: Whether it may store new names.
-        is_derived: Whether `Store` implements it with other verbs. A layer that changes those then changes it, too.
     """
 
     takes: tuple[Turn, ...]
     gives: Turn = SAME
     thread: Callable[[Any], str | None] | None = None
     writes: bool = False
-    is_derived: bool = False
 
 
 def _itself(thread_id: Any) -> str | None:
@@ -51,8 +49,7 @@ _N = NameMap
 VERBS: Mapping[str, Verb] = {
     "write_entry": Verb((_N.new,), _N.outcome, lambda new: new.address.thread_id, writes=True),
     "write_batch": Verb((_N.address, _N.batch), SAME, _of_it, writes=True),
-    "read_entry": Verb((_N.address,), _N.found, _of_it),
-    "read_known": Verb((_N.address, SAME), _N.found, _of_it),
+    "read_entry": Verb((_N.address, SAME), _N.found, _of_it),
     "scan": Verb((_N.query,), _N.entries, _of_it),
     "read_values": Verb((_N.entries,), _N.founds),
     "read_stored": Verb((_N.entries,), _N.founds),

@@ -164,34 +164,23 @@ class SealedStore(Layer):
         yield from self.inner.write_batch(address, replace(seals.batch(batch, address), terms=hidden))
 
     @_again
-    def read_entry(self, address: Address) -> Plan[Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
         """See `Store.read_entry`. Up to two trips more for the first one of a thread."""
-        return self._read_entry(address)
-
-    def _read_entry(self, address: Address) -> Plan[Found | None]:
-        found: Found | None = yield from self.inner.read_entry(address)
+        stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
+        found: Found | Unchanged | None = yield from self.inner.read_entry(address, known if stamp == known else None)
+        if isinstance(found, Unchanged) and found.checkpoint_id not in (None, latest.checkpoint_id):
+            found = yield from self.inner.read_entry(address)  # it was put back to an earlier time: see there
         if found is None:
             self.chest.forget(address.thread_id)  # if it comes again, it has other keys
             return None
-        return (yield from self._open_found(found))
-
-    @_again
-    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
-        if stamp != known:
-            return (yield from self._read_entry(address))
-        found: Found | Unchanged | None = yield from self.inner.read_known(address, known)
-        if isinstance(found, Unchanged) and found.checkpoint_id not in (None, latest.checkpoint_id):
-            return (yield from self._read_entry(address))  # it was put back to an earlier time: see there
-        if isinstance(found, Unchanged) and found.parent not in (None, parent):
-            raise SealBroken(f"{latest}: {_OTHER}")
-        if isinstance(found, Unchanged) and found.batches:
-            seals = yield from self.opener(address.thread_id, [batch.body for batch in found.batches])
-            return replace(found, batches=[seals.open_batch(batch, latest) for batch in found.batches])
         if isinstance(found, Found):
             return (yield from self._open_found(found))
-        return found
+        if found.parent not in (None, parent):
+            raise SealBroken(f"{latest}: {_OTHER}")
+        if not found.batches:
+            return found
+        seals = yield from self.opener(address.thread_id, [batch.body for batch in found.batches])
+        return replace(found, batches=[seals.open_batch(batch, latest) for batch in found.batches])
 
     @_again
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:

@@ -444,11 +444,11 @@ def rivals(store: type[TieredStore], directory: Path) -> bool:
 class BelievesTheHot(TieredStore):
     """Takes what the hot store has for the latest."""
 
-    def _read_latest(self, address: Any, known: Any) -> Any:
+    def read_entry(self, address: Any, known: Any = None) -> Any:
         kept = yield from self._try(self.hot.read_entry(address.at(chains.ID)))
         if isinstance(kept, Found):
             return chains.read_chain(address, kept)[1]
-        return (yield from super()._read_latest(address, known))
+        return (yield from super().read_entry(address, known))
 
 
 class BelievesStamps(TieredStore):

@@ -56,7 +56,6 @@ ARGUMENTS: Mapping[str, Any] = {
     **{"channels": {"channel"}, "gone": [7], "ghosts": {8: {"channel"}}, "graph": GRAPH, "last": 7, "upto": ENTRY},
     **{"live": {("namespace", "channel"): [(0, 1)]}, "run_ids": ["run"], "limit": 9, "terms": ["term"], "known": 7},
     **{"oldest_first": True, "shelf": SHELF, "expected": "token", "keys": ["key"], "tokens": {"key": "token"}},
-    "most": 100,
 }
 """A value for each argument of this name. Each name in it is that of its sort."""
 OTHERS: Mapping[tuple[str, str], Any] = {
@@ -70,8 +69,7 @@ OTHERS: Mapping[tuple[str, str], Any] = {
 """The same for arguments that are something else in each verb."""
 REPLIES: Mapping[str, list[Any]] = {
     "write_entry": [Stored(7, {"channel": 3})],
-    "read_entry": [FOUND, None],
-    "read_known": [FOUND, Unchanged("parent", [BATCH]), None],
+    "read_entry": [FOUND, Unchanged("parent", [BATCH]), None],
     "scan": [[ENTRY]],
     **{verb: [[FOUND]] for verb in ("read_values", "read_stored", "read_history")},
     "read_graph": [GRAPH],

@@ -196,17 +196,8 @@ class FileStore(Store[Work, Any]):
 
         return self._change(address.thread_id, decide)
 
-    def read_entry(self, address: Address) -> StorePlan[Work, Any, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
         """See `Store.read_entry`."""
-
-        def look(thread: Thread, bodies: Bodies) -> Found | None:
-            record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return with_bodies(read_record(thread, record), bodies) if record else None
-
-        return self._look(address.thread_id, look, None)
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Work, Any, Found | Unchanged | None]:
-        """See `Store.read_known`."""
 
         def look(thread: Thread, bodies: Bodies) -> Found | Unchanged | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)

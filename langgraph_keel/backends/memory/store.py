@@ -33,6 +33,7 @@ from langgraph_keel.engine.records import (
     Stamp,
     Stored,
     ThreadInfo,
+    Unchanged,
     Writes,
 )
 from langgraph_keel.engine.store import Store
@@ -168,13 +169,16 @@ class MemoryStore(Store[Request, Any]):
 
         return self._send(write)
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         """See `Store.read_entry`."""
 
-        def read(state: State) -> Found | None:
+        def read(state: State) -> Found | Unchanged | None:
             thread = state.get(address.thread_id)
             record = thread and thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return read_record(thread, record) if thread and record else None
+            found = read_record(thread, record) if thread and record else None
+            if found is not None and found.entry.stamp == known:
+                return Unchanged(found.entry.parent, found.batches, found.entry.address.checkpoint_id)
+            return found
 
         return self._send(read)
 

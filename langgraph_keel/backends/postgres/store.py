@@ -277,18 +277,23 @@ class PostgresStore(Store[Request, Reply]):
             parameters["late"] = " ".join(batch.terms)
         yield self._request(parameters, *texts, writes=True, joins=True)
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Reply, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Reply, Any]:
         """See `Store.read_entry`."""
-        text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
-        reply = yield self._request(place_of(address), text, joins=True)
+        parameters = place_of(address)
+        if known is None:
+            text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
+        else:
+            text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
+            epoch, seq, token = mark_of(known)
+            parameters |= {"epoch": epoch, "seq": seq, "token": token}
+        reply = yield self._request(parameters, text, joins=True)
         content = content_of(reply[0])
-        return content.entry_with_rows(content.entries[0]) if content.entries else None
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Reply, Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
-        reply = yield self._request({**place_of(address), **_known_parameters(known)}, text, joins=True)
-        return _read_known(reply, known)
+        if not content.entries:
+            return None
+        line = content.entries[0]
+        if stamp_of(line.epoch, line.seq, line.token) == known:
+            return Unchanged(parent_of(line), content.batches_of(line))
+        return content.entry_with_rows(line)
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
@@ -523,21 +528,6 @@ class PostgresStore(Store[Request, Reply]):
         parameters = {"after": key(after) if after else "", "limit": limit, **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(STRAYS, "s.thread_id"))
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
-
-
-def _known_parameters(known: Stamp | None) -> dict[str, Any]:
-    epoch, seq, token = (0, -1, 0) if known is None else mark_of(known)  # no entry has such a number
-    return {"epoch": epoch, "seq": seq, "token": token}
-
-
-def _read_known(reply: Reply, known: Stamp | None) -> Found | Unchanged | None:
-    content = content_of(reply[0])
-    if not content.entries:
-        return None
-    line = content.entries[0]
-    if stamp_of(line.epoch, line.seq, line.token) == known:
-        return Unchanged(parent_of(line), content.batches_of(line))
-    return content.entry_with_rows(line)
 
 
 def _info(thread: str, name: str | None, put_at: str, count: int, *line: Any) -> Listed:

@@ -543,20 +543,9 @@ class RedisStore(Store[Request, Replies]):
         late = " ".join(batch.terms)
         yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value, late)
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Replies, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Replies, Any]:
         """See `Store.read_entry`."""
-        return (yield from self._read_entry(address))
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Replies, Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        found = yield from self._read_entry(address, str(known))
-        if found is not None and found.entry.stamp == known:
-            return Unchanged(found.entry.parent, found.batches)
-        return found
-
-    def _read_entry(self, address: Address, known: str = "") -> StorePlan[Request, Replies, Found | None]:
-        """Read an entry, without the rows if its stamp is `known`."""
-        wanted = name(address.checkpoint_ns), name(address.checkpoint_id or ""), known
+        wanted = name(address.checkpoint_ns), name(address.checkpoint_id or ""), str(known or "")
         if self._refreshes:
             reply = yield from self._change(address.thread_id, "read_entry", *wanted, "1", self._ttl)
         else:
@@ -564,7 +553,8 @@ class RedisStore(Store[Request, Replies]):
         if not reply:
             return None
         epoch, seq, value, parent, logs, batches = reply
-        return entry_with_rows(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
+        found = entry_with_rows(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
+        return Unchanged(found.entry.parent, found.batches) if found.entry.stamp == known else found
 
     def scan(self, query: Query) -> StorePlan[Request, Replies, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every entry of every thread is looked at for every page."""

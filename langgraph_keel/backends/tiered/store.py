@@ -131,31 +131,18 @@ class TieredStore(Layer):
         if isinstance(outcome, Stored):
             self._remember(_namespace(new.address), chain_of(entry, outcome, stored.stamp, room))
 
-    def read_entry(self, address: Address) -> Plan[Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
         """See `Store.read_entry`. The latest: two trips; three if there is a copy of it, four or five to make one."""
         if address.checkpoint_id is not None:
-            return (yield from self.cold.read_entry(address))
-        found = yield from self._read_latest(address, None)
-        assert not isinstance(found, Unchanged), "nothing was known"
-        return found
-
-    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
-        """See `Store.read_known`. As for `read_entry`; if nothing is new, two trips."""
-        if address.checkpoint_id is not None:
-            return (yield from self.cold.read_known(address, known))
-        return (yield from self._read_latest(address, known))
-
-    def _read_latest(self, address: Address, known: Stamp | None) -> Plan[Found | Unchanged | None]:
+            return (yield from self.cold.read_entry(address, known))
         key = _namespace(address)
         chain, copy = self._chains.pop(key, None), None
-        at, is_known = address.at(ID), chain is not None and chain.end == known
-        kept = yield from self._try(
-            self.hot.read_known(at, chain.stamp) if chain and is_known else self.hot.read_entry(at)
-        )
+        copied = chain.stamp if chain is not None and chain.end == known else None
+        kept = yield from self._try(self.hot.read_entry(address.at(ID), copied))
         if not isinstance(kept, Unchanged):
             chain, copy = _open(address, kept)
         end = known if chain is None else chain.end
-        latest = yield from (self.cold.read_entry(address) if end is None else self.cold.read_known(address, end))
+        latest = yield from self.cold.read_entry(address, end)
         if isinstance(latest, Unchanged):
             if copy is not None and not (yield from self._is_copy(copy.entry)):
                 latest = yield from self.cold.read_entry(address)
@@ -194,7 +181,7 @@ class TieredStore(Layer):
             outcome = yield from self._try(self.hot.write_entry(new))
             if not isinstance(outcome, Stored):
                 return
-            now = yield from self.cold.read_known(address, end)
+            now = yield from self.cold.read_entry(address, end)
         except (Exception, CancelledError):
             yield from self._try(self.hot.delete_thread(thread_id))  # nobody would look
             raise
