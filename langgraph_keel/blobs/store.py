@@ -83,6 +83,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Row,
@@ -429,7 +430,7 @@ class BlobStore(Layer):
         found: set[str] = set()
         place: tuple[str, str] | None = None
         while True:
-            page = yield from self.inner.show_threads(place, THREADS)
+            page = yield from self.inner.read_threads(Page(place, THREADS, tolerant=True))
             found |= {_folder_of(info.thread_id) for info, _ in page}
             if len(page) < THREADS:
                 break

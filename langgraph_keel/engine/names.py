@@ -16,6 +16,7 @@ from langgraph_keel.engine.records import (
     Graph,
     Listed,
     NewEntry,
+    Page,
     Query,
     Replacement,
     Stored,
@@ -90,9 +91,6 @@ class NameMap:
             return by_place
         return {(ns and self.namespace(ns), self.channel(name)): value for (ns, name), value in by_place.items()}
 
-    def place(self, place: tuple[str, str], _: Any = None) -> tuple[str, str]:
-        return place[0], self.thread(place[1])
-
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def address(self, address: Address, _: Any = None) -> Address:
@@ -160,22 +158,24 @@ class NameMap:
 
     # -- lists of threads --------------------------------------------------------------------------------------
 
-    def page(self, page: Iterable[Listed], _: Any = None) -> list[Listed]:
-        turned = [(info, head and self.entry(head)) for info, head in page]
-        if self.thread is _same:
-            return turned
-        return [(replace(info, thread_id=self.thread(info.thread_id)), head) for info, head in turned]
+    def page(self, page: Page, _: Any = None) -> Page:
+        return page if page.after is None else replace(page, after=(page.after[0], self.thread(page.after[1])))
 
-    def shown_page(self, page: Iterable[Listed], _: Any = None) -> list[Listed]:
-        """As `page`. A thread whose names cannot be translated is listed without its head, and logged."""
-        shown: list[Listed] = []
-        for info, head in page:
+    def listed(self, listed: Iterable[Listed], page: Page) -> list[Listed]:
+        """If the page is tolerant, a thread whose names cannot be translated is listed without its head, and logged."""
+        threads: list[Listed] = []
+        for info, head in listed:
             try:
-                shown += self.page([(info, head)])
+                turned = head and self.entry(head)
             except CorruptStore as error:
+                if not page.tolerant:
+                    raise
                 _log.warning("thread %r: %s", info.thread_id, error)
-                shown += self.page([(info, None)])
-        return shown
+                turned = None
+            if self.thread is not _same:
+                info = replace(info, thread_id=self.thread(info.thread_id))
+            threads.append((info, turned))
+        return threads
 
     # -- cells -------------------------------------------------------------------------------------------------
 

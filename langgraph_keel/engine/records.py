@@ -277,6 +277,26 @@ class Query:
 
 
 @record
+class Page:
+    """A page of threads, last activity first.
+
+    Attributes:
+        after: The (updated_at, thread_id) of the last thread of the page before; `None` for the first page.
+        limit: Most threads to return.
+        terms: Only threads that can be found by each of these: by what the put of the root head has brought
+            (`NewEntry.terms`), or a task that has written to it since (`Batch.terms`).
+        oldest_first: Whether the order is the opposite one.
+        tolerant: Whether damage is passed over, and logged; else it is an error.
+    """
+
+    after: tuple[str, str] | None = None
+    limit: int = 100
+    terms: Sequence[str] = ()
+    oldest_first: bool = False
+    tolerant: bool = False
+
+
+@record
 class Node:
     """One entry as retention sees it.
 

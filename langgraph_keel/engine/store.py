@@ -27,6 +27,7 @@ from langgraph_keel.engine.records import (
     Listed,
     NewEntry,
     Outcome,
+    Page,
     Query,
     Replacement,
     Run,
@@ -185,40 +186,19 @@ class Store(ABC, Generic[Q, R]):
         """Name the threads that hold an entry of one of these runs. At most two trips."""
 
     @abstractmethod
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Q, R, Sequence[Listed]]:
-        """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
+    def read_threads(self, page: Page) -> StorePlan[Q, R, Sequence[Listed]]:
+        """Read a page of threads.
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
-        with its root head (`None` if it has none); all else of `ThreadInfo` is the engine's and the hooks'.
-
-        Args:
-            after: Where the page begins; `None` for the first.
-            limit: Most threads.
-            terms: Only threads that can be found by each of these: by what the put of the root head has brought
-                (`NewEntry.terms`), or a task that has written to it since (`Batch.terms`). There may be others among
-                them, and a store that keeps no terms returns all threads.
+        with its root head (`None` if it has none); all else of `ThreadInfo` is the engine's and the hooks'. Fewer than
+        `page.limit` mean that there are no more. With `page.terms`, there may be others among them, and a store that
+        keeps no terms returns all threads.
 
         Raises:
-            CorruptStore: One of them cannot be read; whoever must not miss one, as an erasure, is told.
-        """
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Q, R, Sequence[Listed]]:
-        """As `read_threads`, for those who only look: what is damaged is passed over, and logged.
-
-        A page is shorter than `limit` only if it is the last one. Where damage cannot have a listing fail, as the
-        database sees to it that names are text, the two are the same. With `oldest_first`, the same threads in the
-        opposite order, by the same index.
-
-        Raises:
+            CorruptStore: One of them cannot be read, and the page is not `tolerant`. Whoever must not miss one, as an
+                erasure, is told.
             InvalidInput: This store has no such order.
         """
-        if oldest_first:
-            raise InvalidInput(f"{type(self).__name__} lists threads with order='newest' only")
-        return self.read_threads(after, limit, terms)
 
     @abstractmethod
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> StorePlan[Q, R, Swapped]:

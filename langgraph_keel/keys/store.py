@@ -43,6 +43,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Node,
     Outcome,
+    Page,
     Query,
     Ref,
     Row,
@@ -283,22 +284,17 @@ class SealedStore(Layer):
         _, parent, run_id, digests = seals.open_parts(stored[0].header, entry.address)
         return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.read_threads`. A trip more for each thread whose keys are not known."""
-        hidden = yield from self._narrow(terms)
-        page: Sequence[Listed] = yield from self.inner.read_threads(after, limit, hidden)
-        return (yield from self._open_threads(page))
+    def read_threads(self, page: Page) -> Plan[Sequence[Listed]]:
+        """See `Store.read_threads`. A trip more for each thread whose keys are not known.
 
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.show_threads`. A thread that does not open is listed with what stands in the clear, and logged."""
-        hidden = yield from self._narrow(terms)
-        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, hidden, oldest_first)
+        If the page is tolerant, a thread that does not open is listed with what stands in the clear, and logged.
+        """
+        hidden = replace(page, terms=(yield from self._narrow(page.terms)))
+        listed: Sequence[Listed] = yield from self.inner.read_threads(hidden)
+        if not page.tolerant:
+            return (yield from self._open_threads(listed))
         opened: list[Listed] = []
-        for each in page:
+        for each in listed:
             try:
                 opened += yield from self._open_threads([each])
             except (CorruptStore, KeyMissing) as error:

@@ -29,7 +29,7 @@ from langgraph_keel.engine.checkpoints import read_hidden, revive
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
-from langgraph_keel.engine.records import Batch, Node
+from langgraph_keel.engine.records import Batch, Node, Page
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Hooks, Memo, Session, engine_of, run
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, StoreError, ThreadExists
@@ -157,7 +157,7 @@ def _fail(report: ExportReport, thread_id: str, error: Exception) -> str:
 def _list_threads(session: Session) -> Iterator[str]:
     after: tuple[str, str] | None = None
     while True:
-        page = run(session.store.read_threads(after, _PAGE), session.driver)
+        page = run(session.store.read_threads(Page(after, _PAGE)), session.driver)
         yield from (info.thread_id for info, _ in page)
         if len(page) < _PAGE:
             return

@@ -31,7 +31,7 @@ from langgraph_keel.engine.entries import as_lists, marks_of, pack_batch, terms_
 from langgraph_keel.engine.hooks import Hook, Put
 from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Occupied, Query, Stamp
+from langgraph_keel.engine.records import Occupied, Page, Query, Stamp
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.session import Hooks, Memo, Session, run
@@ -355,7 +355,7 @@ def _sweep(session: Session) -> None:
 def _list_staged(session: Session) -> Iterator[str]:
     after: tuple[str, str] | None = None
     while True:
-        page = run(session.store.show_threads(after, _ENTRIES), session.driver)
+        page = run(session.store.read_threads(Page(after, _ENTRIES, tolerant=True)), session.driver)
         yield from (info.thread_id for info, _ in page if info.thread_id.startswith(STAGED))
         if len(page) < _ENTRIES:
             return

@@ -158,7 +158,7 @@ def test_no_verb_of_a_store_goes_by() -> None:
     assert verbs - vars(TieredStore).keys() == {
         *("copy_thread", "find_runs", "find_unproved", "list_cells", "list_kinds", "list_strays", "list_tenants"),
         *("list_writes", "make_room", "read_cells", "read_graph", "read_history", "read_stored", "read_threads"),
-        *("read_values", "remove_cells", "scan", "show_threads", "swap_cell", "sweep_outside", "write_batch"),
+        *("read_values", "remove_cells", "scan", "swap_cell", "sweep_outside", "write_batch"),
     }
 
 

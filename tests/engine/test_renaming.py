@@ -25,6 +25,7 @@ from langgraph_keel.engine.records import (
     Kind,
     NewEntry,
     Node,
+    Page,
     Query,
     Ref,
     Replacement,
@@ -54,15 +55,15 @@ ARGUMENTS: Mapping[str, Any] = {
     **{"thread_id": "thread", "source": "thread", "target": "thread", "key": "key", "prefix": "key"},
     **{"address": ADDRESS, "batch": BATCH, "query": Query("thread", "namespace", after=ENTRY), "entries": [ENTRY]},
     **{"channels": {"channel"}, "gone": [7], "ghosts": {8: {"channel"}}, "graph": GRAPH, "last": 7, "upto": ENTRY},
-    **{"live": {("namespace", "channel"): [(0, 1)]}, "run_ids": ["run"], "limit": 9, "terms": ["term"], "known": 7},
-    **{"oldest_first": True, "shelf": SHELF, "expected": "token", "keys": ["key"], "tokens": {"key": "token"}},
+    **{"live": {("namespace", "channel"): [(0, 1)]}, "run_ids": ["run"], "limit": 9, "known": 7},
+    "page": Page(("time", "thread"), 9, ["term"], oldest_first=True, tolerant=True),
+    **{"shelf": SHELF, "expected": "token", "keys": ["key"], "tokens": {"key": "token"}},
 }
 """A value for each argument of this name. Each name in it is that of its sort."""
 OTHERS: Mapping[tuple[str, str], Any] = {
     ("write_entry", "new"): NewEntry(ADDRESS, None, b"", REFS, ROWS, ROWS, known={"channel": "what"}),
     ("swap_cell", "new"): CELL,
     ("replace_plain", "new"): Replacement(5, {7: b""}, {("namespace", "channel"): [Row(0, 1, b"")]}, [WRITES]),
-    **{(verb, "after"): ("time", "thread") for verb in ("read_threads", "show_threads")},
     **{("list_cells", "after"): "key", ("list_strays", "after"): "thread", ("list_writes", "after"): WRITES},
     ("list_tenants", "after"): "tenant",
 }
@@ -75,7 +76,7 @@ REPLIES: Mapping[str, list[Any]] = {
     "read_graph": [GRAPH],
     "copy_thread": [Copied()],
     **{verb: [["thread"]] for verb in ("find_runs", "list_strays")},
-    **{verb: [[(ThreadInfo("thread", 1, "", "id", 1), ENTRY)]] for verb in ("read_threads", "show_threads")},
+    "read_threads": [[(ThreadInfo("thread", 1, "", "id", 1), ENTRY)]],
     "swap_cell": [Swapped(False, CELL), Swapped(True, None)],
     "read_cells": [{"key": CELL}],
     "list_cells": [[("key", CELL)]],

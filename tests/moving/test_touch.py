@@ -268,7 +268,7 @@ def test_no_verb_of_a_store_goes_by() -> None:
     """What is not touched finds no thread that has not moved in."""
     assert {name for name, verb in VERBS.items() if verb.thread is None} == {
         *("delete_all", "find_runs", "list_strays", "list_tenants", "make_room"),
-        *("read_stored", "read_threads", "read_values", "show_threads", "sweep_outside"),
+        *("read_stored", "read_threads", "read_values", "sweep_outside"),
     }
 
 

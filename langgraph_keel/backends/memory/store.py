@@ -26,6 +26,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Row,
@@ -327,27 +328,20 @@ class MemoryStore(Store[Request, Any]):
 
         return self._send(find)
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Request, Any, Sequence[Listed]]:
+    def read_threads(self, page: Page) -> StorePlan[Request, Any, Sequence[Listed]]:
         """See `Store.read_threads`."""
-        return self.show_threads(after, limit, terms)
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Request, Any, Sequence[Listed]]:
-        """See `Store.show_threads`."""
+        after, oldest_first = page.after, page.oldest_first
 
         def read(state: State) -> list[Listed]:
             infos = [
                 pair
                 for name, thread in state.items()
                 if (pair := info_of(name, thread))[0].checkpoints
-                and self._is_found(state, *pair, terms)
+                and self._is_found(state, *pair, page.terms)
                 and (after is None or (after < _place_of(pair) if oldest_first else _place_of(pair) < after))
             ]
             infos.sort(key=_place_of, reverse=not oldest_first)
-            return infos[:limit]
+            return infos[: page.limit]
 
         return self._send(read)
 

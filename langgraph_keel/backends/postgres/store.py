@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from secrets import randbits
 from typing import Any, TypeAlias
 
@@ -66,6 +67,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Run,
@@ -448,32 +450,24 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(parameters, self._of_tenant(sql.FIND_RUNS, "e.thread_id"))
         return [unescape(name or thread) for thread, name in reply[0]]
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Request, Reply, Sequence[Listed]]:
-        """See `Store.read_threads`. Reads the short row of every thread."""
-        return (yield from self.show_threads(after, limit, terms))
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Request, Reply, Sequence[Listed]]:
-        """See `Store.show_threads`. The same: the database sees to it that names are text."""
-        page: list[Listed] = []
-        place, found = after and (escape(after[0]), key(after[1])), limit
-        while found == limit and len(page) < limit:
-            lines = yield from self._read_threads(place, limit, terms, oldest_first)
+    def read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Listed]]:
+        """See `Store.read_threads`. Reads the short row of every thread. No text is damaged: PostgreSQL checks it."""
+        listed: list[Listed] = []
+        place, found, limit = page.after and (escape(page.after[0]), key(page.after[1])), page.limit, page.limit
+        while found == limit and len(listed) < limit:
+            lines = yield from self._read_threads(replace(page, after=place))
             found, place = len(lines), (lines[-1][2], lines[-1][0]) if lines else None
-            page += [_info(*line) for line in lines if line[3]]
-        return page[:limit]
+            listed += [_info(*line) for line in lines if line[3]]
+        return listed[:limit]
 
-    def _read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str], oldest_first: bool
-    ) -> StorePlan[Request, Reply, Sequence[Any]]:
-        parameters = {"limit": limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
-        later, (way, past) = "", sql.WAYS[oldest_first]
-        if after is not None:
+    def _read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Any]]:
+        """Read rows of threads; `page.after` is as it is stored."""
+        terms = page.terms
+        parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
+        later, (way, past) = "", sql.WAYS[page.oldest_first]
+        if page.after is not None:
             later = sql.AFTER.replace("{past}", past)
-            parameters |= {"put_at": after[0], "after": after[1]}
+            parameters |= {"put_at": page.after[0], "after": page.after[1]}
         text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
         try:
             reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))

@@ -60,6 +60,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Row,
@@ -244,25 +245,15 @@ def find_runs(keys: Keys, run_ids: Collection[str]) -> StorePlan[Request, Replie
     return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
 
 
-def read_threads(
-    keys: Keys,
-    after: tuple[str, str] | None,
-    limit: int,
-    marks: Sequence[str],
-    may_forget: bool,
-    passes: bool = False,
-    oldest_first: bool = False,
-) -> StorePlan[Request, Replies, Sequence[Listed]]:
-    """See `Store.read_threads`, and with `passes` `Store.show_threads`.
-
-    If it may, it takes threads that have expired out of the index.
-    """
-    page: list[Listed] = []
+def read_threads(keys: Keys, page: Page, may_forget: bool) -> StorePlan[Request, Replies, Sequence[Listed]]:
+    """See `Store.read_threads`. If it may, it takes threads that have expired out of the index."""
+    after, passes = page.after, page.tolerant
+    listed: list[Listed] = []
     # A member is longer than its place by the epoch, which begins with NUL: all lives of that thread are left out.
-    last = member_of(*after) + (b"\1" if oldest_first else b"") if after else b""
-    while len(page) < limit:
-        wanted = limit - len(page)
-        read = (yield from _read_members(keys, last, wanted, marks, oldest_first))[:wanted]
+    last = member_of(*after) + (b"\1" if page.oldest_first else b"") if after else b""
+    while len(listed) < page.limit:
+        wanted = page.limit - len(listed)
+        read = (yield from _read_members(keys, last, wanted, page.terms, page.oldest_first))[:wanted]
         members = _without_damaged(read) if passes else read
         _check_members(members)
         found = yield from _read_summaries(keys, members)
@@ -272,13 +263,13 @@ def read_threads(
             raise CorruptStore(f"what the keys of these threads hold is damaged: {', '.join(map(repr, damaged))}")
         for thread_id in damaged:
             _log.warning("thread %r is not listed: what its key holds is damaged", thread_id)
-        page += [(_show if passes else _info)(member, found[member]) for member in members if len(found[member]) > 1]
+        listed += [(_show if passes else _info)(member, found[member]) for member in members if len(found[member]) > 1]
         if gone and may_forget:
             yield _forget_request(keys, gone)
         if len(read) < wanted:
             break
         last = read[-1]
-    return page
+    return listed
 
 
 def _without_damaged(members: Iterable[bytes]) -> list[bytes]:
@@ -706,17 +697,9 @@ class RedisStore(Store[Request, Replies]):
         """See `Store.find_runs`. Every thread is asked, in two trips."""
         return (yield from find_runs(self.keys, run_ids))
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Request, Replies, Sequence[Listed]]:
+    def read_threads(self, page: Page) -> StorePlan[Request, Replies, Sequence[Listed]]:
         """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
-        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only))
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Request, Replies, Sequence[Listed]]:
-        """See `Store.show_threads`."""
-        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only, True, oldest_first))
+        return (yield from read_threads(self.keys, page, not self._read_only))
 
     def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
         return *self.keys.cells(thread_id), self.keys.thread(thread_id)
