@@ -348,7 +348,7 @@ class BlobStore(Layer):
         # One that was put meanwhile may show a row again, as the entry was there that it builds on.
         if dead := [name for place, name in dying.items() if not _is_shown(place, live)]:
             yield from self._remove(dead)
-        yield from self.sweep_outside(thread_id)
+        yield from self._sweep_outside(thread_id)
         return removed
 
     def _remove(self, names: Collection[str]) -> Plan[None]:
@@ -369,7 +369,7 @@ class BlobStore(Layer):
             yield from self._remove(names)
         yield self._ask(Remove([mark.name]))
 
-    def sweep_outside(self, thread_id: str) -> Plan[None]:
+    def _sweep_outside(self, thread_id: str) -> Plan[None]:
         """Delete objects of a thread that nothing refers to, an hour after they were written.
 
         One request; if there are some so old, all rows and writes of the thread are read, but not what is in objects.
@@ -404,7 +404,7 @@ class BlobStore(Layer):
         if mark is not None:
             yield from self._remove_marked(mark, names if is_deleted else ())
         if is_deleted and listed:
-            yield from self.sweep_outside(thread_id)
+            yield from self._sweep_outside(thread_id)
         return is_deleted
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:

@@ -685,7 +685,7 @@ def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -
         yield from tell(session.hooks.before_delete, session, thread_id)
         return (yield from session.store.delete_thread(thread_id, last))
 
-    return (yield from in_room(session, delete))
+    return (yield from in_room(delete))
 
 
 def copy_thread(session: Session, source: str, target: str) -> Plan[None]:

@@ -6,14 +6,13 @@ defines may use all verbs of the store below. `Renaming` defines its verbs by `v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache
 from inspect import Signature, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.names import NameMap
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import NewEntry
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.verbs import SAME, VERBS, Turn
 
@@ -39,10 +38,6 @@ class Layer(Store[Any, Any]):
     def has(self, verb: str) -> bool:
         """Return whether a verb is a method of this layer's own."""
         return getattr(type(self), verb) is not getattr(Store, verb)
-
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """See `Store.find_unproved`."""
-        return self.inner.find_unproved(new)
 
     if TYPE_CHECKING:  # the constructor binds them
         write_entry = write_batch = read_entry = scan = read_values = read_history = read_graph = remove_entries = (

@@ -7,12 +7,13 @@ log, one or many items to a row. *Batch*: the pending writes of one `put_writes`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 
 T = TypeVar("T")
@@ -97,6 +98,7 @@ class NewEntry:
             already. For a store that proves what it holds; never stored.
         terms: Of the root namespace: what the thread can be found by from now on (see `entries.marks_of`). Empty if
             nobody knows: it is found by whatever is asked for.
+        read_known: Reads `known` for these channels, where it was left out.
     """
 
     address: Address
@@ -112,6 +114,7 @@ class NewEntry:
     updated_at: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)
     terms: tuple[str, ...] = ()
+    read_known: Callable[[Collection[str]], Plan[Mapping[str, Any]]] | None = None
 
 
 @record

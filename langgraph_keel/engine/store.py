@@ -143,13 +143,9 @@ class Store(ABC, Generic[Q, R]):
     ) -> StorePlan[Q, R, int]:
         """Delete rows below `graph.ends` that overlap no live run, per (namespace, channel). One trip, atomic.
 
-        Does nothing if the thread is another one by now (`graph.epoch`). Returns how many rows went. Item numbers of
-        deleted rows are never used again.
+        Does nothing if the thread is another one by now (`graph.epoch`); no trip if that is `None`. Returns how many
+        rows went. Item numbers of deleted rows are never used again.
         """
-
-    def sweep_outside(self, thread_id: str) -> StorePlan[Q, R, None]:
-        """Delete what is kept outside of a thread's rows, and that nothing refers to. No trip where nothing is."""
-        yield from ()
 
     @abstractmethod
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Q, R, bool]:
@@ -246,14 +242,6 @@ class Store(ABC, Generic[Q, R]):
         `after` is the last name of the page before; fewer than `limit` mean that there are no more.
         """
 
-    def make_room(self) -> StorePlan[Q, R, bool]:
-        """Make room on a full disk, so that something can be removed; return whether there was any to be made.
-
-        For stores that need room to remove something. Only a removal asks for it that was refused (`StoreFull`).
-        """
-        yield from ()
-        return False
-
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Q, R, Sequence[Writes]]:
         """Read a page of all writes of a thread, also of checkpoints that are not there, in an order that stays.
 
@@ -272,13 +260,6 @@ class Store(ABC, Generic[Q, R]):
             InvalidInput: This store's records cannot be replaced.
         """
         raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
-
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """Name the channels of which an entry can be stored only if `NewEntry.known` has the rows. No trip.
-
-        So it is in a store that proves what it holds, and does not go on from what it stored last.
-        """
-        return ()
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Q, R, None]:
         """Put sealed records (`engine.encoding.bodies.SEALED`) in the place of those in plain text. One trip, atomic.

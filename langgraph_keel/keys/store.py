@@ -125,6 +125,8 @@ class SealedStore(Layer):
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
         """See `Store.write_entry`. Up to four trips more for the first one of a thread."""
         address = new.address
+        if new.read_known is not None and (unproved := self._find_unproved(new)):
+            new = replace(new, known=(yield from new.read_known(unproved)))
         sums = {name: found for name, ref in new.refs.items() if ref.runs and (found := self._sum(new, name))}
         missing = [name for name, ref in new.refs.items() if ref.runs and name not in sums]
         again = (yield from self._again(new, missing)) if missing else {}
@@ -153,8 +155,8 @@ class SealedStore(Layer):
                 yield from self.chest.keep(address.thread_id)
         return outcome
 
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """See `Store.find_unproved`."""
+    def _find_unproved(self, new: NewEntry) -> Collection[str]:
+        """Return the channels of which the items are not known that are there already."""
         old = [name for name, ref in new.refs.items() if any(lo < NEW for lo, _ in ref.runs)]
         return [name for name in old if self._goes_on(new, name) is None]
 

@@ -108,7 +108,7 @@ def delete_tenant(
     if dry_run:
         return TenantReceipt(tenant, session.now, threads, checkpoints, was_there, dry_run=True)
     deleted = 0
-    while gone := (yield from in_room(theirs, partial(theirs.store.delete_all, AT_ONCE))):
+    while gone := (yield from in_room(partial(theirs.store.delete_all, AT_ONCE))):
         deleted += gone
         tell(deleted, max(deleted, threads))
     left = tenant in (yield from read_tenants(session.store))

@@ -240,14 +240,13 @@ def test_what_names_only_threads_is_asked_of_the_store_below_itself() -> None:
     below = Recording().verbs
     store = NamelessStore(below, find_hidden)
     assert {verb for verb in VERBS if getattr(store, verb) is getattr(below, verb)} == {
-        *("delete_all", "delete_thread", "find_runs", "list_kinds", "list_strays", "list_tenants", "make_room"),
-        "sweep_outside",
+        *("delete_all", "delete_thread", "find_runs", "list_kinds", "list_strays", "list_tenants"),
     }
 
 
 def test_the_table_has_every_verb_of_a_store() -> None:
     verbs = {name for name in vars(Store) if not name.startswith("_")}
-    assert verbs - VERBS.keys() == {"of_tenant", "find_unproved"}  # these are no plans
+    assert verbs - VERBS.keys() == {"of_tenant"}  # that is no plan
 
 
 def test_a_thread_that_is_named_moves_in_first() -> None:

@@ -263,7 +263,9 @@ class FileStore(Store[Work, Any]):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`. Makes a new log; a row is an item."""
-        return self._send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
+        if graph.epoch is None:
+            return 0
+        return (yield from self._send(lambda root: compact(root.thread(thread_id), live, graph), writes=True))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""

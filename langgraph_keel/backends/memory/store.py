@@ -247,7 +247,9 @@ class MemoryStore(Store[Request, Any]):
                 del log.rows[lo]
             return len(dead)
 
-        return self._send(remove)
+        if graph.epoch is None:
+            return 0
+        return (yield from self._send(remove))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         """See `Store.delete_thread`."""

@@ -362,6 +362,8 @@ class PostgresStore(Store[Request, Reply]):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Reply, int]:
         """See `Store.remove_rows`."""
+        if graph.epoch is None:
+            return 0
         parameters = removal_parameters(thread_id, live, graph)
         reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
         return int(reply[-1][0][0])

@@ -612,6 +612,8 @@ class RedisStore(Store[Request, Replies]):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Replies, int]:
         """See `Store.remove_rows`."""
+        if graph.epoch is None:
+            return 0
         logs = [
             part
             for (ns, channel), end in graph.ends.items()

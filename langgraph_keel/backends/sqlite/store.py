@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from langgraph_keel.backends.sqlite.entries import (
     COLUMNS,
     LAST,
-    MAKE_ROOM,
     PLAIN,
     PUT_AT,
     SHOWN,
@@ -83,11 +82,6 @@ class SqliteStore(SqliteEntries):
         """See `Store.list_tenants`. Looks at the names of all that tenants have."""
         return plan_of(partial(_list_tenants, after, limit))
 
-    def make_room(self) -> StorePlan[Work, Any, bool]:
-        """See `Store.make_room`: the space that the lock file takes."""
-        is_made: bool = yield MAKE_ROOM
-        return is_made
-
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""
         return plan_of(partial(_scan, query, self._tenant))
@@ -106,7 +100,9 @@ class SqliteStore(SqliteEntries):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`."""
-        return plan_of(partial(_remove_rows, thread_id, live, graph), writes=True)
+        if graph.epoch is None:
+            return 0
+        return (yield from plan_of(partial(_remove_rows, thread_id, live, graph), writes=True))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`."""
