@@ -506,9 +506,13 @@ class StoreFull(StoreError, OSError):
     """There is no space left, and nothing was written: free some where the message says.
 
     Threads can still be deleted from a store of files, and from a SQLite database that has its reserve.
+
+    Attributes:
+        room: The request that makes room for a removal and returns whether it could; `None` if the store has none.
     """
 
     code = "store_full"
+    room: Any = None
 
 
 class ReadOnlyStore(StoreError, PermissionError):

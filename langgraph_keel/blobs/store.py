@@ -83,6 +83,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Row,
@@ -238,14 +239,9 @@ class BlobStore(Layer):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read_entry(self, address: Address) -> Plan[Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
         """See `Store.read_entry`. One request more if an object is needed that is not known."""
-        found: Found | None = yield from self.inner.read_entry(address)
-        return None if found is None else (yield from self._fill([found]))[0]
-
-    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
-        """See `Store.read_known`. As for `read_entry`."""
-        found: Found | Unchanged | None = yield from self.inner.read_known(address, known)
+        found: Found | Unchanged | None = yield from self.inner.read_entry(address, known)
         if isinstance(found, Unchanged):
             bodies = yield from self._fetch(_absent_in(address.thread_id, [batch.body for batch in found.batches]))
             return replace(found, batches=[_fill_batch(each, address.thread_id, bodies) for each in found.batches])
@@ -357,7 +353,7 @@ class BlobStore(Layer):
         ]
         if dead:
             yield from self._remove(dead)
-        yield from self.sweep_outside(thread_id)
+        yield from self._sweep_outside(thread_id)
         return removed
 
     def _remove(self, names: Collection[str]) -> Plan[None]:
@@ -378,7 +374,7 @@ class BlobStore(Layer):
             yield from self._remove(names)
         yield self._ask(Remove([mark.name]))
 
-    def sweep_outside(self, thread_id: str) -> Plan[None]:
+    def _sweep_outside(self, thread_id: str) -> Plan[None]:
         """Delete objects of a thread that nothing refers to, an hour after they were written.
 
         One request; if there are some so old, all rows and writes of the thread are read, but not what is in objects.
@@ -413,7 +409,7 @@ class BlobStore(Layer):
         if mark is not None:
             yield from self._remove_marked(mark, names if is_deleted else ())
         if is_deleted and listed:
-            yield from self.sweep_outside(thread_id)
+            yield from self._sweep_outside(thread_id)
         return is_deleted
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
@@ -439,7 +435,7 @@ class BlobStore(Layer):
         found: set[str] = set()
         place: tuple[str, str] | None = None
         while True:
-            page = yield from self.inner.show_threads(place, THREADS)
+            page = yield from self.inner.read_threads(Page(place, THREADS, tolerant=True))
             found |= {_folder_of(info.thread_id) for info, _ in page}
             if len(page) < THREADS:
                 break

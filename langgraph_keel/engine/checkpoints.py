@@ -371,14 +371,10 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
     base = session.memo.get(key)
     if base is not None and (address.checkpoint_id not in (None, base.checkpoint_id) or not base.is_whole):
         base = None
-    found: Found | Unchanged | None
-    if base is None:
-        found = yield from session.store.read_entry(address)
-    else:
-        found = yield from session.store.read_known(address, base.stamp)
-        if isinstance(found, Unchanged) and found.checkpoint_id not in (None, base.checkpoint_id):
-            # The store was put back to an earlier time, and has given the stamp to another entry since.
-            base, found = None, (yield from session.store.read_entry(address))
+    found = yield from session.store.read_entry(address, None if base is None else base.stamp)
+    if base is not None and isinstance(found, Unchanged) and found.checkpoint_id not in (None, base.checkpoint_id):
+        # The store was put back to an earlier time, and has given the stamp to another entry since.
+        base, found = None, (yield from session.store.read_entry(address))
     if found is None:
         return None
     known = base if isinstance(found, Unchanged) else None
@@ -689,7 +685,7 @@ def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -
         yield from tell(session.hooks.before_delete, session, thread_id)
         return (yield from session.store.delete_thread(thread_id, last))
 
-    return (yield from in_room(session, delete))
+    return (yield from in_room(delete))
 
 
 def copy_thread(session: Session, source: str, target: str) -> Plan[None]:

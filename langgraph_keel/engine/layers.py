@@ -6,14 +6,13 @@ defines may use all verbs of the store below. `Renaming` defines its verbs by `v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache
 from inspect import Signature, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.names import NameMap
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import NewEntry
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.verbs import SAME, VERBS, Turn
 
@@ -24,7 +23,7 @@ FindNames: TypeAlias = Callable[[bool], Plan[tuple[NameMap, NameMap] | None]]
 class Layer(Store[Any, Any]):
     """A store upon another one.
 
-    The verbs of the store below are bound by the constructor. `read_light` uses the reading verbs of this layer.
+    The verbs of the store below are bound by the constructor.
 
     Args:
         inner: The store below.
@@ -32,17 +31,13 @@ class Layer(Store[Any, Any]):
 
     def __init__(self, inner: Store[Any, Any]) -> None:
         self.inner = inner
-        for name, verb in VERBS.items():
-            if not verb.is_derived and not self.has(name):
+        for name in VERBS:
+            if not self.has(name):
                 setattr(self, name, getattr(inner, name))
 
     def has(self, verb: str) -> bool:
         """Return whether a verb is a method of this layer's own."""
         return getattr(type(self), verb) is not getattr(Store, verb)
-
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """See `Store.find_unproved`."""
-        return self.inner.find_unproved(new)
 
     if TYPE_CHECKING:  # the constructor binds them
         write_entry = write_batch = read_entry = scan = read_values = read_history = read_graph = remove_entries = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Listed
+from langgraph_keel.engine.records import Listed, Page
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
 
@@ -45,7 +45,7 @@ def _read_list(
     first: tuple[str, str] | None = None
     place: tuple[str, str] | None = None
     while True:
-        page: Sequence[Listed] = yield from (store.show_threads if passes else store.read_threads)(place, _PAGE)
+        page: Sequence[Listed] = yield from store.read_threads(Page(place, _PAGE, tolerant=passes))
         for info, _ in page:
             place = info.updated_at, info.thread_id
             first = first or place

@@ -14,9 +14,9 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     NewEntry,
+    Page,
     Query,
     Replacement,
     Stored,
@@ -91,9 +91,6 @@ class NameMap:
             return by_place
         return {(ns and self.namespace(ns), self.channel(name)): value for (ns, name), value in by_place.items()}
 
-    def place(self, place: tuple[str, str], _: Any = None) -> tuple[str, str]:
-        return place[0], self.thread(place[1])
-
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def address(self, address: Address, _: Any = None) -> Address:
@@ -130,11 +127,9 @@ class NameMap:
     def batches(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         return batches if self._task is None else [self.batch(batch) for batch in batches]
 
-    def found(self, found: Found | Unchanged | Heavy, _: Any = None) -> Found | Unchanged | Heavy:
+    def found(self, found: Found | Unchanged, _: Any = None) -> Found | Unchanged:
         if isinstance(found, Unchanged):
             return replace(found, batches=self.batches(found.batches)) if found.batches else found
-        if isinstance(found, Heavy):
-            return Heavy(self.entry(found.entry), self.batches(found.batches))
         return Found(self.entry(found.entry), self.channels(found.rows), self.batches(found.batches))
 
     def founds(self, found: Iterable[Found], _: Any = None) -> list[Any]:
@@ -163,22 +158,24 @@ class NameMap:
 
     # -- lists of threads --------------------------------------------------------------------------------------
 
-    def page(self, page: Iterable[Listed], _: Any = None) -> list[Listed]:
-        turned = [(info, head and self.entry(head)) for info, head in page]
-        if self.thread is _same:
-            return turned
-        return [(replace(info, thread_id=self.thread(info.thread_id)), head) for info, head in turned]
+    def page(self, page: Page, _: Any = None) -> Page:
+        return page if page.after is None else replace(page, after=(page.after[0], self.thread(page.after[1])))
 
-    def shown_page(self, page: Iterable[Listed], _: Any = None) -> list[Listed]:
-        """As `page`. A thread whose names cannot be translated is listed without its head, and logged."""
-        shown: list[Listed] = []
-        for info, head in page:
+    def listed(self, listed: Iterable[Listed], page: Page) -> list[Listed]:
+        """If the page is tolerant, a thread whose names cannot be translated is listed without its head, and logged."""
+        threads: list[Listed] = []
+        for info, head in listed:
             try:
-                shown += self.page([(info, head)])
+                turned = head and self.entry(head)
             except CorruptStore as error:
+                if not page.tolerant:
+                    raise
                 _log.warning("thread %r: %s", info.thread_id, error)
-                shown += self.page([(info, None)])
-        return shown
+                turned = None
+            if self.thread is not _same:
+                info = replace(info, thread_id=self.thread(info.thread_id))
+            threads.append((info, turned))
+        return threads
 
     # -- cells -------------------------------------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ log, one or many items to a row. *Batch*: the pending writes of one `put_writes`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 
 T = TypeVar("T")
@@ -97,6 +98,7 @@ class NewEntry:
             already. For a store that proves what it holds; never stored.
         terms: Of the root namespace: what the thread can be found by from now on (see `entries.marks_of`). Empty if
             nobody knows: it is found by whatever is asked for.
+        read_known: Reads `known` for these channels, where it was left out.
     """
 
     address: Address
@@ -112,6 +114,7 @@ class NewEntry:
     updated_at: str = ""
     known: Mapping[str, Any] = field(default_factory=dict)
     terms: tuple[str, ...] = ()
+    read_known: Callable[[Collection[str]], Plan[Mapping[str, Any]]] | None = None
 
 
 @record
@@ -256,14 +259,6 @@ class Unchanged:
 
 
 @record
-class Heavy:
-    """What was to be read takes too much to be read without need: an entry without its rows, with its batches."""
-
-    entry: Entry
-    batches: Sequence[Batch] = ()
-
-
-@record
 class Query:
     """A page of entries, newest first.
 
@@ -282,6 +277,26 @@ class Query:
     before: str | None = None
     after: Entry | None = None
     limit: int = 100
+
+
+@record
+class Page:
+    """A page of threads, last activity first.
+
+    Attributes:
+        after: The (updated_at, thread_id) of the last thread of the page before; `None` for the first page.
+        limit: Most threads to return.
+        terms: Only threads that can be found by each of these: by what the put of the root head has brought
+            (`NewEntry.terms`), or a task that has written to it since (`Batch.terms`).
+        oldest_first: Whether the order is the opposite one.
+        tolerant: Whether damage is passed over, and logged; else it is an error.
+    """
+
+    after: tuple[str, str] | None = None
+    limit: int = 100
+    terms: Sequence[str] = ()
+    oldest_first: bool = False
+    tolerant: bool = False
 
 
 @record

@@ -78,12 +78,12 @@ class Survey:
         return [moment for moment in self.all if not moment[0].is_ghost]
 
 
-def in_room(session: Session, plan: Callable[[], Plan[T]]) -> Plan[T]:
+def in_room(plan: Callable[[], Plan[T]]) -> Plan[T]:
     """Carry out a plan that removes something, and again if the disk was full and the store could make room."""
     try:
         return (yield from plan())
-    except StoreFull:
-        if not (yield from session.store.make_room()):
+    except StoreFull as full:
+        if full.room is None or not (yield full.room):
             raise
     return (yield from plan())
 
@@ -171,7 +171,7 @@ def carry_out(
     One trip if no entry is to go: then only the rows do that a removal which was cut off has left.
     """
     leaving = Leaving(read.thread_id, read.seen, kept, removal.gone, run_ids)
-    return (yield from in_room(session, lambda: _carry_out(session, read, removal, leaving)))
+    return (yield from in_room(lambda: _carry_out(session, read, removal, leaving)))
 
 
 def _carry_out(session: Session, read: Survey, removal: Removal, leaving: Leaving) -> Plan[int]:
@@ -206,15 +206,11 @@ def _remove_rows(session: Session, thread_id: str, graph: Graph) -> Plan[int]:
 
 
 def finish(session: Session, thread_id: str) -> Plan[int]:
-    """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there.
-
-    What is kept outside of the rows is swept by both.
-    """
+    """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there."""
     graph = yield from session.store.read_graph(thread_id)
     live = live_runs(graph)
     if all(live.get(log) == [(0, end)] for log, end in graph.ends.items() if end):
-        yield from session.store.sweep_outside(thread_id)
-        return 0
+        graph = Graph([], {}, None)  # only what is kept outside of the rows is swept
     return (yield from _remove_rows(session, thread_id, graph))
 
 

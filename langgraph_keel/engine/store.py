@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Generic
+from typing import Any, Generic, overload
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.config import Address
@@ -24,10 +24,10 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     NewEntry,
     Outcome,
+    Page,
     Query,
     Replacement,
     Run,
@@ -73,35 +73,22 @@ class Store(ABC, Generic[Q, R]):
         One trip, atomic, durable when it returns.
         """
 
+    @overload
     @abstractmethod
-    def read_entry(self, address: Address) -> StorePlan[Q, R, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Q, R, Found | None]: ...
+    @overload
+    @abstractmethod
+    def read_entry(self, address: Address, known: Stamp | None) -> StorePlan[Q, R, Found | Unchanged | None]: ...
+    @abstractmethod
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Q, R, Any]:
         """Read a checkpoint, or the head of the namespace if `address.checkpoint_id` is `None`. One trip, one moment.
 
         Returns every row that overlaps a run of its refs, and every batch of its writes in arrival order.
         `None` if there is none. Never a ghost.
+
+        The caller already has the rows of the entry whose stamp is `known`. A store that can spare reading them then
+        answers `Unchanged`.
         """
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Q, R, Found | Unchanged | None]:
-        """Read a checkpoint as `read_entry`, of which the asker has the rows if its stamp is `known`. One trip.
-
-        A store that can spare reading them then does so.
-        """
-        found = yield from self.read_entry(address)
-        if found is not None and found.entry.stamp == known:
-            return Unchanged(found.entry.parent, found.batches, found.entry.address.checkpoint_id)
-        return found
-
-    def read_light(
-        self, address: Address, known: Stamp | None, most: int
-    ) -> StorePlan[Q, R, Found | Unchanged | Heavy | None]:
-        """Read a checkpoint as `read_known`, but no rows if they and the header take more than `most` bytes. One trip.
-
-        A store that can spare reading them then does so.
-        """
-        found = yield from (self.read_entry(address) if known is None else self.read_known(address, known))
-        if isinstance(found, Found) and weight_of(found) > most:
-            return Heavy(found.entry, found.batches)
-        return found
 
     @abstractmethod
     def scan(self, query: Query) -> StorePlan[Q, R, Sequence[Entry]]:
@@ -156,13 +143,9 @@ class Store(ABC, Generic[Q, R]):
     ) -> StorePlan[Q, R, int]:
         """Delete rows below `graph.ends` that overlap no live run, per (namespace, channel). One trip, atomic.
 
-        Does nothing if the thread is another one by now (`graph.epoch`). Returns how many rows went. Item numbers of
-        deleted rows are never used again.
+        Does nothing if the thread is another one by now (`graph.epoch`); no trip if that is `None`. Returns how many
+        rows went. Item numbers of deleted rows are never used again.
         """
-
-    def sweep_outside(self, thread_id: str) -> StorePlan[Q, R, None]:
-        """Delete what is kept outside of a thread's rows, and that nothing refers to. No trip where nothing is."""
-        yield from ()
 
     @abstractmethod
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Q, R, bool]:
@@ -199,40 +182,19 @@ class Store(ABC, Generic[Q, R]):
         """Name the threads that hold an entry of one of these runs. At most two trips."""
 
     @abstractmethod
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Q, R, Sequence[Listed]]:
-        """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
+    def read_threads(self, page: Page) -> StorePlan[Q, R, Sequence[Listed]]:
+        """Read a page of threads.
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
-        with its root head (`None` if it has none); all else of `ThreadInfo` is the engine's and the hooks'.
-
-        Args:
-            after: Where the page begins; `None` for the first.
-            limit: Most threads.
-            terms: Only threads that can be found by each of these: by what the put of the root head has brought
-                (`NewEntry.terms`), or a task that has written to it since (`Batch.terms`). There may be others among
-                them, and a store that keeps no terms returns all threads.
+        with its root head (`None` if it has none); all else of `ThreadInfo` is the engine's and the hooks'. Fewer than
+        `page.limit` mean that there are no more. With `page.terms`, there may be others among them, and a store that
+        keeps no terms returns all threads.
 
         Raises:
-            CorruptStore: One of them cannot be read; whoever must not miss one, as an erasure, is told.
-        """
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Q, R, Sequence[Listed]]:
-        """As `read_threads`, for those who only look: what is damaged is passed over, and logged.
-
-        A page is shorter than `limit` only if it is the last one. Where damage cannot have a listing fail, as the
-        database sees to it that names are text, the two are the same. With `oldest_first`, the same threads in the
-        opposite order, by the same index.
-
-        Raises:
+            CorruptStore: One of them cannot be read, and the page is not `tolerant`. Whoever must not miss one, as an
+                erasure, is told.
             InvalidInput: This store has no such order.
         """
-        if oldest_first:
-            raise InvalidInput(f"{type(self).__name__} lists threads with order='newest' only")
-        return self.read_threads(after, limit, terms)
 
     @abstractmethod
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> StorePlan[Q, R, Swapped]:
@@ -280,14 +242,6 @@ class Store(ABC, Generic[Q, R]):
         `after` is the last name of the page before; fewer than `limit` mean that there are no more.
         """
 
-    def make_room(self) -> StorePlan[Q, R, bool]:
-        """Make room on a full disk, so that something can be removed; return whether there was any to be made.
-
-        For stores that need room to remove something. Only a removal asks for it that was refused (`StoreFull`).
-        """
-        yield from ()
-        return False
-
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Q, R, Sequence[Writes]]:
         """Read a page of all writes of a thread, also of checkpoints that are not there, in an order that stays.
 
@@ -306,13 +260,6 @@ class Store(ABC, Generic[Q, R]):
             InvalidInput: This store's records cannot be replaced.
         """
         raise InvalidInput(f"{type(self).__name__} cannot be migrated: its records cannot be replaced")
-
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """Name the channels of which an entry can be stored only if `NewEntry.known` has the rows. No trip.
-
-        So it is in a store that proves what it holds, and does not go on from what it stored last.
-        """
-        return ()
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Q, R, None]:
         """Put sealed records (`engine.encoding.bodies.SEALED`) in the place of those in plain text. One trip, atomic.
@@ -365,17 +312,3 @@ class Store(ABC, Generic[Q, R]):
         """
         yield from ()
         return ()
-
-
-def light_or_heavy(found: Found, most: int) -> Found | Heavy:
-    """Return what `Store.read_light` does, of an entry whose rows were left out if there are too many bytes."""
-    if any(ref.runs for ref in found.entry.refs.values()):
-        is_light = any(found.rows.values())
-    else:
-        is_light = weight_of(found) <= most
-    return found if is_light else Heavy(found.entry, found.batches)
-
-
-def weight_of(found: Found) -> int:
-    """Return the bytes that an entry takes with its rows, without its batches."""
-    return len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)

@@ -31,14 +31,12 @@ class Verb:
         gives: Translates the names in the result.
         thread: Returns the id of the thread in the first argument; `None` if the verb does not concern one thread.
         writes: Whether it may store new names.
-        is_derived: Whether `Store` implements it with other verbs. A layer that changes those then changes it, too.
     """
 
     takes: tuple[Turn, ...]
     gives: Turn = SAME
     thread: Callable[[Any], str | None] | None = None
     writes: bool = False
-    is_derived: bool = False
 
 
 def _itself(thread_id: Any) -> str | None:
@@ -52,9 +50,7 @@ def _of_it(named: Any) -> str | None:
 VERBS: Mapping[str, Verb] = {
     "write_entry": Verb((_N.new,), _N.outcome, lambda new: new.address.thread_id, writes=True),
     "write_batch": Verb((_N.address, _N.batch), SAME, _of_it, writes=True),
-    "read_entry": Verb((_N.address,), _N.found, _of_it),
-    "read_known": Verb((_N.address, SAME), _N.found, _of_it),
-    "read_light": Verb((_N.address, SAME, SAME), _N.found, _of_it, is_derived=True),
+    "read_entry": Verb((_N.address, SAME), _N.found, _of_it),
     "scan": Verb((_N.query,), _N.entries, _of_it),
     "read_values": Verb((_N.entries,), _N.founds),
     "read_stored": Verb((_N.entries,), _N.founds),
@@ -62,18 +58,15 @@ VERBS: Mapping[str, Verb] = {
     "read_graph": Verb((_N.thread_of,), _N.graph, _itself),
     "remove_entries": Verb((_N.thread_of, SAME, _N.ghosts), SAME, _itself),
     "remove_rows": Verb((_N.thread_of, _N.places, _N.graph), SAME, _itself),
-    "sweep_outside": Verb((_N.thread_of,)),
     "delete_thread": Verb((_N.thread_of, SAME), SAME, _itself),
     "copy_thread": Verb((_N.thread_of, _N.thread_of, _N.entry), SAME, _itself),
     "find_runs": Verb((SAME,), _N.threads),
-    "read_threads": Verb((_N.place, SAME, SAME), _N.page),
-    "show_threads": Verb((_N.place, SAME, SAME, SAME), _N.shown_page),
+    "read_threads": Verb((_N.page,), _N.listed),
     "swap_cell": Verb((_N.shelf, _N.key_of, _N.token_of, _N.cell), _N.swapped, _of_it, writes=True),
     "read_cells": Verb((_N.shelf, _N.keys), _N.cells, _of_it),
     "list_cells": Verb((_N.shelf, _N.key_of, _N.key_of, SAME), _N.cell_page, _of_it),
     "remove_cells": Verb((_N.shelf, _N.tokens), SAME, _of_it),
     "list_strays": Verb((_N.thread_of, SAME), _N.threads),
-    "make_room": Verb(()),
     "list_writes": Verb((_N.thread_of, _N.written, SAME), _N.writes, _itself),
     "list_kinds": Verb((_N.thread_of,), SAME, _itself),
     "replace_plain": Verb((_N.thread_of, _N.replacement), SAME, _itself),

@@ -27,7 +27,7 @@ from langgraph_keel.engine.lineage import instant
 from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
-from langgraph_keel.engine.records import Entry, Listed, ThreadInfo, record
+from langgraph_keel.engine.records import Entry, Listed, Page, ThreadInfo, record
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput
@@ -208,8 +208,8 @@ class ThreadPages:
         if wanted.waiting and self._waiting is None:
             self._waiting = yield from find_waiting_threads(self._session)
         size = PAGE if self._left is None or not wanted.is_empty else min(PAGE, self._left)
-        page: Sequence[Listed] = yield from self._session.store.show_threads(
-            self._after, size, self._marks, self._order == "oldest"
+        page: Sequence[Listed] = yield from self._session.store.read_threads(
+            Page(self._after, size, self._marks, oldest_first=self._order == "oldest", tolerant=True)
         )
         if not page:
             return None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NoBase64
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -23,7 +23,6 @@ from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.layers import Renaming
 from langgraph_keel.engine.names import NameMap
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import NewEntry
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.verbs import Turn
 from langgraph_keel.errors import SealBroken
@@ -117,10 +116,6 @@ class NamelessStore(Renaming):
             return None if found is None else found.maps
 
         super().__init__(store, find_maps, _IDLE)
-
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """See `Store.find_unproved`: what proves stands above."""
-        return ()
 
 
 def _map_of(turn: Callable[[bytes, str], str], turn_key: Callable[[str], str]) -> NameMap:

@@ -43,6 +43,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Node,
     Outcome,
+    Page,
     Query,
     Ref,
     Row,
@@ -122,6 +123,8 @@ class SealedStore(Layer):
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
         """See `Store.write_entry`. Up to four trips more for the first one of a thread."""
         address = new.address
+        if new.read_known is not None and (unproved := self._find_unproved(new)):
+            new = replace(new, known=(yield from new.read_known(unproved)))
         sums = {name: found for name, ref in new.refs.items() if ref.runs and (found := self._sum(new, name))}
         missing = [name for name, ref in new.refs.items() if ref.runs and name not in sums]
         again = (yield from self._again(new, missing)) if missing else {}
@@ -150,8 +153,8 @@ class SealedStore(Layer):
                 yield from self.chest.keep(address.thread_id)
         return outcome
 
-    def find_unproved(self, new: NewEntry) -> Collection[str]:
-        """See `Store.find_unproved`."""
+    def _find_unproved(self, new: NewEntry) -> Collection[str]:
+        """Return the channels of which the items are not known that are there already."""
         old = [name for name, ref in new.refs.items() if any(lo < NEW for lo, _ in ref.runs)]
         return [name for name in old if self._goes_on(new, name) is None]
 
@@ -162,34 +165,23 @@ class SealedStore(Layer):
         yield from self.inner.write_batch(address, replace(seals.batch(batch, address), terms=hidden))
 
     @_again
-    def read_entry(self, address: Address) -> Plan[Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
         """See `Store.read_entry`. Up to two trips more for the first one of a thread."""
-        return self._read_entry(address)
-
-    def _read_entry(self, address: Address) -> Plan[Found | None]:
-        found: Found | None = yield from self.inner.read_entry(address)
+        stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
+        found: Found | Unchanged | None = yield from self.inner.read_entry(address, known if stamp == known else None)
+        if isinstance(found, Unchanged) and found.checkpoint_id not in (None, latest.checkpoint_id):
+            found = yield from self.inner.read_entry(address)  # it was put back to an earlier time: see there
         if found is None:
             self.chest.forget(address.thread_id)  # if it comes again, it has other keys
             return None
-        return (yield from self._open_found(found))
-
-    @_again
-    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
-        if stamp != known:
-            return (yield from self._read_entry(address))
-        found: Found | Unchanged | None = yield from self.inner.read_known(address, known)
-        if isinstance(found, Unchanged) and found.checkpoint_id not in (None, latest.checkpoint_id):
-            return (yield from self._read_entry(address))  # it was put back to an earlier time: see there
-        if isinstance(found, Unchanged) and found.parent not in (None, parent):
-            raise SealBroken(f"{latest}: {_OTHER}")
-        if isinstance(found, Unchanged) and found.batches:
-            seals = yield from self.opener(address.thread_id, [batch.body for batch in found.batches])
-            return replace(found, batches=[seals.open_batch(batch, latest) for batch in found.batches])
         if isinstance(found, Found):
             return (yield from self._open_found(found))
-        return found
+        if found.parent not in (None, parent):
+            raise SealBroken(f"{latest}: {_OTHER}")
+        if not found.batches:
+            return found
+        seals = yield from self.opener(address.thread_id, [batch.body for batch in found.batches])
+        return replace(found, batches=[seals.open_batch(batch, latest) for batch in found.batches])
 
     @_again
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:
@@ -292,22 +284,17 @@ class SealedStore(Layer):
         _, parent, run_id, digests = seals.open_parts(stored[0].header, entry.address)
         return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.read_threads`. A trip more for each thread whose keys are not known."""
-        hidden = yield from self._narrow(terms)
-        page: Sequence[Listed] = yield from self.inner.read_threads(after, limit, hidden)
-        return (yield from self._open_threads(page))
+    def read_threads(self, page: Page) -> Plan[Sequence[Listed]]:
+        """See `Store.read_threads`. A trip more for each thread whose keys are not known.
 
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> Plan[Sequence[Listed]]:
-        """See `Store.show_threads`. A thread that does not open is listed with what stands in the clear, and logged."""
-        hidden = yield from self._narrow(terms)
-        page: Sequence[Listed] = yield from self.inner.show_threads(after, limit, hidden, oldest_first)
+        If the page is tolerant, a thread that does not open is listed with what stands in the clear, and logged.
+        """
+        hidden = replace(page, terms=(yield from self._narrow(page.terms)))
+        listed: Sequence[Listed] = yield from self.inner.read_threads(hidden)
+        if not page.tolerant:
+            return (yield from self._open_threads(listed))
         opened: list[Listed] = []
-        for each in page:
+        for each in listed:
             try:
                 opened += yield from self._open_threads([each])
             except (CorruptStore, KeyMissing) as error:

@@ -32,7 +32,7 @@ from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
 from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.plan import run
-from langgraph_keel.engine.records import Node
+from langgraph_keel.engine.records import Node, Page
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, StoreError, ThreadExists
@@ -159,7 +159,7 @@ def _fail(report: ExportReport, thread_id: str, error: Exception) -> str:
 def _list_threads(session: Session) -> Iterator[str]:
     after: tuple[str, str] | None = None
     while True:
-        page = run(session.store.read_threads(after, _PAGE), session.driver)
+        page = run(session.store.read_threads(Page(after, _PAGE)), session.driver)
         yield from (info.thread_id for info, _ in page)
         if len(page) < _PAGE:
             return

@@ -33,7 +33,7 @@ from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.plan import Plan, run
-from langgraph_keel.engine.records import Occupied, Query, Stamp
+from langgraph_keel.engine.records import Occupied, Page, Query, Stamp
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.session import Hooks, Session
@@ -356,7 +356,7 @@ def _sweep(session: Session) -> None:
 def _list_staged(session: Session) -> Iterator[str]:
     after: tuple[str, str] | None = None
     while True:
-        page = run(session.store.show_threads(after, _ENTRIES), session.driver)
+        page = run(session.store.read_threads(Page(after, _ENTRIES, tolerant=True)), session.driver)
         yield from (info.thread_id for info, _ in page if info.thread_id.startswith(STAGED))
         if len(page) < _ENTRIES:
             return

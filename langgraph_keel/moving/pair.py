@@ -14,8 +14,8 @@ TARGET: Side = 1
 
 
 def on(side: Side, plan: Plan[T]) -> Plan[T]:
-    """Carry out a plan of one store within a plan of two."""
-    return map_requests(plan, lambda request: (side, request))
+    """Carry out a plan of one store within a plan of two. A request that names its side already keeps it."""
+    return map_requests(plan, lambda request: request if type(request) is tuple else (side, request))
 
 
 class PairDriver:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -139,9 +140,8 @@ class ThreadCopy:
             on_conflict="beside",
             run_id=node.run_id,
             updated_at=node.updated_at,
+            read_known=partial(self._read_known, node, refs),
         )
-        if unproved := self.target.find_unproved(new):
-            new = replace(new, known=(yield from self._read_known(node, new, unproved)))
         outcome = yield from on(TARGET, self.target.write_entry(new))
         if not isinstance(outcome, Stored):
             raise ThreadChanged(f"{node.address}: what it builds on was removed in the target while it was copied")
@@ -154,14 +154,14 @@ class ThreadCopy:
             bases[namespace] = outcome.stamp
         self.told(len(node.header) + sum(len(row.body) for taken in appends.values() for row in taken))
 
-    def _read_known(self, node: Node, new: NewEntry, names: Collection[str]) -> Plan[Mapping[str, Any]]:
+    def _read_known(self, node: Node, refs: Mapping[str, Ref], names: Collection[str]) -> Plan[Mapping[str, Any]]:
         """Read what the target has already of some channels, for a target that proves what it holds."""
         asked = _entry(node, {name: node.refs[name] for name in names})
         found: Sequence[Found] = yield from on(SOURCE, self.source.read_values([asked]))
         if not found:
             raise ThreadChanged(f"{node.address}: it was removed, or put again, while it was copied")
         return {
-            name: _Known(sorted(_known_rows(node.refs[name], new.refs[name], found[0].rows[name]), key=lambda r: r.lo))
+            name: _Known(sorted(_known_rows(node.refs[name], refs[name], found[0].rows[name]), key=lambda r: r.lo))
             for name in names
         }
 

@@ -119,7 +119,7 @@ class MovingStore(Layer):
         super().__init__(inner)
         self._mover = mover
         for name, verb in VERBS.items():
-            if verb.thread is not None and not verb.is_derived and not self.has(name):
+            if verb.thread is not None and not self.has(name):
                 setattr(self, name, self._touching(verb.thread, getattr(inner, name)))
 
     def _touching(self, thread: Callable[[Any], str | None], inner: Callable[..., Plan[Any]]) -> Any:

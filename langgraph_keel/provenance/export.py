@@ -24,7 +24,7 @@ from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
-from langgraph_keel.engine.records import Entry
+from langgraph_keel.engine.records import Entry, Page
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, ValueRefused
@@ -153,7 +153,7 @@ class Export:
     def _list(self) -> Plan[bool]:
         """Read the ids of more threads; return whether there were any."""
         while not (self._ids or self._is_listed):
-            page = yield from self._session.store.read_threads(self._after, PAGE)
+            page = yield from self._session.store.read_threads(Page(self._after, PAGE))
             self._is_listed = len(page) < PAGE
             for info, _ in page:
                 self._after = info.updated_at, info.thread_id

@@ -16,7 +16,7 @@ from langgraph_keel.engine.encoding.bodies import ABSENT, SEALED, refuse_absent,
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import marks_of, terms_of_entry, terms_of_writes, unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Query, Ref, Row, Run, ThreadInfo
+from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Page, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
 from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, NotAKeelStore, StoreError, ValueRefused
@@ -80,7 +80,7 @@ class StoreCheck:
         self._tables = [table for hook in session.hooks.all for table in hook.tables]
         self._steps: Iterator[Plan[Sequence[Finding]]] = iter((self._check_shared(), self._check_strays()))
         self._after: tuple[str, str] | None = None
-        self._read = session.store.read_threads
+        self._is_tolerant = False
         self._has_more = True
         self.looked = 0
 
@@ -96,13 +96,13 @@ class StoreCheck:
     def _check_page(self) -> Plan[Sequence[Finding]]:
         found: list[Finding] = []
         try:
-            page = yield from self._read(self._after, THREADS)
+            page = yield from self._read_page()
         except (CorruptStore, StoreError) as error:
-            if not _is_damage(error) or self._read == self._session.store.show_threads:
+            if not _is_damage(error) or self._is_tolerant:
                 raise
             found.append(Finding("lost", None, _LIST, str(error), "a backup has it"))
-            self._read = self._session.store.show_threads  # the others are looked at
-            page = yield from self._read(self._after, THREADS)
+            self._is_tolerant = True  # the others are looked at
+            page = yield from self._read_page()
         heads = [head for _, head in page if head]
         if heads and all(head.header.startswith(SEALED) for head in heads):  # not looked at without a key
             unpack_header(heads[0].header, self._session.codec, heads[0].address)
@@ -124,17 +124,22 @@ class StoreCheck:
             odd.setdefault(name, (infos[name], []))[1].append(finding)
         if odd:
             # Somebody may have written meanwhile: it counts only if the thread is as it was.
-            again = {info.thread_id: info for info, _ in (yield from self._read(self._after, THREADS))}
+            again = {info.thread_id: info for info, _ in (yield from self._read_page())}
             found += [each for name, (info, each_of) in odd.items() if again.get(name) == info for each in each_of]
         self._has_more = len(page) == THREADS
         self._after = (page[-1][0].updated_at, page[-1][0].thread_id) if page else None
         return found
 
+    def _read_page(self) -> Plan[Sequence[Listed]]:
+        page = Page(self._after, THREADS, tolerant=self._is_tolerant)
+        return (yield from self._session.store.read_threads(page))
+
     def _find_left_out(self, terms: Mapping[str, Sequence[str]]) -> Plan[Mapping[str, Sequence[str]]]:
         """Return which threads of the page a list leaves out that asks for what they are. A trip for each term."""
         missing: dict[str, list[str]] = {}
         for term in sorted({term for of_thread in terms.values() for term in of_thread}):
-            listed = yield from self._session.store.show_threads(self._after, THREADS, marks_of([term]))
+            page = Page(self._after, THREADS, marks_of([term]), tolerant=True)
+            listed = yield from self._session.store.read_threads(page)
             names = {info.thread_id for info, _ in listed}
             for name, of_thread in terms.items():
                 if term in of_thread and name not in names:

@@ -24,7 +24,7 @@ from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import check_owner, owner_in
 from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.records import Page, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tables import NODE_CACHE, Cells
@@ -189,7 +189,7 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
         found.policies = sum(user in policy.threads for policy in (yield from read_policies(session)))
     seen, after, page = 0, None, THREADS
     while page == THREADS:
-        infos = yield from session.store.read_threads(after, THREADS)
+        infos = yield from session.store.read_threads(Page(after, THREADS))
         for info, _ in infos:
             yield from _add_thread(session, info.thread_id, user, found)
             seen += 1

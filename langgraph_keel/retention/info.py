@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Page
 from langgraph_keel.engine.session import Session
 
 THREADS = 500
@@ -49,7 +50,7 @@ def count_threads(session: Session) -> Plan[tuple[int, int]]:
     """Return how many threads there are, and how many checkpoints they hold. One trip for each 500 threads."""
     threads, checkpoints, after, page = 0, 0, None, THREADS
     while page == THREADS:
-        infos = yield from session.store.read_threads(after, THREADS)
+        infos = yield from session.store.read_threads(Page(after, THREADS))
         threads, checkpoints = threads + len(infos), checkpoints + sum(info.checkpoints for info, _ in infos)
         page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None
     return threads, checkpoints

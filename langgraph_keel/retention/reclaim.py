@@ -10,6 +10,7 @@ from langgraph_keel.display import html
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Page
 from langgraph_keel.engine.removal import sweep_rows
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
@@ -98,7 +99,7 @@ def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan
 def _sweep_rows(session: Session, removed: Leftovers, tell: Tell) -> Plan[None]:
     seen, after, page = 0, None, THREADS
     while page == THREADS:
-        infos = yield from session.store.read_threads(after, THREADS)
+        infos = yield from session.store.read_threads(Page(after, THREADS))
         for info, _ in infos:
             try:
                 removed.rows += yield from sweep_rows(session, info.thread_id)

@@ -11,7 +11,7 @@ from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.lineage import instant, made_at
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
-from langgraph_keel.engine.records import Entry, Query, ThreadInfo
+from langgraph_keel.engine.records import Entry, Page, Query, ThreadInfo
 from langgraph_keel.engine.removal import finish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
@@ -125,7 +125,7 @@ class Sweep:
 
     def _read(self) -> Plan[None]:
         """Read a page: first of threads whose times are still to come, then of those that were idle long enough."""
-        found = yield from self._session.store.read_threads(self._after, PAGE)
+        found = yield from self._session.store.read_threads(Page(self._after, PAGE))
         self._is_last = len(found) < PAGE
         first = self._beginning
         for info, _ in found:

@@ -12,7 +12,7 @@ from langgraph_keel.display import html
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Listed
+from langgraph_keel.engine.records import Listed, Page
 from langgraph_keel.engine.removal import in_room
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
@@ -108,7 +108,7 @@ def delete_tenant(
     if dry_run:
         return TenantReceipt(tenant, session.now, threads, checkpoints, was_there, dry_run=True)
     deleted = 0
-    while gone := (yield from in_room(theirs, partial(theirs.store.delete_all, AT_ONCE))):
+    while gone := (yield from in_room(partial(theirs.store.delete_all, AT_ONCE))):
         deleted += gone
         tell(deleted, max(deleted, threads))
     left = tenant in (yield from read_tenants(session.store))
@@ -129,7 +129,7 @@ def _look_at(theirs: Session, dry_run: bool, tell: Tell) -> Plan[tuple[int, int]
     threads = checkpoints = 0
     size, after = THREADS, None
     while size == THREADS:
-        page: Sequence[Listed] = yield from theirs.store.show_threads(after, THREADS)
+        page: Sequence[Listed] = yield from theirs.store.read_threads(Page(after, THREADS, tolerant=True))
         size = len(page)
         for info, _ in page:
             threads, checkpoints, after = threads + 1, checkpoints + info.checkpoints, (info.updated_at, info.thread_id)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.engine.records import Page
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.testing.contract_cells import cell
 from langgraph_keel.testing.rig import Face, Rig, RigFixtures, at, values_of
@@ -40,12 +41,14 @@ def fill(rig: Rig, face: Face, who: str) -> None:
 
 def read_all(face: Face) -> dict[str, Any]:
     """Return what there is to see."""
-    found = face.get_tuple(at())
+    found, pages = face.get_tuple(at()), {"threads": Page(limit=10), "shown": Page(limit=10, tolerant=True)}
     return {
         "latest": found and (values_of(found), [write[2] for write in found.pending_writes or ()]),
         "listed": [(each.config["configurable"]["thread_id"], each.checkpoint["id"]) for each in face.list(None)],
-        "threads": [(info.thread_id, info.checkpoints) for info, _ in face.verb("read_threads", None, 10)],
-        "shown": [(info.thread_id, info.checkpoints) for info, _ in face.verb("show_threads", None, 10)],
+        **{
+            name: [(info.thread_id, info.checkpoints) for info, _ in face.verb("read_threads", page)]
+            for name, page in pages.items()
+        },
         "runs": face.verb("find_runs", ["r"]),
         "strays": face.verb("list_strays", None, 10),
         "cells": {
@@ -141,7 +144,7 @@ class TenantContract(RigFixtures):
         if views_of(rig):
             with pytest.raises(InvalidInput, match="no store of a tenant"):
                 rig.face.verb("delete_all", 10)
-        assert [info.thread_id for info, _ in rig.face.verb("read_threads", None, 10)] == ["t"]
+        assert [info.thread_id for info, _ in rig.face.verb("read_threads", Page(None, 10))] == ["t"]
 
     def test_a_tenant_has_no_tenants(self, warm: Rig) -> None:
         """Which would be more names for what is another one's."""

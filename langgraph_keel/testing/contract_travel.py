@@ -23,7 +23,7 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from langgraph_keel._langgraph import INTERRUPT, DeltaSnapshot
-from langgraph_keel.engine.records import BaseGone, Copied, Occupied, Query
+from langgraph_keel.engine.records import BaseGone, Copied, Occupied, Page, Query
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound, ThreadExists
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.testing.contract_removal import told
@@ -835,7 +835,7 @@ class ForksContract(RigFixtures):
         ]
         began = datetime.now(UTC).isoformat()
         rig.face.fork(configs[3], "fork")
-        infos = {info.thread_id: info for info, _ in rig.face.verb("read_threads", None, 10)}
+        infos = {info.thread_id: info for info, _ in rig.face.verb("read_threads", Page(None, 10))}
         assert infos["fork"].updated_at >= began > infos["t"].updated_at == "2026-01-06T00:00:00+00:00"
         assert [info.thread_id for info in rig.face.saver.threads()] == ["fork", "t"]
         assert (infos["fork"].checkpoints, infos["fork"].latest) == (4, id_of(configs[3]))

@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph_keel import FileSaver
 from langgraph_keel.backends.files import index
 from langgraph_keel.backends.files.index import CHANGED, INDEX, changing
+from langgraph_keel.engine.records import Page
 
 THREADS = 12
 
@@ -169,7 +170,7 @@ def test_erasure_and_check_do_not_use_it(root: Path, monkeypatch: pytest.MonkeyP
         put(saver, "unknown")
     assert "unknown" not in listed(root)
     with FileSaver(root) as saver:
-        page = saver.engine.run(saver.engine.session.store.read_threads(None, 100))
+        page = saver.engine.run(saver.engine.session.store.read_threads(Page(None, 100)))
         assert page[0][0].thread_id == "unknown"
         assert list(saver.check()) == []
 

@@ -27,7 +27,7 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import body_of, frame
 from langgraph_keel.engine.plan import run
-from langgraph_keel.engine.records import NEW, Batch, Kind, NewEntry, Query, Ref, Replacement, Row
+from langgraph_keel.engine.records import NEW, Batch, Kind, NewEntry, Page, Query, Ref, Replacement, Row
 
 SLOW = 1_000_000
 """Microseconds that no script may take."""
@@ -117,9 +117,9 @@ def verbs_of(store: RedisStore, driver: Any) -> Verbs:
         "read_cells": lambda: store.read_cells(shelf, [label]),
         "list_strays": lambda: store.list_strays(None, 9),
         "find_runs": lambda: store.find_runs(["run 1"]),
-        "read_threads": lambda: store.read_threads(None, 9),
-        "show_threads": lambda: store.show_threads(None, 1, ("01234567",)),
-        "show_threads, oldest": lambda: store.show_threads(None, 1, ("01234567",), oldest_first=True),
+        "read_threads": lambda: store.read_threads(Page(None, 9)),
+        "read_threads, narrowed": lambda: store.read_threads(Page(None, 1, ("01234567",))),
+        "read_threads, oldest": lambda: store.read_threads(Page(None, 1, ("01234567",), oldest_first=True)),
         "has_thread": lambda: store.copy_thread("none", "t"),
         "find_damaged": lambda: find_damaged(keys),
         "find_mislisted": lambda: find_mislisted(keys),
@@ -219,7 +219,7 @@ def test_every_script_is_run(url: str) -> None:
             restore(client, held)
         assert run(find_odd_keys(store_of(saver).keys), driver) == []
         client.delete(store_of(saver).keys.thread("t"))
-        run(store_of(saver).read_threads(None, 9), driver)
+        run(store_of(saver).read_threads(Page(None, 9)), driver)
     assert {*_SCRIPTS} - SHARED_PARTS == driver.scripts
 
 

@@ -21,6 +21,7 @@ from test_damage import look, stored
 from tiers import sized
 
 from langgraph_keel import KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
+from langgraph_keel.engine.records import Page
 from langgraph_keel.retention.check import Finding
 
 DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 4, 300)))
@@ -247,7 +248,7 @@ def test_an_index_of_threads_that_is_wrong_is_found_and_can_be_thrown_away(tmp_p
     with SqliteSaver(path) as saver:
         assert [finding for finding in saver.check() if "lists say" in finding.message]
         session = saver.engine.session
-        named = saver.engine.run(session.store.read_threads(None, 10))
+        named = saver.engine.run(session.store.read_threads(Page(None, 10)))
         assert [info.thread_id for info, _ in named] == listed  # whoever must not miss one does not read the index
     with connection:
         connection.execute("DROP TABLE thread_index")

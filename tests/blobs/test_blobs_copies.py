@@ -26,6 +26,7 @@ from langgraph_keel import (
 from langgraph_keel.blobs.objects import Ask, CopyObjects
 from langgraph_keel.blobs.store import GRACE, LEAST
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Graph
 from langgraph_keel.testing.faults import Meanwhile, Tap, with_tap
 from langgraph_keel.testing.rig import at, checkpoint_of
 
@@ -125,7 +126,7 @@ def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
 
     def sweep(saver: KeelSaver) -> Plan[Any]:
         leave_objects(saver)
-        return saver.engine.session.store.sweep_outside("u")
+        return saver.engine.session.store.remove_rows("u", {}, Graph([], {}, None))
 
     def remove_strays(saver: KeelSaver) -> Plan[Any]:
         return saver.engine.session.store.delete_thread(f"\x1fobjects/{leave_objects(saver)}")

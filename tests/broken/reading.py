@@ -15,22 +15,21 @@ from langgraph_keel.engine.records import Entry, Found, Query, Stamp, Unchanged
 class LastWriteWins(MemoryStore):
     """Returns batches newest first, so that the last regular write counts instead of the first."""
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
-        found = yield from super().read_entry(address)
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
+        found = yield from super().read_entry(address, known)
         return replace(found, batches=found.batches[::-1]) if found else None
 
 
 class HeadByGreatestId(MemoryStore):
     """Takes the greatest id for the latest."""
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         if address.checkpoint_id is None:
             greatest = yield lambda state: _greatest(state, address)
             if greatest is None:
                 return None
             address = replace(address, checkpoint_id=greatest)
-        found = yield from super().read_entry(address)
-        return found
+        return (yield from super().read_entry(address, known))
 
 
 def _greatest(state: State, address: Address) -> str | None:
@@ -42,7 +41,7 @@ def _greatest(state: State, address: Address) -> str | None:
 class UnknownIdsMeanTheLatest(MemoryStore):
     """Returns the head where the named entry does not exist."""
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         def read(state: State) -> Any:
             (named,) = super(UnknownIdsMeanTheLatest, self).read_entry(address)
             (latest,) = super(UnknownIdsMeanTheLatest, self).read_entry(replace(address, checkpoint_id=None))
@@ -55,25 +54,25 @@ class UnknownIdsMeanTheLatest(MemoryStore):
 class WhatIsKnownStaysSo(MemoryStore):
     """Says of an entry that the asker knows that it still is what is asked for, without a look."""
 
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Any, Found | Unchanged | None]:
-        found = yield from self.read_entry(address)
-        return Unchanged(found.entry.parent, found.batches) if found else None
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
+        found = yield from super().read_entry(address)
+        return Unchanged(found.entry.parent, found.batches) if found and known else found
 
 
 class WhatIsKnownHasNoNewWrites(MemoryStore):
     """Returns no writes beside an entry that the asker knows."""
 
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Any, Found | Unchanged | None]:
-        found = yield from super().read_known(address, known)
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
+        found = yield from super().read_entry(address, known)
         return Unchanged(found.parent) if isinstance(found, Unchanged) else found
 
 
 class WhatIsKnownKeepsItsParent(MemoryStore):
     """Names the parent of an entry that the asker knows, though it was removed."""
 
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Any, Found | Unchanged | None]:
-        found = yield from super().read_known(address, known)
-        if isinstance(found, Unchanged):
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
+        found = yield from super().read_entry(address, known)
+        if isinstance(found, Unchanged) and known is not None:
             parent = yield lambda state: state[address.thread_id].records[known].entry.parent
             return Unchanged(parent, found.batches)
         return found
@@ -82,10 +81,10 @@ class WhatIsKnownKeepsItsParent(MemoryStore):
 class LosesTheLastRow(MemoryStore):
     """Returns one row too few where there are many."""
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
-        found = yield from super().read_entry(address)
-        if found is None:
-            return None
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
+        found = yield from super().read_entry(address, known)
+        if not isinstance(found, Found):
+            return found
         rows = {channel: rows[:-1] if len(rows) > 9 else rows for channel, rows in found.rows.items()}
         return replace(found, rows=rows)
 

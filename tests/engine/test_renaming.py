@@ -22,10 +22,10 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Kind,
     NewEntry,
     Node,
+    Page,
     Query,
     Ref,
     Replacement,
@@ -55,31 +55,28 @@ ARGUMENTS: Mapping[str, Any] = {
     **{"thread_id": "thread", "source": "thread", "target": "thread", "key": "key", "prefix": "key"},
     **{"address": ADDRESS, "batch": BATCH, "query": Query("thread", "namespace", after=ENTRY), "entries": [ENTRY]},
     **{"channels": {"channel"}, "gone": [7], "ghosts": {8: {"channel"}}, "graph": GRAPH, "last": 7, "upto": ENTRY},
-    **{"live": {("namespace", "channel"): [(0, 1)]}, "run_ids": ["run"], "limit": 9, "terms": ["term"], "known": 7},
-    **{"oldest_first": True, "shelf": SHELF, "expected": "token", "keys": ["key"], "tokens": {"key": "token"}},
-    "most": 100,
+    **{"live": {("namespace", "channel"): [(0, 1)]}, "run_ids": ["run"], "limit": 9, "known": 7},
+    "page": Page(("time", "thread"), 9, ["term"], oldest_first=True, tolerant=True),
+    **{"shelf": SHELF, "expected": "token", "keys": ["key"], "tokens": {"key": "token"}},
 }
 """A value for each argument of this name. Each name in it is that of its sort."""
 OTHERS: Mapping[tuple[str, str], Any] = {
     ("write_entry", "new"): NewEntry(ADDRESS, None, b"", REFS, ROWS, ROWS, known={"channel": "what"}),
     ("swap_cell", "new"): CELL,
     ("replace_plain", "new"): Replacement(5, {7: b""}, {("namespace", "channel"): [Row(0, 1, b"")]}, [WRITES]),
-    **{(verb, "after"): ("time", "thread") for verb in ("read_threads", "show_threads")},
     **{("list_cells", "after"): "key", ("list_strays", "after"): "thread", ("list_writes", "after"): WRITES},
     ("list_tenants", "after"): "tenant",
 }
 """The same for arguments that are something else in each verb."""
 REPLIES: Mapping[str, list[Any]] = {
     "write_entry": [Stored(7, {"channel": 3})],
-    "read_entry": [FOUND, None],
-    "read_known": [FOUND, Unchanged("parent", [BATCH]), None],
-    "read_light": [FOUND, Unchanged("parent", [BATCH]), Heavy(ENTRY, [BATCH]), None],
+    "read_entry": [FOUND, Unchanged("parent", [BATCH]), None],
     "scan": [[ENTRY]],
     **{verb: [[FOUND]] for verb in ("read_values", "read_stored", "read_history")},
     "read_graph": [GRAPH],
     "copy_thread": [Copied()],
     **{verb: [["thread"]] for verb in ("find_runs", "list_strays")},
-    **{verb: [[(ThreadInfo("thread", 1, "", "id", 1), ENTRY)]] for verb in ("read_threads", "show_threads")},
+    "read_threads": [[(ThreadInfo("thread", 1, "", "id", 1), ENTRY)]],
     "swap_cell": [Swapped(False, CELL), Swapped(True, None)],
     "read_cells": [{"key": CELL}],
     "list_cells": [[("key", CELL)]],
@@ -243,14 +240,13 @@ def test_what_names_only_threads_is_asked_of_the_store_below_itself() -> None:
     below = Recording().verbs
     store = NamelessStore(below, find_hidden)
     assert {verb for verb in VERBS if getattr(store, verb) is getattr(below, verb)} == {
-        *("delete_all", "delete_thread", "find_runs", "list_kinds", "list_strays", "list_tenants", "make_room"),
-        "sweep_outside",
+        *("delete_all", "delete_thread", "find_runs", "list_kinds", "list_strays", "list_tenants"),
     }
 
 
 def test_the_table_has_every_verb_of_a_store() -> None:
     verbs = {name for name in vars(Store) if not name.startswith("_")}
-    assert verbs - VERBS.keys() == {"of_tenant", "find_unproved"}  # these are no plans
+    assert verbs - VERBS.keys() == {"of_tenant"}  # that is no plan
 
 
 def test_a_thread_that_is_named_moves_in_first() -> None:

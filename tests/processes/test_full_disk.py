@@ -13,12 +13,6 @@ import pytest
 from disks import fill_up, small_disk
 
 from langgraph_keel import FileSaver, KeelSaver, Keyring, LocalKey, Retention, SqliteSaver, StoreFull
-from langgraph_keel.backends.tenants import TenantStore
-from langgraph_keel.backends.tiered.store import TieredStore
-from langgraph_keel.engine.layers import Layer
-from langgraph_keel.engine.verbs import VERBS
-from langgraph_keel.keys.store import SealedStore
-from langgraph_keel.moving.touch import MovingStore
 from langgraph_keel.testing.rig import at, checkpoint_of
 
 pytestmark = pytest.mark.slow
@@ -147,10 +141,3 @@ def test_a_tenant_with_a_key_is_deleted_on_a_full_disk() -> None:
             receipt = saver.delete_tenant("acme")
             assert (receipt.threads, receipt.problems) == (THREADS - 1, ())
             assert (list(acme.threads()), latest(other)) == ([], kept)
-
-
-def test_every_store_upon_another_passes_on_that_room_is_needed() -> None:
-    """Of these, tenants and keys are tried above. A layer has the verbs of the store below that it does not define."""
-    for store in (SealedStore, TieredStore, MovingStore, TenantStore):
-        assert issubclass(store, Layer)
-    assert not VERBS["make_room"].is_derived

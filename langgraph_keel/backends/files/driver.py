@@ -38,6 +38,7 @@ from langgraph_keel.backends.files.store import Work
 from langgraph_keel.backends.files.thread import ThreadFiles
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.paths import find_sqlite_store
+from langgraph_keel.engine.records import Page
 from langgraph_keel.engine.thread import info_of
 from langgraph_keel.errors import (
     CorruptStore,
@@ -173,16 +174,9 @@ class FileRoot:
         files = self.thread(thread_id)
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 
-    def threads_after(
-        self,
-        after: tuple[str, str] | None,
-        *,
-        passes: bool = False,
-        terms: Sequence[str] = (),
-        oldest_first: bool = False,
-    ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+    def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""
-        places = self._listing.places(after, self._activity, passes=passes, terms=terms, oldest_first=oldest_first)
+        places = self._listing.places(page, self._activity)
         return ((place, self.thread(place[1])) for place in places)
 
     def _activity(self, thread_id: str) -> str:

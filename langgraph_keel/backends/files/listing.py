@@ -17,6 +17,7 @@ from langgraph_keel.backends.files.disk import DirectoryName, directory_of, open
 from langgraph_keel.backends.files.index import Activity, Ends, Index, Place, State, state_of
 from langgraph_keel.backends.files.log import tail_records
 from langgraph_keel.backends.files.thread import LOG
+from langgraph_keel.engine.records import Page
 from langgraph_keel.errors import CorruptStore
 
 LogEnd: TypeAlias = tuple[State, str, str | None, str | None]
@@ -81,36 +82,27 @@ class Listing:
         self._ends = Ends()
         self._pages: dict[bool, Sequence[Place]] = {True: [], False: []}
 
-    def places(
-        self,
-        after: Place | None,
-        activity: Activity,
-        *,
-        passes: bool = False,
-        terms: Sequence[str] = (),
-        oldest_first: bool = False,
-    ) -> Iterator[Place]:
-        """Return (last activity, id) of the threads after a place, the latest first.
+    def places(self, page: Page, activity: Activity) -> Iterator[Place]:
+        """Return (last activity, id) of the threads from the beginning of a page on, in its order.
 
         All pages are of the listing that was made for the first: to look at every log for every page would take
-        time that grows with the square of the number of logs.
+        time that grows with the square of the number of logs. If the page is tolerant, an index is used, and damaged
+        threads come last.
 
         Args:
-            after: The last place of the page before; `None` for the first.
+            page: Which threads, and in which order.
             activity: Returns the last activity of a thread, for those where the end of the log does not tell it.
-            passes: Whether this is for somebody who only looks: an index will do, and damaged threads come last.
-            terms: Only threads that can be found by these.
-            oldest_first: In the opposite order.
 
         Raises:
             CorruptStore: A log is damaged, and that is not to be passed over.
         """
+        after, passes, terms = page.after, page.tolerant, page.terms
         places = self._pages[passes]
         at = bisect_left(places, after) if after else 0
         if after is None or at == len(places) or places[at] != after:
             with self._turn:
                 places = self._pages[passes] = self._newest(activity, passes)
-        if oldest_first:
+        if page.oldest_first:
             numbers = range(0 if after is None else bisect_right(places, after), len(places))
         else:
             numbers = range((len(places) if after is None else bisect_left(places, after)) - 1, -1, -1)

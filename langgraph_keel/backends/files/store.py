@@ -34,6 +34,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Row,
@@ -87,14 +88,7 @@ class Root(Protocol):
         """Return the threads without a checkpoint, in the order of their directories, from after one on."""
         ...
 
-    def threads_after(
-        self,
-        after: tuple[str, str] | None,
-        *,
-        passes: bool = False,
-        terms: Sequence[str] = (),
-        oldest_first: bool = False,
-    ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+    def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""
         ...
 
@@ -197,17 +191,8 @@ class FileStore(Store[Work, Any]):
 
         return self._change(address.thread_id, decide)
 
-    def read_entry(self, address: Address) -> StorePlan[Work, Any, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
         """See `Store.read_entry`."""
-
-        def look(thread: Thread, bodies: Bodies) -> Found | None:
-            record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return with_bodies(read_record(thread, record), bodies) if record else None
-
-        return self._look(address.thread_id, look, None)
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Work, Any, Found | Unchanged | None]:
-        """See `Store.read_known`."""
 
         def look(thread: Thread, bodies: Bodies) -> Found | Unchanged | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
@@ -279,7 +264,9 @@ class FileStore(Store[Work, Any]):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`. Makes a new log; a row is an item."""
-        return self._send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
+        if graph.epoch is None:
+            return 0
+        return (yield from self._send(lambda root: compact(root.thread(thread_id), live, graph), writes=True))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""
@@ -332,26 +319,21 @@ class FileStore(Store[Work, Any]):
 
         return self._send(find)
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
+    def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
+        """See `Store.read_threads`. By the index if the page is tolerant; else by the end of every log."""
+
+        def look(place: tuple[str, str], files: ThreadFiles) -> Listed | None:
+            try:
+                return _look_at(files, partial(_info, place), None)
+            except CorruptStore as error:
+                if not page.tolerant:
+                    raise
+                _log.warning("a thread is not listed: %s", error)
+                return None
 
         def read(root: Root) -> list[Listed]:
-            infos = (_look_at(files, partial(_info, place), None) for place, files in root.threads_after(after))
-            return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
-
-        return self._send(read)
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.show_threads`. By the index, if there is one that can be believed."""
-
-        def read(root: Root) -> list[Listed]:
-            threads = root.threads_after(after, passes=True, terms=terms, oldest_first=oldest_first)
-            infos = (_look_or_pass(place, files) for place, files in threads)
-            return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
+            infos = (look(place, files) for place, files in root.threads_after(page))
+            return [*islice((info for info in infos if info and info[0].checkpoints), page.limit)]
 
         return self._send(read)
 
@@ -417,14 +399,6 @@ def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
         return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
 
     yield from _look_at(files, look, list[Entry]())
-
-
-def _look_or_pass(place: tuple[str, str], files: ThreadFiles) -> Listed | None:
-    try:
-        return _look_at(files, partial(_info, place), None)
-    except CorruptStore as error:
-        _log.warning("a thread is not listed: %s", error)
-        return None
 
 
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> Listed:

@@ -26,6 +26,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Row,
@@ -33,6 +34,7 @@ from langgraph_keel.engine.records import (
     Stamp,
     Stored,
     ThreadInfo,
+    Unchanged,
     Writes,
 )
 from langgraph_keel.engine.store import Store
@@ -167,13 +169,16 @@ class MemoryStore(Store[Request, Any]):
 
         return self._send(write)
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
         """See `Store.read_entry`."""
 
-        def read(state: State) -> Found | None:
+        def read(state: State) -> Found | Unchanged | None:
             thread = state.get(address.thread_id)
             record = thread and thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return read_record(thread, record) if thread and record else None
+            found = read_record(thread, record) if thread and record else None
+            if found is not None and found.entry.stamp == known:
+                return Unchanged(found.entry.parent, found.batches, found.entry.address.checkpoint_id)
+            return found
 
         return self._send(read)
 
@@ -241,7 +246,9 @@ class MemoryStore(Store[Request, Any]):
                 del log.rows[lo]
             return len(dead)
 
-        return self._send(remove)
+        if graph.epoch is None:
+            return 0
+        return (yield from self._send(remove))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         """See `Store.delete_thread`."""
@@ -322,27 +329,20 @@ class MemoryStore(Store[Request, Any]):
 
         return self._send(find)
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Request, Any, Sequence[Listed]]:
+    def read_threads(self, page: Page) -> StorePlan[Request, Any, Sequence[Listed]]:
         """See `Store.read_threads`."""
-        return self.show_threads(after, limit, terms)
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Request, Any, Sequence[Listed]]:
-        """See `Store.show_threads`."""
+        after, oldest_first = page.after, page.oldest_first
 
         def read(state: State) -> list[Listed]:
             infos = [
                 pair
                 for name, thread in state.items()
                 if (pair := info_of(name, thread))[0].checkpoints
-                and self._is_found(state, *pair, terms)
+                and self._is_found(state, *pair, page.terms)
                 and (after is None or (after < _place_of(pair) if oldest_first else _place_of(pair) < after))
             ]
             infos.sort(key=_place_of, reverse=not oldest_first)
-            return infos[:limit]
+            return infos[: page.limit]
 
         return self._send(read)
 

@@ -252,7 +252,8 @@ CONTENT = f"""
 SELECT {{line}} FROM chosen e JOIN {{threads}} t ON t.thread_id = e.thread_id
 UNION ALL
 SELECT 1, i.thread_id, i.ns, i.channel, i.lo, i.count, i.body, NULL, NULL, NULL{NINE}
-FROM {{rows}}
+FROM spans s
+JOIN {{items}} i ON i.thread_id = s.thread_id AND i.ns = s.ns AND i.channel = s.channel AND i.lo = s.lo
 UNION ALL
 SELECT 2, b.thread_id, b.ns, b.checkpoint_id, b.token, b.n, b.body, b.task_path, b.task_id, NULL{NINE}
 FROM chosen c
@@ -260,12 +261,6 @@ JOIN {{batches}} b ON b.thread_id = c.thread_id AND b.ns = c.ns AND b.checkpoint
 """
 ONLY = "WHERE c.channels[r.owner] = ANY (%(channels)s)"
 
-
-ROWS = """spans s
-JOIN {items} i ON i.thread_id = s.thread_id AND i.ns = s.ns AND i.channel = s.channel AND i.lo = s.lo"""
-# The size of a body that stands in parts beside the table is known without reading these.
-LIGHT_ROWS = f"""(SELECT i.*, sum(octet_length(i.body)) OVER () AS nbytes FROM {ROWS}) AS i
-WHERE i.nbytes + (SELECT octet_length(c.header) FROM chosen c) <= %(most)s"""
 
 SCAN = f"SELECT {SHOWN} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.state < 2"
 PRECEDES = """ AND coalesce(e.seq < (
@@ -555,8 +550,8 @@ COPY_UPTO = (
 # -- reading entries, with their rows ----------------------------------------------------------------------------------
 
 
-def _content(chosen: str, where: str = "", line: str = SHOWN, only: str = "", rows: str = ROWS) -> str:
-    content = CONTENT.replace("{line}", line).replace("{only}", only).replace("{rows}", rows)
+def _content(chosen: str, where: str = "", line: str = SHOWN, only: str = "") -> str:
+    content = CONTENT.replace("{line}", line).replace("{only}", only)
     return (chosen + content).replace("{where}", where)
 
 
@@ -564,7 +559,6 @@ READ_NAMED = _content(CHOSEN, NAMED)
 READ_LATEST = _content(CHOSEN, LATEST)
 READ_KNOWN_NAMED = _content(KNOWN_OR_NOT, NAMED, UNKNOWN, "WHERE c.is_new")
 READ_KNOWN_LATEST = _content(KNOWN_OR_NOT, LATEST, UNKNOWN, "WHERE c.is_new")
-READ_LIGHT = _content(KNOWN_OR_NOT, LATEST, UNKNOWN, "WHERE c.is_new", LIGHT_ROWS)
 READ_LISTED = _content(LISTED, line=MARK)
 READ_BARE = _content(LISTED, line=MARK, only="WHERE false")
 WALK_NAMED = _content(WALKED, NAMED, PLAIN, ONLY)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from secrets import randbits
 from typing import Any, TypeAlias
 
@@ -60,12 +61,12 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     Moved,
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Run,
@@ -75,7 +76,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     Writes,
 )
-from langgraph_keel.engine.store import Store, light_or_heavy
+from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 from langgraph_keel.errors import CorruptStore, StoreBusy
 
@@ -278,29 +279,23 @@ class PostgresStore(Store[Request, Reply]):
             parameters["late"] = " ".join(batch.terms)
         yield self._request(parameters, *texts, writes=True, joins=True)
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Reply, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Reply, Any]:
         """See `Store.read_entry`."""
-        text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
-        reply = yield self._request(place_of(address), text, joins=True)
+        parameters = place_of(address)
+        if known is None:
+            text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
+        else:
+            text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
+            epoch, seq, token = mark_of(known)
+            parameters |= {"epoch": epoch, "seq": seq, "token": token}
+        reply = yield self._request(parameters, text, joins=True)
         content = content_of(reply[0])
-        return content.entry_with_rows(content.entries[0]) if content.entries else None
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Reply, Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
-        reply = yield self._request({**place_of(address), **_known_parameters(known)}, text, joins=True)
-        return _read_known(reply, known)
-
-    def read_light(
-        self, address: Address, known: Stamp | None, most: int
-    ) -> StorePlan[Request, Reply, Found | Unchanged | Heavy | None]:
-        """See `Store.read_light`. Of the latest, rows are left where they are; bytes are counted as they are stored."""
-        if address.checkpoint_id is not None:
-            return (yield from super().read_light(address, known, most))
-        parameters = {**place_of(address), **_known_parameters(known), "most": most}
-        reply = yield self._request(parameters, sql.READ_LIGHT, joins=True)
-        found = _read_known(reply, known)
-        return light_or_heavy(found, most) if isinstance(found, Found) else found
+        if not content.entries:
+            return None
+        line = content.entries[0]
+        if stamp_of(line.epoch, line.seq, line.token) == known:
+            return Unchanged(parent_of(line), content.batches_of(line))
+        return content.entry_with_rows(line)
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
@@ -367,6 +362,8 @@ class PostgresStore(Store[Request, Reply]):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Reply, int]:
         """See `Store.remove_rows`."""
+        if graph.epoch is None:
+            return 0
         parameters = removal_parameters(thread_id, live, graph)
         reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
         return int(reply[-1][0][0])
@@ -455,32 +452,24 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(parameters, self._of_tenant(sql.FIND_RUNS, "e.thread_id"))
         return [unescape(name or thread) for thread, name in reply[0]]
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Request, Reply, Sequence[Listed]]:
-        """See `Store.read_threads`. Reads the short row of every thread."""
-        return (yield from self.show_threads(after, limit, terms))
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Request, Reply, Sequence[Listed]]:
-        """See `Store.show_threads`. The same: the database sees to it that names are text."""
-        page: list[Listed] = []
-        place, found = after and (escape(after[0]), key(after[1])), limit
-        while found == limit and len(page) < limit:
-            lines = yield from self._read_threads(place, limit, terms, oldest_first)
+    def read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Listed]]:
+        """See `Store.read_threads`. Reads the short row of every thread. No text is damaged: PostgreSQL checks it."""
+        listed: list[Listed] = []
+        place, found, limit = page.after and (escape(page.after[0]), key(page.after[1])), page.limit, page.limit
+        while found == limit and len(listed) < limit:
+            lines = yield from self._read_threads(replace(page, after=place))
             found, place = len(lines), (lines[-1][2], lines[-1][0]) if lines else None
-            page += [_info(*line) for line in lines if line[3]]
-        return page[:limit]
+            listed += [_info(*line) for line in lines if line[3]]
+        return listed[:limit]
 
-    def _read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str], oldest_first: bool
-    ) -> StorePlan[Request, Reply, Sequence[Any]]:
-        parameters = {"limit": limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
-        later, (way, past) = "", sql.WAYS[oldest_first]
-        if after is not None:
+    def _read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Any]]:
+        """Read rows of threads; `page.after` is as it is stored."""
+        terms = page.terms
+        parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
+        later, (way, past) = "", sql.WAYS[page.oldest_first]
+        if page.after is not None:
             later = sql.AFTER.replace("{past}", past)
-            parameters |= {"put_at": after[0], "after": after[1]}
+            parameters |= {"put_at": page.after[0], "after": page.after[1]}
         text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
         reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))
         lines: Sequence[Any] = reply[0]
@@ -529,21 +518,6 @@ class PostgresStore(Store[Request, Reply]):
         parameters = {"after": key(after) if after else "", "limit": limit, **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(STRAYS, "s.thread_id"))
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
-
-
-def _known_parameters(known: Stamp | None) -> dict[str, Any]:
-    epoch, seq, token = (0, -1, 0) if known is None else mark_of(known)  # no entry has such a number
-    return {"epoch": epoch, "seq": seq, "token": token}
-
-
-def _read_known(reply: Reply, known: Stamp | None) -> Found | Unchanged | None:
-    content = content_of(reply[0])
-    if not content.entries:
-        return None
-    line = content.entries[0]
-    if stamp_of(line.epoch, line.seq, line.token) == known:
-        return Unchanged(parent_of(line), content.batches_of(line))
-    return content.entry_with_rows(line)
 
 
 def _info(thread: str, name: str | None, put_at: str, count: int, *line: Any) -> Listed:

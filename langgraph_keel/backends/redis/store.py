@@ -55,12 +55,12 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     Listed,
     Moved,
     NewEntry,
     Occupied,
     Outcome,
+    Page,
     Query,
     Replacement,
     Row,
@@ -71,7 +71,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     Writes,
 )
-from langgraph_keel.engine.store import Store, light_or_heavy
+from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
 
 _log = logging.getLogger(__name__)
@@ -248,25 +248,15 @@ def find_runs(keys: Keys, run_ids: Collection[str]) -> StorePlan[Request, Replie
     return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
 
 
-def read_threads(
-    keys: Keys,
-    after: tuple[str, str] | None,
-    limit: int,
-    marks: Sequence[str],
-    may_forget: bool,
-    passes: bool = False,
-    oldest_first: bool = False,
-) -> StorePlan[Request, Replies, Sequence[Listed]]:
-    """See `Store.read_threads`, and with `passes` `Store.show_threads`.
-
-    If it may, it takes threads that have expired out of the index.
-    """
-    page: list[Listed] = []
+def read_threads(keys: Keys, page: Page, may_forget: bool) -> StorePlan[Request, Replies, Sequence[Listed]]:
+    """See `Store.read_threads`. If it may, it takes threads that have expired out of the index."""
+    after, passes = page.after, page.tolerant
+    listed: list[Listed] = []
     # A member is longer than its place by the epoch, which begins with NUL: all lives of that thread are left out.
-    last = member_of(*after) + (b"\1" if oldest_first else b"") if after else b""
-    while len(page) < limit:
-        wanted = limit - len(page)
-        read = (yield from _read_members(keys, last, wanted, marks, oldest_first))[:wanted]
+    last = member_of(*after) + (b"\1" if page.oldest_first else b"") if after else b""
+    while len(listed) < page.limit:
+        wanted = page.limit - len(listed)
+        read = (yield from _read_members(keys, last, wanted, page.terms, page.oldest_first))[:wanted]
         members = _without_damaged(read) if passes else read
         _check_members(members)
         found = yield from _read_summaries(keys, members)
@@ -276,13 +266,13 @@ def read_threads(
             raise CorruptStore(f"what the keys of these threads hold is damaged: {', '.join(map(repr, damaged))}")
         for thread_id in damaged:
             _log.warning("thread %r is not listed: what its key holds is damaged", thread_id)
-        page += [(_show if passes else _info)(member, found[member]) for member in members if len(found[member]) > 1]
+        listed += [(_show if passes else _info)(member, found[member]) for member in members if len(found[member]) > 1]
         if gone and may_forget:
             yield _forget_request(keys, gone)
         if len(read) < wanted:
             break
         last = read[-1]
-    return page
+    return listed
 
 
 def _without_damaged(members: Iterable[bytes]) -> list[bytes]:
@@ -544,31 +534,9 @@ class RedisStore(Store[Request, Replies]):
         late = " ".join(batch.terms)
         yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value, late)
 
-    def read_entry(self, address: Address) -> StorePlan[Request, Replies, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Replies, Any]:
         """See `Store.read_entry`."""
-        return (yield from self._read_entry(address))
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Replies, Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        found = yield from self._read_entry(address, str(known))
-        if found is not None and found.entry.stamp == known:
-            return Unchanged(found.entry.parent, found.batches)
-        return found
-
-    def read_light(
-        self, address: Address, known: Stamp | None, most: int
-    ) -> StorePlan[Request, Replies, Found | Unchanged | Heavy | None]:
-        """See `Store.read_light`. Bytes are counted as they are stored."""
-        found = yield from self._read_entry(address, str(known or ""), str(most))
-        if found is not None and found.entry.stamp == known:
-            return Unchanged(found.entry.parent, found.batches)
-        return found and light_or_heavy(found, most)
-
-    def _read_entry(
-        self, address: Address, known: str = "", most: str = ""
-    ) -> StorePlan[Request, Replies, Found | None]:
-        """Read an entry, without the rows if its stamp is `known`, or if there are more than `most` bytes."""
-        wanted = name(address.checkpoint_ns), name(address.checkpoint_id or ""), known, most
+        wanted = name(address.checkpoint_ns), name(address.checkpoint_id or ""), str(known or "")
         if self._refreshes:
             reply = yield from self._change(address.thread_id, "read_entry", *wanted, "1", self._ttl)
         else:
@@ -576,7 +544,8 @@ class RedisStore(Store[Request, Replies]):
         if not reply:
             return None
         epoch, seq, value, parent, logs, batches = reply
-        return entry_with_rows(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
+        found = entry_with_rows(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
+        return Unchanged(found.entry.parent, found.batches) if found.entry.stamp == known else found
 
     def scan(self, query: Query) -> StorePlan[Request, Replies, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every entry of every thread is looked at for every page."""
@@ -643,6 +612,8 @@ class RedisStore(Store[Request, Replies]):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Replies, int]:
         """See `Store.remove_rows`."""
+        if graph.epoch is None:
+            return 0
         logs = [
             part
             for (ns, channel), end in graph.ends.items()
@@ -728,17 +699,9 @@ class RedisStore(Store[Request, Replies]):
         """See `Store.find_runs`. Every thread is asked, in two trips."""
         return (yield from find_runs(self.keys, run_ids))
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Request, Replies, Sequence[Listed]]:
+    def read_threads(self, page: Page) -> StorePlan[Request, Replies, Sequence[Listed]]:
         """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
-        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only))
-
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Request, Replies, Sequence[Listed]]:
-        """See `Store.show_threads`."""
-        return (yield from read_threads(self.keys, after, limit, terms, not self._read_only, True, oldest_first))
+        return (yield from read_threads(self.keys, page, not self._read_only))
 
     def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
         return *self.keys.cells(thread_id), self.keys.thread(thread_id)

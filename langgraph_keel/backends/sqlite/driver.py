@@ -46,7 +46,7 @@ from langgraph_keel.backends.sqlite.connection import (
     prepare,
     refuse_to_make,
 )
-from langgraph_keel.backends.sqlite.entries import Work
+from langgraph_keel.backends.sqlite.entries import MAKE_ROOM, Work
 from langgraph_keel.errors import (
     CorruptStore,
     KeelError,
@@ -203,8 +203,9 @@ def named_errors(path: str) -> Iterator[None]:
     except (TypeError, ValueError, OverflowError) as error:
         raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
     except OSError as error:  # of the lock file
+        what = f"its lock file cannot be used; nothing was written ({error.strerror})"
         kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
-        raise kind(f"{path}: its lock file cannot be used; nothing was written ({error.strerror})") from error
+        raise _named(kind, path, what) from error
 
 
 def name_error(path: str, error: BaseException) -> BaseException:
@@ -247,7 +248,14 @@ def _name_sqlite_error(path: str, error: sqlite3.Error) -> KeelError:
         what = _why_not_opened(path)
     if code == sqlite3.SQLITE_IOERR and _has_no_room(path):
         kind, what = kinds[sqlite3.SQLITE_FULL]
-    return kind(f"{path}: {what} ({error})")
+    return _named(kind, path, f"{what} ({error})")
+
+
+def _named(kind: type[KeelError], path: str, what: str) -> KeelError:
+    named = kind(f"{path}: {what}")
+    if isinstance(named, StoreFull):
+        named.room = MAKE_ROOM
+    return named
 
 
 def _why_not_opened(path: str) -> str:

@@ -465,12 +465,10 @@ class SqliteEntries(Store[Work, Any]):
         """See `Store.write_batch`."""
         return plan_of(partial(_write_batch, address, batch), writes=True)
 
-    def read_entry(self, address: Address) -> StorePlan[Work, Any, Found | None]:
+    def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
         """See `Store.read_entry`."""
-        return plan_of(partial(_read_entry, address))
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Work, Any, Found | Unchanged | None]:
-        """See `Store.read_known`."""
+        if known is None:
+            return plan_of(partial(_read_entry, address))
         return plan_of(partial(_read_known, address, known), unless=partial(_look_known, address, known))
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Work, Any, Sequence[Found]]:
@@ -595,7 +593,6 @@ def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged |
 
 
 def _read_known(address: Address, known: Stamp, execute: Execute) -> Found | Unchanged | None:
-    """See `Store.read_known`."""
     return _look_known(address, known, execute) or _read_entry(address, execute)
 
 

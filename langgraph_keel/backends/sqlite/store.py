@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from langgraph_keel.backends.sqlite.entries import (
     COLUMNS,
     LAST,
-    MAKE_ROOM,
     PLAIN,
     PUT_AT,
     SHOWN,
@@ -53,6 +52,7 @@ from langgraph_keel.engine.records import (
     Listed,
     Node,
     Occupied,
+    Page,
     Query,
     Replacement,
     Run,
@@ -137,11 +137,6 @@ class SqliteStore(SqliteEntries):
         """See `Store.list_tenants`. Looks at the names of all that tenants have."""
         return plan_of(partial(_list_tenants, after, limit))
 
-    def make_room(self) -> StorePlan[Work, Any, bool]:
-        """See `Store.make_room`: the space that the lock file takes."""
-        is_made: bool = yield MAKE_ROOM
-        return is_made
-
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""
         return plan_of(partial(_scan, query, self._tenant))
@@ -160,7 +155,9 @@ class SqliteStore(SqliteEntries):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`."""
-        return plan_of(partial(_remove_rows, thread_id, live, graph), writes=True)
+        if graph.epoch is None:
+            return 0
+        return (yield from plan_of(partial(_remove_rows, thread_id, live, graph), writes=True))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`."""
@@ -192,18 +189,12 @@ class SqliteStore(SqliteEntries):
         """See `Store.find_runs`."""
         return plan_of(partial(_find_runs, list(run_ids), self._tenant))
 
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = ()
-    ) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.read_threads`. By the entries themselves: an index that is damaged must not hide a thread."""
-        return plan_of(partial(_read_threads, after, limit, (), self._tenant, False, False))
+    def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
+        """See `Store.read_threads`.
 
-    def show_threads(
-        self, after: tuple[str, str] | None, limit: int, terms: Sequence[str] = (), oldest_first: bool = False
-    ) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.show_threads`."""
-        show = partial(_read_threads, after, limit, terms, self._tenant, True, oldest_first)
-        found: Sequence[Listed] = yield Work(show, takes_bytes=True)
+        Unless the page is tolerant, by the entries themselves: an index that is damaged must not hide a thread.
+        """
+        found: Sequence[Listed] = yield Work(partial(_read_threads, page, self._tenant), takes_bytes=page.tolerant)
         return found
 
     def swap_cell(
@@ -307,34 +298,25 @@ def _find_runs(run_ids: list[str], tenant: str, execute: Execute) -> list[str]:
     return list(names)
 
 
-def _read_threads(
-    after: tuple[str, str] | None,
-    limit: int,
-    terms: Sequence[str],
-    tenant: str,
-    passes: bool,
-    oldest_first: bool,
-    execute: Execute,
-) -> list[Listed]:
-    """See `Store.read_threads`, and with `passes` `show_threads`: there a text that is none comes as bytes."""
+def _read_threads(page: Page, tenant: str, execute: Execute) -> list[Listed]:
+    """See `Store.read_threads`. If the page is tolerant, a text that is none comes as bytes."""
+    after, oldest_first = page.after, page.oldest_first
     found: list[tuple[str, str, int]] = []
     tens = ""
-    for thread, name, rough in _threads_from(
-        after, terms, tenant, passes and has_index(execute), oldest_first, execute
-    ):
+    for thread, name, rough in _threads_from(page, tenant, page.tolerant and has_index(execute), execute):
         (at,) = execute(_PUT_AT, (thread, thread)).fetchone() or (None,)
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
-            if not passes:
+            if not page.tolerant:
                 raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
             _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, at)
             continue
-        if len(found) >= limit and rough[:TENS] != tens:
+        if len(found) >= page.limit and rough[:TENS] != tens:
             break  # those of the last ten seconds are all there, in whichever order the index has them
         if after is None or ((at, name) > after if oldest_first else (at, name) < after):
             found.append((at, name, thread))
             tens = rough[:TENS]
     found.sort(reverse=not oldest_first)
-    return [_info(execute, thread, name, at) for at, name, thread in found[:limit]]
+    return [_info(execute, thread, name, at) for at, name, thread in found[: page.limit]]
 
 
 def has_index(execute: Execute) -> bool:
@@ -342,18 +324,12 @@ def has_index(execute: Execute) -> bool:
     return bool(execute("SELECT 1 FROM sqlite_master WHERE name = 'thread_index'").fetchone())
 
 
-def _threads_from(
-    after: tuple[str, str] | None,
-    terms: Sequence[str],
-    tenant: str,
-    by_index: bool,
-    oldest_first: bool,
-    execute: Execute,
-) -> Iterator[tuple[int, Any, Any]]:
+def _threads_from(page: Page, tenant: str, by_index: bool, execute: Execute) -> Iterator[tuple[int, Any, Any]]:
     """Yield threads, those of the last ten seconds first: id, name, and the time of a put in the same ten seconds.
 
     With a place, those of its ten seconds and before; or the oldest first, and those after.
     """
+    after, terms, oldest_first = page.after, page.terms, page.oldest_first
     of_tenant, bounds = _of_tenant("i.name", tenant)
     way, past, beyond = ("ASC", ">=", "") if oldest_first else ("DESC", "<", _PAST)
     table = "thread_index AS i {indexed}" if by_index else f"{_NO_INDEX} i"

@@ -55,19 +55,6 @@ class Chain:
     room: int
 
 
-@record
-class Light:
-    """What a process knows of an entry that has no chain, as it is light.
-
-    Attributes:
-        end: Its stamp in the cold store; `None` if there is no entry yet.
-        room: Bytes that may be put before it is to be asked for again whether it still is; then less than none.
-    """
-
-    end: Stamp | None
-    room: int
-
-
 def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None = None) -> bytes:
     """Return a link, framed: an entry, and those of its rows that no link before it has."""
     refs = [[name, int(ref.kind), ref.runs] for name, ref in entry.refs.items()]

@@ -35,11 +35,10 @@ _NOT_SET_UP = "the hot store could not be set up, and the cold one answers alone
 class TieredSaver(KeelSaver):
     """A checkpointer on two stores: a cold one that has all, and a hot one that has copies of latest checkpoints.
 
-    A put is acknowledged by the cold store. A process that does not know a thread, or knows it as it was, asks the cold
-    store for the latest checkpoint and what tasks have written since. A light one comes with the answer; of a heavy one
-    the copy in the hot store is read, if it is of that very checkpoint. So a hot store that was lost, flushed or put
-    back to an earlier time costs speed and never a turn, and while it is away, all is read from the cold one. What is
-    removed goes from both; if the hot store is away, a removal is refused.
+    A put is acknowledged by the cold store. A read of the latest checkpoint uses the copy in the hot store if the cold
+    store confirms that it is of that very checkpoint; what tasks have written since comes from the cold store. So a hot
+    store that was lost, flushed or put back to an earlier time costs speed and never a turn, and while it is away, all
+    is read from the cold one. What is removed goes from both; if the hot store is away, a removal is refused.
 
     Args:
         hot: A saver for the hot store, such as `RedisSaver(url, durability="any", ttl=86_400, timeout=1)`. Its

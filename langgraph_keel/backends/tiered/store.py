@@ -1,15 +1,13 @@
 """The store that stands on two: what it asks of which, and in what order.
 
-*The cold store has all, and decides.* Entries, writes and cells are written there first, and acknowledged by it. It is
-asked first, by the request that reads what tasks have written, and says which entry is the latest: only the copy of
-that is used, by its stamp, its id and its header, in which each put leaves a random token (`CopyToken`). So a hot store
-that was flushed, that is stale, or that has copies of another cold store or of what a backup has undone, costs speed
-and never a turn.
+*The cold store has all, and decides.* Entries, writes and cells are written there first, and acknowledged by it. Who
+reads the latest entry asks the hot store for its copy, and then the cold one whether the copy's stamp is that of the
+latest entry, which brings what tasks have written, too. Stamps and ids may be used again, so the header must be the
+same as well: each put leaves a random token there (`CopyToken`). A hot store that was flushed, that is stale, or that
+has copies of another cold store or of what a backup has undone, costs speed and never a turn.
 
-*The hot store has copies of latest entries that are heavy*, each a chain of links (`chains`). A light one comes with
-the answer of the cold store, which is asked in any case; of a heavy one its copy is read. Who reads one that has no
-copy begins its chain; who puts one that follows the end of a chain that he knows adds a link. A process that only goes
-on with what it has put itself adds links as long as somebody has begun a chain, and nothing else.
+*The hot store has copies of latest entries that are heavy*, each a chain of links (`chains`). Who reads a heavy one
+that has no copy begins its chain; who puts one that follows the end of a chain that he knows adds a link.
 
 *Nothing that was removed stays in it.* Whatever removes takes the thread out of the hot store, then removes, then takes
 it out again. The first is for who dies in between; the second for who has read before and begins a chain meanwhile. Who
@@ -38,7 +36,6 @@ from langgraph_keel.backends.tiered.chains import (
     HEAVY,
     ID,
     Chain,
-    Light,
     begin_chain,
     chain_of,
     extend_chain,
@@ -58,9 +55,9 @@ from langgraph_keel.engine.records import (
     Entry,
     Found,
     Graph,
-    Heavy,
     NewEntry,
     Outcome,
+    Query,
     Replacement,
     Run,
     Stamp,
@@ -68,7 +65,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
 )
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.store import Store, weight_of
+from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -78,8 +75,8 @@ _log = logging.getLogger(__name__)
 TENANT = "keel.hot"
 """Whose the threads in the hot store are."""
 LIGHT = 1 << 16
-"""Bytes of an entry up to which a copy spares nobody anything: the cold store is asked in any case, and gives 100
-messages as fast as a hot one (0.66 ms each, PostgreSQL and Redis on one machine)."""
+"""Bytes of an entry up to which it is not copied: a cold store gives 100 messages as fast as a hot one (0.66 ms each,
+PostgreSQL and Redis on one machine)."""
 _MOST = 10_000
 """Namespaces of which something is remembered."""
 
@@ -111,22 +108,18 @@ class TieredStore(Layer):
         self._all_hot = hot
         digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # a name with all of theirs could be too long
         self.hot = hot.of_tenant(f"{TENANT}.{digest}" if tenant else TENANT)
-        self._before: OrderedDict[tuple[str, str], Chain | Light] = OrderedDict()
+        self._chains: OrderedDict[tuple[str, str], Chain] = OrderedDict()
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
         """See `Store.write_entry`. One trip to the cold store; where there is a chain to add to, one to the hot."""
         outcome: Outcome = yield from self.cold.write_entry(new)
-        before = self._before.pop(_namespace(new.address), None)
-        if isinstance(outcome, Stored):
-            # Without a base, an entry shows nothing of what a chain has. Were it added to one whose end the cold store
-            # has lost since, its items could have numbers there that others have, too.
-            if isinstance(before, Chain) and new.base == before.end:
-                yield from self._extend(before, new, outcome)
-            elif isinstance(before, Light) and new.base in (None, before.end):
-                added = len(new.header) + sum(len(row.body) for rows in new.appends.values() for row in rows)
-                self._remember(new.address, Light(outcome.stamp, before.room - added))
+        chain = self._chains.pop(_namespace(new.address), None)
+        # Without a base, an entry shows nothing of what a chain has. Were it added to one whose end the cold store has
+        # lost since, its items could have numbers that others have, too.
+        if isinstance(outcome, Stored) and chain is not None and new.base == chain.end:
+            yield from self._extend(chain, new, outcome)
         return outcome
 
     def _extend(self, chain: Chain, new: NewEntry, stored: Stored) -> Plan[None]:
@@ -137,84 +130,65 @@ class TieredStore(Layer):
         entry = extend_chain(new.address, chain, link, new.updated_at)
         outcome = yield from self._try(self.hot.write_entry(entry))
         if isinstance(outcome, Stored):
-            self._remember(new.address, chain_of(entry, outcome, stored.stamp, room))
+            self._remember(_namespace(new.address), chain_of(entry, outcome, stored.stamp, room))
 
-    def read_entry(self, address: Address) -> Plan[Found | None]:
-        """See `Store.read_entry`. The latest: one trip; two if it is heavy, five if the hot store has it not."""
+    def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
+        """See `Store.read_entry`. The latest: two trips; three if there is a copy of it, four or five to make one."""
         if address.checkpoint_id is not None:
-            return (yield from self.cold.read_entry(address))
-        found = yield from self._read_latest(address, None)
-        assert not isinstance(found, Unchanged), "nothing was known"
-        return found
-
-    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
-        """See `Store.read_known`. As for `read_entry`; if nothing is new, two trips at most."""
-        if address.checkpoint_id is not None:
-            return (yield from self.cold.read_known(address, known))
-        return (yield from self._read_latest(address, known))
-
-    def _read_latest(self, address: Address, known: Stamp | None) -> Plan[Found | Unchanged | None]:
-        before = self._before.get(_namespace(address))
-        is_known = before is not None and before.end == known and not (isinstance(before, Light) and before.room < 0)
-        # Else the entry itself is asked for: it says how heavy it is, and which copy is one of it.
-        latest = yield from self.cold.read_light(address, known if is_known else None, self._light)
-        if isinstance(latest, Heavy):
-            if latest.entry.stamp != known:
-                return (yield from self._read_heavy(address, latest))
-            self._before.pop(_namespace(address), None)
-            yield from self._find_chain(address, latest.entry)
-            latest = Unchanged(latest.entry.parent, latest.batches, latest.entry.address.checkpoint_id)
-        elif not isinstance(latest, Unchanged):
-            # Half of what may be at least, for this weighs more than a store does that has compressed what it keeps.
-            stamp, weight = (None, 0) if latest is None else (latest.entry.stamp, weight_of(latest))
-            self._remember(address, Light(stamp, max(self._light // 2, self._light - weight)))
+            return (yield from self.cold.read_entry(address, known))
+        key = _namespace(address)
+        chain, copy = self._chains.get(key), None
+        copied = chain.stamp if chain is not None and chain.end == known else None
+        kept = yield from self._try(self.hot.read_entry(address.at(ID), copied))
+        if not isinstance(kept, Unchanged):
+            chain, copy = _open(address, kept)
+        end = known if chain is None else chain.end
+        latest = yield from self.cold.read_entry(address, end)
+        if isinstance(latest, Unchanged):
+            if copy is not None and not (yield from self._is_copy(copy.entry)):
+                latest = yield from self.cold.read_entry(address)
+            else:
+                if chain is not None:
+                    self._remember(key, chain)
+                if copy is None or end == known:
+                    return latest
+                return Found(replace(copy.entry, parent=latest.parent), copy.rows, latest.batches)
+        yield from self._begin(address, latest, replaces=kept is not None)
         return latest
 
-    def _find_chain(self, address: Address, entry: Entry) -> Plan[None]:
-        """See whether somebody has begun the chain of an entry that this process knows: the next put adds to it."""
-        kept = yield from self._try(self.hot.read_entry(address.at(ID)))
-        copy = _open(address, kept)
-        if copy is not None:
-            chain, found = copy
-            if _is_copy(found.entry, entry):
-                self._remember(address, chain)
-
-    def _read_heavy(self, address: Address, latest: Heavy) -> Plan[Found | None]:
-        kept = yield from self._try(self.hot.read_entry(address.at(ID)))
-        copy = _open(address, kept)
-        if copy is not None:
-            chain, found = copy
-            if _is_copy(found.entry, latest.entry):
-                self._remember(address, chain)
-                return Found(replace(found.entry, parent=latest.entry.parent), found.rows, latest.batches)
-        whole: Found | None = yield from self.cold.read_entry(address)
-        yield from self._begin(address, whole, replaces=kept is not None)
-        return whole
+    def _is_copy(self, copied: Entry) -> Plan[bool]:
+        """Return whether the cold store has this very entry: stamps and ids may be used again, headers are unique."""
+        there = copied.address
+        found = yield from self.cold.scan(Query(there.thread_id, there.checkpoint_ns, there.checkpoint_id, limit=1))
+        return any(
+            (entry.stamp, entry.address, entry.refs, shrink(entry.header))
+            == (copied.stamp, there, copied.refs, shrink(copied.header))
+            for entry in found
+        )
 
     def _begin(self, address: Address, found: Found | None, *, replaces: bool) -> Plan[None]:
         """Begin the chain of an entry that was read from the cold store; see above for the order of this."""
         thread_id = address.thread_id
-        self._before.pop(_namespace(address), None)
+        self._chains.pop(_namespace(address), None)
         if replaces:
             yield from self._try(self.hot.delete_thread(thread_id))
-        if found is None:
+        if found is None or _weight_of(found) <= self._light:
             return
         link = link_of(found.entry, found.rows)
         if len(link) > HEAVY:
             return
         new = begin_chain(address, link)
         end = found.entry.stamp
-        now: Found | Unchanged | None
         try:
             outcome = yield from self._try(self.hot.write_entry(new))
             if not isinstance(outcome, Stored):
                 return
-            now = yield from self.cold.read_known(address, end)
+            now = yield from self.cold.read_entry(address, end)
         except (Exception, CancelledError):
             yield from self._try(self.hot.delete_thread(thread_id))  # nobody would look
             raise
         if isinstance(now, Unchanged):
-            self._remember(address, chain_of(new, outcome, end, room_after(link)))
+            self._remember(_namespace(address), chain_of(new, outcome, end, room_after(link)))
         else:
             yield from self._try(self.hot.delete_thread(thread_id))
 
@@ -228,6 +202,8 @@ class TieredStore(Layer):
 
     def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
         """See `Store.remove_rows`. Two trips more."""
+        if graph.epoch is None:
+            return self.cold.remove_rows(thread_id, live, graph)
         return self._remove(thread_id, self.cold.remove_rows(thread_id, live, graph))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
@@ -246,14 +222,14 @@ class TieredStore(Layer):
         return result
 
     def _forget(self, thread_id: str, so_far: str) -> Plan[None]:
-        for namespace in [each for each in list(self._before) if each[0] == thread_id]:
-            self._before.pop(namespace, None)
+        for namespace in [each for each in list(self._chains) if each[0] == thread_id]:
+            self._chains.pop(namespace, None)
         with _explain_failure(f"thread {thread_id!r}: {so_far}"):
             yield from _send_to_hot(self.hot.delete_thread(thread_id), must=True)
 
     def delete_all(self, limit: int) -> Plan[int]:
         """See `Store.delete_all`. The same is done to the hot store, before and afterwards."""
-        self._before.clear()
+        self._chains.clear()
         yield from self._forget_all("nothing was removed")
         deleted: int = yield from self.cold.delete_all(limit)
         yield from self._forget_all("what the tenant had was removed from the cold store only")
@@ -282,13 +258,12 @@ class TieredStore(Layer):
             pass  # the driver has said so
         return None
 
-    def _remember(self, address: Address, what: Chain | Light) -> None:
+    def _remember(self, key: tuple[str, str], chain: Chain) -> None:
         # Each step is one of the interpreter's, so that threads need no lock.
-        key = _namespace(address)
-        self._before.pop(key, None)
-        self._before[key] = what
-        while len(self._before) > _MOST:
-            self._before.popitem(last=False)
+        self._chains.pop(key, None)
+        self._chains[key] = chain
+        while len(self._chains) > _MOST:
+            self._chains.popitem(last=False)
 
 
 def _send_to_hot(plan: Plan[T], *, must: bool = False) -> Plan[T]:
@@ -307,21 +282,19 @@ def _explain_failure(so_far: str) -> Iterator[None]:
         ) from error
 
 
-def _is_copy(copied: Entry, entry: Entry) -> bool:
-    """Return whether a copy is one of this very entry: stamps and ids may be used again, and headers are unique."""
-    if (copied.stamp, copied.address, copied.refs) != (entry.stamp, entry.address, entry.refs):
-        return False
-    return shrink(copied.header) == shrink(entry.header)
-
-
-def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | None:
+def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | tuple[None, None]:
     """Return the chain and the entry that the hot store has; `None` if there is none, or it is damaged."""
     try:
-        return read_chain(address, kept) if kept is not None else None
+        return read_chain(address, kept) if kept is not None else (None, None)
     except CorruptStore as error:
         _log.warning("%s", error)
-        return None
+        return None, None
 
 
 def _namespace(address: Address) -> tuple[str, str]:
     return address.thread_id, address.checkpoint_ns
+
+
+def _weight_of(found: Found) -> int:
+    """Return the bytes that an entry takes with its rows, without its batches."""
+    return len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)

@@ -1,9 +1,8 @@
 -- Store.read_entry. With: fields, rows, parents, expiry, life
 -- Grows with: the rows and batches of the entry.
 -- ARGV: ns, id ('' for the head), the stamp of an entry whose rows the asker has (or ''); and to let the thread live on
--- because it is read: '1', the saver's ttl. Before that, the most bytes of the entry with its rows (or ''): these are
--- left out if there are more
-local ns, id, known, most, refreshes, ttl = unpack(ARGV)
+-- because it is read: '1', the saver's ttl
+local ns, id, known, refreshes, ttl = unpack(ARGV)
 local name = id == '' and field('head', ns) or field('id', ns, id)
 local found = redis.call('HMGET', KEYS[1], 'thread', name)
 local thread = life(KEYS[1], found[1])
@@ -17,9 +16,6 @@ end
 local seq, entry, e = entry_at(name, found[2], ns, id)
 if thread.epoch .. '.' .. seq .. '.' .. token_of(e) ~= known then
   take(ns, e.refs)
-end
-if most ~= '' and bytes_of_rows() + #entry > tonumber(most) then
-  rows = {}
 end
 if refreshes then
   arm(thread, ttl_of(ttl))

@@ -61,16 +61,6 @@ local function take(ns, refs, wanted)
   end
 end
 
-local function bytes_of_rows()
-  local bytes = 0
-  for _, log in pairs(rows) do
-    for at = 4, #log, 2 do
-      bytes = bytes + #log[at]
-    end
-  end
-  return bytes
-end
-
 local function all_rows()
   local reply = {}
   for _, log in pairs(rows) do
