@@ -29,7 +29,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, open_frame
 from langgraph_keel.engine.encoding.values import Known, Version, without_bodies
-from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
+from langgraph_keel.engine.errands import AsyncErrandDriver, Call, ErrandDriver
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
@@ -504,12 +504,12 @@ class Engine:
         return await arun_whole(plan, self.async_driver)
 
     def run_patiently(self, plan: Plan[T]) -> T:
-        """As `run`, of a plan that may have to wait for others."""
-        return run(plan, ErrandDriver(self.driver, Pause))
+        """As `run`, of a plan that may have to wait for others, or calls functions that block."""
+        return run(plan, ErrandDriver(self.driver, Pause, Call))
 
     async def arun_patiently(self, plan: Plan[T]) -> T:
         """As `run_patiently`, asynchronously."""
-        return await arun(plan, AsyncErrandDriver(self.async_driver, Pause))
+        return await arun(plan, AsyncErrandDriver(self.async_driver, Pause, Call))
 
     def with_serde(self, serde: SerializerProtocol) -> Engine:
         """Return an engine on the same store whose plans encode values so."""
