@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Engine, EngineSaver, Hooks, Memo, arun, run
+from langgraph_keel.engine.session import Engine, EngineSaver, Hooks, Memo, arun, run, with_engine
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.hook import Recorder, build_recorder
 from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace
@@ -244,7 +244,7 @@ class ProvenanceMethods(EngineSaver):
         own = graph.checkpointer
         is_ours = isinstance(own, ProvenanceMethods) and own.engine.is_same_store(self.engine)
         saver = own if is_ours else self
-        twin = saver.with_engine(engine_apart(saver.engine))
+        twin = with_engine(saver, engine_apart(saver.engine))
         runnable = graph.copy({"checkpointer": twin, "cache": None})
         return Replayer(twin.engine.session, runnable, order)
 

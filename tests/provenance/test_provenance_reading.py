@@ -17,7 +17,7 @@ from provenance_runs import Scene, calling, thread_config
 from savers import each_backend, each_face
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
-from langgraph_keel.engine.session import Hooks
+from langgraph_keel.engine.session import Hooks, with_engine
 from langgraph_keel.errors import DriftWarning
 from langgraph_keel.provenance import reading
 from langgraph_keel.provenance.drift import Change
@@ -196,7 +196,7 @@ async def test_a_damaged_record_does_not_hide_the_others(saver: KeelSaver, monke
 async def test_a_header_of_a_store_from_before_has_three_parts(saver: KeelSaver) -> None:
     engine = saver.engine
     hooks = Hooks([hook for hook in engine.session.hooks.all if hook is not saver.recorder])
-    before = saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    before = with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
     scene = await write(before, "sync", "t", "one")
     assert await scene.records() == []
     await write(saver, "sync", "t", "two")
