@@ -210,7 +210,6 @@ def reached() -> dict[str, Any]:
             "saver.moving": type(saver.moving),
             "saver.retention": type(saver.retention),
             "saver.tenants": type(saver.tenants),
-            "saver.recorder": type(saver.recorder),
             "timeline[:]": type(timeline[:]),
             "timeline.compare()": hints(langgraph_keel.Timeline.compare)["return"],
             "timeline.plot()": type(timeline.plot()),
