@@ -191,8 +191,8 @@ class SaverOptions(TypedDict, total=False):
     keep_last: Annotated[int | None, _whole(None, "checkpoints", 1)]
     """How many checkpoints of each thread that this saver puts to are kept (`Retention(last=...)`). A background thread
     of this saver removes the others, beginning with the first put; `close` does it once more, for at most 30 seconds. A
-    stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits for a `sweep`. Its errors
-    are logged."""
+    stored policy (`retention.set_policy`) that fits the thread counts instead; one with `idle` waits for a `sweep`. Its
+    errors are logged."""
 
     ttl: Annotated[float | timedelta | None, Option()]
     """Seconds (or a timedelta) after its last put that a whole thread is deleted, by the background thread of
@@ -235,7 +235,7 @@ class SaverOptions(TypedDict, total=False):
     ]
     """Where threads of one of LangGraph's own savers are: `sqlite:///old.db`, the path of such a file,
     `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
-    store is only read. `import_from` fetches the rest; then leave the option out again. None by default."""
+    store is only read. `moving.import_from` fetches the rest; then leave the option out again. None by default."""
 
     extra_hooks: Annotated[
         Sequence[Hook], Option((), "a list of hooks, objects of subclasses of Hook", _is_list_of_hooks)

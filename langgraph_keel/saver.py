@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import WeakValueDictionary
@@ -31,7 +32,7 @@ from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.audit import append_deletion, check_by
 from langgraph_keel.engine.config import address_of, texts_of, thread_id_of
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.engine import Engine
+from langgraph_keel.engine.engine import Engine, with_engine
 from langgraph_keel.engine.entries import Status, next_version_of
 from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
 from langgraph_keel.engine.hooks import LookOnly
@@ -46,13 +47,12 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.methods import HistoryMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
-from langgraph_keel.keys.methods import KeyMethods
-from langgraph_keel.moving.import_methods import ImportMethods
-from langgraph_keel.moving.methods import MovingMethods
+from langgraph_keel.keys.methods import KeyMethods, describe_backups
+from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
 from langgraph_keel.options import SaverOptions, read_options, takes
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
-from langgraph_keel.retention.methods import Progress, RetentionMethods
+from langgraph_keel.retention.methods import Progress, RetentionMethods, RetentionSaver
 from langgraph_keel.stack import Stack, open_engine, stack_of
 from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tenants.methods import TenantMethods
@@ -72,12 +72,9 @@ _VIEWS = 16
 
 @publish
 class KeelSaver(
-    TenantMethods,
+    RetentionSaver,
     HistoryMethods,
-    MovingMethods,
-    KeyMethods,
-    ImportMethods,
-    RetentionMethods,
+    StatsMethods,
     ProvenanceMethods,
     ToolMethods,
     ArchiveMethods,
@@ -153,7 +150,7 @@ class KeelSaver(
         # As it was stored: no upgrade has a say.
         hooks = [each for each in session.hooks.all if not isinstance(each, UpgradeHook)]
         session = replace(session, hooks=Hooks((LookOnly(), *hooks)))
-        clone = self.with_engine(replace(self.engine, session=session))
+        clone = with_engine(self, replace(self.engine, session=session))
         clone.serde = session.codec.serde
         return clone
 
@@ -666,6 +663,28 @@ class KeelSaver(
         from langgraph_keel.approvals.notices import Bell
 
         return Inbox(self.engine, Bell(self._notify, self._anotify, self._listen, self._alisten))
+
+    @property
+    def keys(self) -> KeyMethods:
+        """The keys of the store, if it is encrypted (`encryption=`)."""
+        return KeyMethods(self)
+
+    @property
+    def moving(self) -> MovingMethods:
+        """Copies to other stores, and the way from LangGraph's own savers and back."""
+        return MovingMethods(self, self._place(), self.stack.mover)
+
+    @property
+    def retention(self) -> RetentionMethods:
+        """The policies of what stays, and the erasure of what is stored of a person."""
+        return RetentionMethods(
+            self, partial(describe_backups, keyring=self.stack.keyring), describe_source(self.stack.mover)
+        )
+
+    @property
+    def tenants(self) -> TenantMethods:
+        """The tenants of the store."""
+        return TenantMethods(self)
 
     def _notify(self) -> None:
         """Tell other processes that somebody has decided; backends with a server override it, and the next three."""

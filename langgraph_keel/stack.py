@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _CANNOT_MOVE = (
     "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
-    "Threads of a tenant are moved by saver.for_tenant(name).import_from(source, threads=[...])"
+    "Threads of a tenant are moved by saver.for_tenant(name).moving.import_from(source, threads=[...])"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
@@ -14,12 +14,14 @@ class Call(Errand):
 
     Args:
         function: The function.
+        awaited: Does the same without blocking the running loop, if there is such a function.
     """
 
-    __slots__ = ("_function",)
+    __slots__ = ("_awaited", "_function")
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[[], Any], awaited: Callable[[], Awaitable[Any]] | None = None) -> None:
         self._function = function
+        self._awaited = awaited
 
     def do(self) -> Any:
         """See `Errand.do`."""
@@ -27,7 +29,7 @@ class Call(Errand):
 
     async def ado(self) -> Any:
         """See `Errand.ado`."""
-        return await to_thread(self._function)
+        return await (self._awaited() if self._awaited else to_thread(self._function))
 
 
 class ErrandDriver:

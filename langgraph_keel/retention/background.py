@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
-from langgraph_keel.engine.engine import Engine, EngineSaver
+from langgraph_keel.engine.engine import Engine, EngineSaver, engines_of
 from langgraph_keel.engine.events import Put
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Session
@@ -34,7 +34,8 @@ def upkeep_of(saver: EngineSaver, keep_last: int | None, ttl: Any, every: Any) -
     if saver.stack.is_async_only:
         raise InvalidInput(
             "keep_last and ttl are seen to by a thread, and this saver has only an async client or pool: give it a URL "
-            "or one that blocks (for Redis beside it, as client=), or leave them out and await saver.asweep(...)"
+            "or one that blocks (for Redis beside it, as client=), or leave them out and await "
+            "saver.retention.asweep(...)"
         )
     return UpkeepThread(saver, keep, gone, in_seconds(every))
 
@@ -116,7 +117,7 @@ class UpkeepThread(Hook):
     def _prune(self, goes_on: Callable[[], bool]) -> None:
         """Prune what was put to since the last round, one thread after the other, as long as it may."""
         for tenant in sorted({tenant for tenant, _ in self.put_to}):
-            engine = self.saver.engine_of(tenant)
+            engine = (self.saver.for_tenant(tenant) if tenant else self.saver).engine
             stored = _read_policies(engine)
             for thread in [thread for thread in self.put_to if thread[0] == tenant]:
                 if not goes_on():
@@ -141,7 +142,7 @@ class UpkeepThread(Hook):
         from langgraph_keel.retention.prune import Pruning
         from langgraph_keel.retention.sweep import Sweep
 
-        for engine in self.saver.list_engines():
+        for engine in engines_of(self.saver):
             stored = _read_policies(engine)
             policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in stored), ttl]
             sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))

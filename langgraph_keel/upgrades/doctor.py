@@ -23,7 +23,7 @@ from langgraph.channels import LastValueAfterFinish, NamedBarrierValueAfterFinis
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NS_END, PREGEL, RESUME, TASKS, DeltaSnapshot
-from langgraph_keel.engine.engine import EngineSaver
+from langgraph_keel.engine.engine import EngineSaver, with_engine
 from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
@@ -126,7 +126,7 @@ class Doctor:
         self._graph = copy(graph)
         self._graph.checkpointer = saver
         session = saver.engine.session.with_placeholders()
-        self._shown = saver.with_engine(replace(saver.engine, session=session))
+        self._shown = with_engine(saver, replace(saver.engine, session=session))
         self._shown.serde = session.codec.serde
         self._graphs: dict[str, Any] = {"": graph, **dict(graph.get_subgraphs(recurse=True))}
         self._annotations = {path: annotations_of(each) for path, each in self._graphs.items()}

@@ -22,6 +22,7 @@ from tiers import sized
 from langgraph_keel import AlreadyDecided, KeelSaver, NotFound, StoreUnavailable, request_approval
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.requests import STATUSES, ApprovalRequest
+from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.events import Put, Writes
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
@@ -159,7 +160,7 @@ def after_a_kill(saver: KeelSaver, then: str, way: str, thread_id: str) -> None:
 def with_hook(saver: KeelSaver, hook: Hook) -> KeelSaver:
     engine = saver.engine
     hooks = Hooks([hook, *engine.session.hooks.all])
-    return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    return with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
 @pytest.fixture(params=BACKENDS)

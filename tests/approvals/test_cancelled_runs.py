@@ -17,6 +17,7 @@ from langgraph.graph import START, StateGraph
 from places import Place
 
 from langgraph_keel import InvalidConfig, KeelSaver
+from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.events import Put
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
@@ -126,7 +127,7 @@ class World:
         assert claims is not None
         claims.timer = hold.look
         session = replace(engine.session, hooks=Hooks([*engine.session.hooks.all, hold]), driver=Sends(hold.send))
-        self.saver = saver.with_engine(replace(engine, session=session, async_driver=Sends(hold.asend)))
+        self.saver = with_engine(saver, replace(engine, session=session, async_driver=Sends(hold.asend)))
         self.is_in_second, self.may_end = Event(), Event()
 
         def second(state: State) -> State:

@@ -15,6 +15,7 @@ from timeline_talks import saver
 from tool_graphs import FACES, run
 
 from langgraph_keel import AlreadyDecided, Decision, InvalidInput, KeelSaver, NotFound
+from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.runs import hook as claims_hook
 from langgraph_keel.runs.claims import Claim, ClaimRecord, take
@@ -246,7 +247,7 @@ async def test_a_decision_of_a_finished_task_in_a_subgraph_is_not_delivered_agai
 async def test_a_decision_that_is_taken_back_after_its_time_has_expired(saver: KeelSaver, face: str) -> None:
     passed = timedelta()
     session = replace(saver.engine.session, clock=lambda: datetime.now(UTC) + passed)
-    saver = saver.with_engine(replace(saver.engine, session=session))
+    saver = with_engine(saver, replace(saver.engine, session=session))
     await run(Asking(paying(expires_in=3600)).graph(saver), face, {}, T)
     (request,) = await saver.approvals.apending("t")
     await saver.approvals.aapprove(request.id, by="ann")

@@ -22,6 +22,7 @@ from tiers import examples
 from langgraph_keel import KeelSerializer, RefusedType, SqliteSaver
 from langgraph_keel.engine.encoding.bodies import HUGE_ROW
 from langgraph_keel.engine.encoding.values import COPIED
+from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.serde.copies import DEEPEST, Copies, Uncopied
 from langgraph_keel.engine.serde.unpack import set_model
@@ -245,7 +246,7 @@ def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver) -> None:
     assert known
     assert known.version
     memo = Memo(1, known.weight + 1000)
-    tight = saver.with_engine(replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
+    tight = with_engine(saver, replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
     for _ in range(5):
         read(tight)
     put(tight, 1, {"todos": todos, "image": image, "text": LONG})
@@ -281,7 +282,7 @@ def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pyte
         prepared.append(value)
         prepare(copies, value, most)
 
-    tight = saver.with_engine(replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
+    tight = with_engine(saver, replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
     monkeypatch.setattr(Copies, "__init__", note)
     for _ in range(12):
         assert read(tight) == {"todos": todos}
@@ -323,7 +324,7 @@ def test_another_serializer_decides_for_itself(saver: SqliteSaver) -> None:
     put(saver, 0, {"accounts": [Account("ann")], "todos": [{"a": [1]}]})
     for _ in range(4):
         read(saver)
-    strict = saver.with_engine(saver.engine)
+    strict = with_engine(saver, saver.engine)
     strict.serde = KeelSerializer(types=[])
     assert strict.engine.session.memo is saver.engine.session.memo
     with pytest.raises(RefusedType):

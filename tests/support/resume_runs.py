@@ -13,6 +13,7 @@ from langgraph.types import Command, interrupt
 from savers import BACKENDS as BACKENDS
 
 from langgraph_keel import KeelSaver
+from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.runs import claims
@@ -102,7 +103,7 @@ def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
     engine = saver.engine
     others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims_hook.RunClaims)]
     hooks = Hooks([claims_hook.RunClaims(**options), *others])
-    return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    return with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
 def claim_of(saver: KeelSaver, thread_id: str = "t") -> Kept[claims.ClaimRecord] | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from threading import Barrier, Condition, Event
 
 from langgraph_keel import KeelSaver
+from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.events import Put
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import Hooks, Session
@@ -17,7 +18,7 @@ PATIENCE = 60
 def with_hook(saver: KeelSaver, hook: Hook) -> KeelSaver:
     engine = saver.engine
     hooks = Hooks([hook, *engine.session.hooks.all])
-    return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    return with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
 class Race(Hook):
