@@ -104,7 +104,7 @@ def spoil_listing(place: Place) -> None:
     """Damage what one thread is listed by: its name, its member of the index, its log, or its latest checkpoint."""
     with spots_of(place) as spots:
         if place.kind == "sqlite":
-            spot = next(each for each in spots if each.kind == "threads.name" and each.value == "chat")
+            spot = next(each for each in spots if each.kind == "thread_index.name" and each.value == "chat")
             spot.write(BadText(b"ch\xfft"))
         elif place.kind == "redis":
             spot = next(each for each in spots if each.kind == "member of threads" and b"\0chat\0" in each.value)

@@ -86,7 +86,8 @@ def lose_from_index(place: Place) -> None:
     """Take a thread out of what threads are listed by; its checkpoints stay."""
     if place.kind == "sqlite":
         with sqlite3.connect(place.url.removeprefix("sqlite:///")) as connection:
-            connection.execute("DELETE FROM threads WHERE name = 'chat'")
+            for table in ("threads", "thread_index"):
+                connection.execute(f"DELETE FROM {table} WHERE name = 'chat'")
     elif place.kind == "postgres":
         with psycopg.connect(place.url) as connection:
             connection.execute("DELETE FROM keel_threads WHERE thread_id = 'chat'")

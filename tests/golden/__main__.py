@@ -1,7 +1,7 @@
 """Write golden stores of this version: `python tests/write.py golden v2`. See CONTRIBUTING.md before.
 
 What a store holds must not tell where it was written: the machine has another name here. Nor may it have been written
-in the future: v1 is of 2026-01-01, since whatever reads it takes a claim for over only when its time is.
+in the future, since whatever reads it takes a claim for over only when its time is.
 """
 
 from __future__ import annotations

@@ -132,6 +132,20 @@ def test_without_a_summary_it_stands_at_the_head() -> None:
         assert said(graph) == ["be brief", *"20134"]
 
 
+def test_a_message_that_came_back_is_not_taken_for_a_summary() -> None:
+    with MemorySaver(archive_removed=True) as saver:
+        builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
+        graph, archive = builder.add_edge(START, "n").compile(checkpointer=saver), saver.archive("t")
+        graph.invoke({"messages": turns(0, 2)}, CONFIG)
+        summary = AIMessage("in short", id="s", additional_kwargs={"lc_source": "summarization"})
+        graph.update_state(CONFIG, {"messages": [ALL, summary, *turns(1, 2)]})
+        archive.restore(graph)
+        graph.update_state(CONFIG, {"messages": [RemoveMessage("m0")]})
+        archive.restore(graph)
+        assert said(graph) == ["0", "1"]
+        assert archive.messages() == turns(0, 1)
+
+
 CALLS: Any = [{"name": "look", "args": {}, "id": name} for name in ("a", "b")]
 TOOLED = [
     HumanMessage("0", id="m0"),

@@ -268,12 +268,14 @@ class Summaries:
     def __init__(self, entries: Sequence[Archived], messages: Mapping[str, BaseMessage]) -> None:
         self._parts = {entry.id: entry for entry in entries}
         self._of: dict[str, list[Archived]] = {}
-        hosts = hosts_in(entries)
+        others = hosts_in(entries)
         for entry in entries:
             if entry.summary_id:
                 self._of[summary_key(entry.id)] = [entry]
-            if entry.summary_id and entry.summary_id not in hosts:
+            if entry.summary_id and entry.summary_id not in others:
                 self._of.setdefault(entry.summary_id, []).append(entry)
+            # To the rule, a message that is restored in place of a summary looks like a summary of that.
+            others.update(entry.message_ids)
         texts = {entry.summary: entry for entry in entries if entry.by == "rule" and entry.summary}
         for key, message in messages.items():
             if isinstance(message, SystemMessage) and message.text in texts:
