@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ import pytest
 from langchain_core.documents import Document
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import MessagesState, StateGraph
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
 from serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
 
 from langgraph_keel import Decision, Retention, ToolPolicy
 from langgraph_keel.engine.encoding.bodies import array_header, memory_of, takes_more
+from langgraph_keel.engine.serde import schemas
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore, RefusedType
@@ -330,3 +333,16 @@ def test_foreign_items_go_to_their_serializer() -> None:
 def test_array_headers(n: int) -> None:
     assert ormsgpack.unpackb(array_header(n) + b"\x01" * n) == [1] * n
     assert array_header(n) == ormsgpack.packb([1] * n)[: len(array_header(n))]
+
+
+def test_a_search_for_graphs_harms_no_tuple_that_is_being_built() -> None:
+    graphs: list[list[Any]] = []
+    graph = StateGraph(MessagesState).add_node("node", lambda state: state).set_entry_point("node").compile()
+
+    def build() -> Iterator[int]:
+        for number in range(50):
+            graphs.append(schemas._find_referrers([type(graph)]))  # as another thread might, and hold it
+            yield number
+
+    assert tuple(build()) == tuple(range(50))
+    assert all(any(each is graph for each in found) for found in graphs)

@@ -1,16 +1,16 @@
 """The classes that the graphs of this process name in the annotations of their state.
 
 LangGraph tells a checkpointer of them in its strict mode only, and then by name, without what stands in a `Sequence` or
-a named tuple; and nothing else tells which graphs there are. So they are looked for, among all objects that Python's
-collector knows, when a stored value names a class that nobody has named otherwise: a process that reads again what it
-has stored itself never does.
+a named tuple; and nothing else tells which graphs there are. So they are looked for, by way of Python's collector, when
+a stored value names a class that nobody has named otherwise: a process that reads again what it has stored itself never
+does.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from time import monotonic
 from typing import Annotated, Any, NewType, get_args, get_origin, get_type_hints
@@ -26,7 +26,7 @@ _classes: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 def find_schema_class(module: str, qualname: str) -> type | None:
     """Return the class of this name that the state of a graph names; `None` if there is none.
 
-    The first time that a name is asked for, it looks at all objects: 10 ms for each 100,000 of them, about.
+    The first time that a name is asked for, Python's collector visits all objects: about 10 ms for each 100,000.
     """
     if (module, qualname) not in _classes and _patience.is_left():
         began = monotonic()
@@ -66,8 +66,9 @@ def _find_graphs() -> list[Any]:
     module = sys.modules.get("langgraph.pregel")
     if module is None:
         return []
-    kinds = {id(kind) for kind in _kinds_of(module.Pregel)}  # to hash a class may run code of its own
-    return [each for each in _find_objects() if id(type(each)) in kinds]
+    kinds = [*_kinds_of(module.Pregel)]
+    known = {id(kind) for kind in kinds}  # to hash a class may run code of its own
+    return [each for each in _find_referrers(kinds) if id(type(each)) in known]
 
 
 def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
@@ -76,13 +77,18 @@ def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
         yield from _kinds_of(kind)
 
 
-def _find_objects() -> list[Any]:
+def _find_referrers(kinds: Sequence[type[Any]]) -> list[Any]:
+    """Return the objects that refer to classes, their instances among them.
+
+    Not by `gc.get_objects`, which would also hold a tuple that another thread is building: `tuple(generator)` then
+    raises SystemError there (CPython issue 59313).
+    """
     if not gc.get_freeze_count():
-        return gc.get_objects()
+        return gc.get_referrers(*kinds)
     # A server hides what its workers share, before it forks them.
     gc.unfreeze()
     try:
-        return gc.get_objects()
+        return gc.get_referrers(*kinds)
     finally:
         gc.freeze()
 
