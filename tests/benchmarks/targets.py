@@ -56,7 +56,7 @@ SEALED = {"chat-1000: put": at_most(1.25), "chat-1000: get_tuple": at_most(1.25)
 """Beside the same saver without a keyring. Of 10 messages, 0.1 ms more at most: the difference of the two columns."""
 
 TIERED = {"hit: redis": at_most(1.2)}
-"""Beside Redis alone. Of short threads it is missed by the trip that asks PostgreSQL whether a copy is the latest."""
+"""Beside Redis alone. It is missed by the two requests to PostgreSQL: is a copy the latest, and is it of this entry?"""
 
 POSTGRES = {
     **short_and_long(1.0, (0.8, 0.9, 0.9), (0.12, 0.35, 0.2), (0.9, 0.9)),
