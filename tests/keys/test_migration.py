@@ -14,6 +14,7 @@ from cli_threads import keel, keel_json
 from golden.kinds import TYPES
 from golden.seen import seen
 from retention_threads import BACKENDS, Written, name_of, secrets_in
+from saver_parts import driver_of
 from test_scan import left_in, write
 from tiers import sized
 
@@ -267,7 +268,7 @@ def test_a_list_is_narrowed_to_what_is_there_before_and_after(tmp_path: Path) ->
 def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
     saver = MemorySaver()
     story(saver)
-    state: Any = saver.engine.driver.state  # type: ignore[attr-defined]
+    state: Any = driver_of(saver).state
     for log in state["t"].logs.values():
         log.rows.clear()
     sealed = MemorySaver(encryption=MIGRATING)

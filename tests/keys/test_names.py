@@ -17,6 +17,7 @@ from golden.kinds import TYPES
 from golden.seen import seen
 from langgraph.graph import START, MessagesState, StateGraph
 from retention_threads import BACKENDS
+from saver_parts import driver_of
 from test_scan import tell, write
 
 from langgraph_keel import (
@@ -220,7 +221,7 @@ def test_a_mismatch_is_refused_and_nothing_is_written(store: Any, backend: str, 
 def test_a_new_store_hides_none_unless_it_is_said() -> None:
     saver = MemorySaver(encryption=EITHER)
     put(saver)
-    state: Any = saver.engine.driver.state  # type: ignore[attr-defined]
+    state: Any = driver_of(saver).state
     assert {name for _, name in state["t"].logs} == {"list"}
 
 
@@ -323,7 +324,7 @@ def test_a_changed_name_is_a_named_error(caplog: pytest.LogCaptureFixture) -> No
     saver = MemorySaver(encryption=HIDING)
     for thread in ("t", "u"):
         put(saver, thread)
-    state: Any = saver.engine.driver.state  # type: ignore[attr-defined]
+    state: Any = driver_of(saver).state
     (record,) = state["t"].records.values()
     (name,) = record.entry.refs
     record.entry.refs[name[:-1]] = record.entry.refs.pop(name)
