@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from langgraph_keel.engine.config import Address, Owner
 from langgraph_keel.engine.entries import Header
@@ -21,7 +21,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 
 T = TypeVar("T")
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 OnConflict: TypeAlias = Literal["raise", "fork"]
 
 
@@ -72,7 +72,7 @@ class Session:
         return self.clock().isoformat(timespec="milliseconds")
 
 
-Heard: TypeAlias = Callable[Concatenate[Session, P], Plan[None] | None]
+Heard: TypeAlias = Callable[[Session, *Ts], Plan[None] | None]
 """A method of a hook that listens to an event."""
 
 
@@ -105,25 +105,25 @@ class Hooks:
         hooks: In the order in which they hear what is about to happen.
     """
 
-    begin: Sequence[Heard[[Reading]]]
-    read: Sequence[Heard[[Reading]]]
-    draft_put: Sequence[Heard[[Put]]]
-    before_put: Sequence[Heard[[Put]]]
-    after_put: Sequence[Heard[[Put]]]
-    put_failed: Sequence[Heard[[Put, BaseException]]]
-    draft_writes: Sequence[Heard[[Writes]]]
-    before_writes: Sequence[Heard[[Writes]]]
-    after_writes: Sequence[Heard[[Writes]]]
-    writes_failed: Sequence[Heard[[Writes, BaseException]]]
-    before_travel: Sequence[Heard[[Travel]]]
-    after_travel: Sequence[Heard[[Travel]]]
-    travel_failed: Sequence[Heard[[Travel, BaseException]]]
-    after_copy: Sequence[Heard[[Copy]]]
+    begin: Sequence[Heard[Reading]]
+    read: Sequence[Heard[Reading]]
+    draft_put: Sequence[Heard[Put]]
+    before_put: Sequence[Heard[Put]]
+    after_put: Sequence[Heard[Put]]
+    put_failed: Sequence[Heard[Put, BaseException]]
+    draft_writes: Sequence[Heard[Writes]]
+    before_writes: Sequence[Heard[Writes]]
+    after_writes: Sequence[Heard[Writes]]
+    writes_failed: Sequence[Heard[Writes, BaseException]]
+    before_travel: Sequence[Heard[Travel]]
+    after_travel: Sequence[Heard[Travel]]
+    travel_failed: Sequence[Heard[Travel, BaseException]]
+    after_copy: Sequence[Heard[Copy]]
     keep: Sequence[Callable[[Session, str, Any], Plan[Collection[Address]]]]
-    before_remove: Sequence[Heard[[Leaving]]]
-    after_remove: Sequence[Heard[[Leaving]]]
-    after_runs_removed: Sequence[Heard[[Collection[str], Sequence[str]]]]
-    before_delete: Sequence[Heard[[str]]]
+    before_remove: Sequence[Heard[Leaving]]
+    after_remove: Sequence[Heard[Leaving]]
+    after_runs_removed: Sequence[Heard[Collection[str], Sequence[str]]]
+    before_delete: Sequence[Heard[str]]
     before_sweep: Sequence[Callable[[Session, float | None], Plan[Sequence[Any]]]]
     find_owners: Sequence[Callable[[Session, str], Plan[Sequence[Holding]]]]
     find_terms: Sequence[Callable[[Header], Mapping[str, Collection[Any]]]]
@@ -156,9 +156,9 @@ def _check_kinds(hooks: Sequence[Listener]) -> None:
                 )
 
 
-def tell(heard: Sequence[Callable[P, Plan[None] | None]], *told: P.args, **named: P.kwargs) -> Plan[None]:
+def tell(heard: Sequence[Callable[[*Ts], Plan[None] | None]], *told: *Ts) -> Plan[None]:
     """Call the hooks that listen to an event (`session.hooks.after_put`, say), one after the other."""
     for hear in heard:
-        plan = hear(*told, **named)
+        plan = hear(*told)
         if plan is not None:
             yield from plan
