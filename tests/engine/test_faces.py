@@ -114,3 +114,25 @@ async def test_type_checkers_see_both_faces() -> None:
         await toys.aplay()  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="-1"):
         next(toys.count(-1))
+
+
+WITHOUT_IO = {
+    "archive",
+    "for_tenant",
+    "get_next_version",
+    "grants",
+    "summarization_middleware",
+    "with_allowlist",
+}
+"""Methods of a saver that send nothing to the store."""
+
+
+def test_each_operation_of_a_saver_and_its_components_has_both_faces() -> None:
+    saver = MemorySaver()
+    attributes = [getattr(saver, name) for name in dir(type(saver)) if not name.startswith("_")]
+    components = [each for each in attributes if isinstance(each, Component)]
+    assert {"KeyMethods", "RetentionMethods"} < {type(each).__name__ for each in components}
+    for holder in (saver, *components):
+        names = {name for name, _ in inspect.getmembers(type(holder), inspect.isfunction) if not name.startswith("_")}
+        twins = {name for each in names for name in (each, f"a{each}") if {each, f"a{each}"} <= names}
+        assert names - twins <= WITHOUT_IO, type(holder)
