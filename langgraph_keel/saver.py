@@ -76,7 +76,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.arrivals import ArrivalHook
 from langgraph_keel.history.labels import LabelHook
-from langgraph_keel.history.methods import HistoryMethods
+from langgraph_keel.history.methods import HistoryMethods, LabelMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.gate import Gate
 from langgraph_keel.keys.keyring import Keyring
@@ -817,6 +817,11 @@ class KeelSaver(
         from langgraph_keel.retention.info import StoreInfo
 
         return StoreInfo(**asdict(facts), threads=counts[0], checkpoints=counts[1], waiting=waiting)
+
+    @property
+    def labels(self) -> LabelMethods:
+        """Names that people give to checkpoints."""
+        return LabelMethods(self)
 
     @property
     def approvals(self) -> Inbox:

@@ -225,7 +225,7 @@ def test_pruning_erasing_and_restoring(golden: Store, face: str) -> None:
         call = by(face, saver)
         report = call(saver, "prune", ["chat", "travel"], strategy=Retention(last=2))
         assert all(thread.removed for thread in report.threads)
-        assert {label.name for label in saver.labels("travel")} == {"early", "late one: \u00fc"}
+        assert {label.name for label in saver.labels.list("travel")} == {"early", "late one: \u00fc"}
         assert story.chat(saver, "fake-2").get_state(story.config("chat")).values["log"][-1] == "turn 6"
         call(saver, "rewind", saver.timeline("travel")["early"])
         graph = story.shortening(saver, lambda state: {})
@@ -235,7 +235,7 @@ def test_pruning_erasing_and_restoring(golden: Store, face: str) -> None:
         assert list(receipt.threads) == ["eve's"]
         assert list(saver.timeline("eve's")) == []
         with pytest.raises(NotFound):
-            saver.label(thread_config("eve's"), "gone")
+            saver.labels.set(thread_config("eve's"), "gone")
     golden[1].check()
 
 

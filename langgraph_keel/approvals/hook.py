@@ -260,7 +260,7 @@ def _tell_unrun(thread_id: str, nodes: Sequence[str]) -> None:
     """Log that new input has taken the place of steps, at which a run may be: LangGraph allows that."""
     _log.warning(
         "thread %r had steps left and got new input, which takes their place: %s. A run that is at them is refused. "
-        "Before new input, saver.where(%r) says what a thread has left; with on_busy='wait' it waits for its turn",
+        "Before new input, saver.status(%r) says what a thread has left; with on_busy='wait' it waits for its turn",
         thread_id,
         ", ".join(nodes),
         thread_id,

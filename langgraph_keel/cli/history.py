@@ -429,7 +429,7 @@ def unlabel(thread: Thread, name: Name, url: Url = DEFAULT_URL, json: AsJson = F
     Example: `keel unlabel my-thread "before migration"`
     """
     with open_to_change(url) as saver:
-        saver.unlabel(thread, name)
+        saver.labels.remove(thread, name)
     _print_label(thread, name, "took back the label", json, None)
 
 

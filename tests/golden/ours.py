@@ -51,7 +51,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "calls", list(saver.tools("tools"))
     yield "model calls", list(saver.provenance({"configurable": {"thread_id": "chat"}}))[:2]
     yield "drifts", list(saver.drifts("chat"))
-    yield "labels", list(saver.labels("travel"))
+    yield "labels", list(saver.labels.list("travel"))
     yield "moments", [replace(moment, owner=None) for moment in timeline]
     diff = saver.timeline(EVIL).diff(0, 1)
     yield "diff", replace(diff, edits=[each for each in diff if repr(each.before) != "nothing" != repr(each.after)])
@@ -60,7 +60,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "swept", saver.sweep(dry_run=True)
     yield "receipt", saver.erase("nobody", dry_run=True)
     yield "threads", list(saver.threads(2))
-    yield "standings", [saver.where("waits"), saver.where("decided")]
+    yield "statuses", [saver.status("waits"), saver.status("decided")]
     yield from made()
 
 

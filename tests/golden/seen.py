@@ -25,7 +25,7 @@ LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
     "KeptCall": ("retries",),
     "Decision": ("unchecked",),
-    "Standing": ("can_go_on", "is_settled"),
+    "ThreadStatus": ("can_go_on", "is_settled"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 
@@ -136,7 +136,7 @@ def _thread(saver: KeelSaver, thread: str) -> dict[str, Any]:
         "timeline": str(timeline.latest(1000)).splitlines(),
         "moments": [moment_form(moment) for moment in timeline],
         "diff": str(timeline.diff(0, -1)).splitlines() if len(timeline) > 1 else [],
-        "labels": form(list(saver.labels(thread))),
+        "labels": form(list(saver.labels.list(thread))),
         "requests": [form(each) for each in saver.approvals.pending(thread, status=STATUSES, limit=None)],
         "tools": [form(each) for each in saver.tools(thread)],
         "provenance": [form(each) for each in saver.provenance(config)],
@@ -177,7 +177,7 @@ async def aseen(saver: KeelSaver) -> dict[str, Any]:
         said[str(thread)] = {
             "checkpoints": found,
             "latest": tuple_form(await saver.aget_tuple(config)),
-            "labels": form(list(await saver.alabels(thread))),
+            "labels": form(list(await saver.labels.alist(thread))),
             "requests": [form(each) for each in await saver.approvals.apending(thread, status=STATUSES, limit=None)],
             "tools": [form(each) async for each in saver.atools(thread)],
             "provenance": [form(each) for each in await saver.aprovenance(config)],

@@ -92,7 +92,7 @@ def test_bytes(saver: KeelSaver) -> None:
     sizes = [moment.bytes for moment in tl]
     assert all(100 < size < 5000 for size in sizes)
     # private: what a drawing is made of: the pixels do not say it
-    state = [moment.state_bytes or 0 for moment in tl._measure(tl[:])]
+    state = [moment.state_bytes or 0 for moment in saver.engine.run(tl._measure(tl[:]))]
     assert all(state)
     assert state[-1] > state[0]
     # What a moment shows was stored for it or for one before it.
@@ -216,13 +216,13 @@ def test_the_asynchronous_face(saver: KeelSaver) -> None:
 
     async def look() -> None:
         tl = await saver.atimeline("t", limit=3)
-        await saver.alabel(tl[-2].config, "here")
-        await saver.alabel(tl[-2], "here")  # it is so already
-        assert [label.name for label in await saver.alabels("t")] == ["here"]
+        await saver.labels.aset(tl[-2].config, "here")
+        await saver.labels.aset(tl[-2], "here")  # it is so already
+        assert [label.name for label in await saver.labels.alist("t")] == ["here"]
         every = await saver.atimeline("t", limit=None)
         assert [moment.position for moment in every if moment.labels] == [7]
-        await saver.aunlabel("t", "here")
-        assert await saver.alabels("t") == []
+        await saver.labels.aremove("t", "here")
+        assert await saver.labels.alist("t") == []
 
     asyncio.run(look())
 

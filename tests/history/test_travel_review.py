@@ -59,7 +59,7 @@ def test_a_prune_keeps_what_subgraphs_remembered_where_a_label_is(saver: KeelSav
     inner = StateGraph(State).add_node("count", lambda state: {"log": ["once"]}).add_edge(START, "count")
     made = graph(saver, ("sub", inner.compile(checkpointer=True)))
     made.invoke({"log": [1]}, CONFIG, durability="sync")
-    saver.label(CONFIG, "one turn")
+    saver.labels.set(CONFIG, "one turn")
     remembered = memory(saver)
     made.invoke({"log": [2]}, CONFIG, durability="sync")
     assert memory(saver) != remembered

@@ -48,7 +48,7 @@ def test_a_rewound_thread_cost_what_led_there(saver: KeelSaver, is_pruned: bool)
     first, second = ids(saver, "t")
     saver.rewind(saver.timeline("t")["good"])
     if is_pruned:
-        saver.unlabel("t", "good")
+        saver.labels.remove("t", "good")
         saver.prune(["t"])
         assert len(saver.timeline("t")) == 1
     assert ids(saver, "t") == ([first] if is_pruned else [first, second])

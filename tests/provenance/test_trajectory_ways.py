@@ -96,7 +96,7 @@ def test_labels_stay_in_the_way_and_cost_the_same(saver: KeelSaver, world: World
     for name in ("one", "two", "three"):
         world.run(saver)
         if name != "three":
-            saver.label(graph.get_state(config("t")).config, name)
+            saver.labels.set(graph.get_state(config("t")).config, name)
     whole = saver.provenance(config("t"))
     saver.prune(["t"])
     assert {call.id for call in saver.provenance(config("t"))} == {call.id for call in whole}

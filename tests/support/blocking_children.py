@@ -42,7 +42,7 @@ async def use(url: str, options: dict[str, Any]) -> None:
         other: Any = {"configurable": {"thread_id": "two at once", "user_id": "ann"}}
         await asyncio.gather(graph.ainvoke(begin, other), graph.ainvoke(begin, other))
         timeline = await saver.atimeline("t")
-        await saver.alabel(timeline[0], "first")
+        await saver.labels.aset(timeline[0], "first")
         await saver.afork(timeline[1], "forked")
         await saver.arewind(timeline[1])
         await saver.adiff(timeline[0], timeline[-1])

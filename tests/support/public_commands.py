@@ -98,7 +98,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     store, tree = ("--url", place.url), ("--url", files.url)
     sealed = ("--url", f"sqlite:///{directory / 'sealed.db'}")
     with open_saver(sealed[1], encryption=Keyring(*parse_keys(KEYS, "KEYS"))) as saver:
-        saver.label(saver.put(story.config("t", checkpoint_ns=""), story.checkpoint(1, {}), {}, {}), "named")
+        saver.labels.set(saver.put(story.config("t", checkpoint_ns=""), story.checkpoint(1, {}), {}, {}), "named")
     old = str(directory / "langgraph.db")
     with LangGraphSaver.from_conn_string(old) as other:
         talk(other, "old", 1)
@@ -110,7 +110,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "stats": ("stats", *store),
         "copy": ("copy", place.url, f"sqlite:///{directory / 'copied.db'}"),
         "usage": ("usage", "--by", "status", *store),
-        "where": ("where", "waits", *store),
+        "status": ("status", "waits", *store),
         "info": ("info", *store),
         "history": ("history", "travel", *store),
         "history of a model": ("history", "chat", *store),

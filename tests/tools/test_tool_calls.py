@@ -413,7 +413,7 @@ async def test_a_pruned_payment_is_no_receipt(world: World, face: str, durabilit
     for policy in (Retention(last=1), Retention(last=2)):
         await tell(world, face, "pay bob 10", durability=durability)
         await tell(world, face, "poll", durability=durability)
-        await to_thread(world.saver.label, label, "kept")
+        await to_thread(world.saver.labels.set, label, "kept")
         await to_thread(world.saver.prune, ["t"], strategy=policy)
     assert await tell(world, face, "pay bob 10", durability=durability) == "receipt 4 for bob"
 

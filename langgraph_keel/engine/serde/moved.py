@@ -32,7 +32,6 @@ _FORMER: Mapping[str, tuple[str, ...]] = {
     "core.reclaiming": ("Reclaimed",),
     "core.recorded": ("DriftMark",),
     "core.records": ("ThreadInfo",),
-    "history.standing": ("Standing",),
     "provenance.comparison": ("Difference",),
     "provenance.verdict": ("Replay",),
     "summaries.naming": ("FoundMessage",),

@@ -63,7 +63,7 @@ _AGAIN = "a run does again what these steps did before, except for calls in its 
 
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ThreadStatus:
     """Where a thread stands.
 
     Attributes:
@@ -163,7 +163,7 @@ def _shorten(error: str) -> str:
     return shown + (f"{opened[1]})" if opened else "")
 
 
-def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
+def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     """Return where a thread stands. Five trips, one for each request, and mostly one more. Nothing is written."""
     found = yield from session.store.read_entry(Address(thread_id))
     moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
@@ -199,7 +199,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     else:
         state = _moved(moment)
     can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
-    return Standing(
+    return ThreadStatus(
         thread_id=thread_id,
         state=state,
         can_go_on=can_go_on,
@@ -294,18 +294,18 @@ class UnfinishedThreads:
         self._session, self._wanted, self._order = session, wanted, order
         self._names: Iterator[str] | None = None
 
-    def next(self) -> Plan[Standing | None]:
-        """Return the next one; `None` if there are no more. One that cannot be read is logged, and passed over."""
+    def next(self) -> Plan[Sequence[ThreadStatus] | None]:
+        """Return the next one, as a page; `None` at the end. One that cannot be read is logged, and passed over."""
         if self._names is None:
             self._names = iter((yield from self._list()))
         for name in self._names:
             try:
-                standing = yield from read_standing(self._session, name)
+                status = yield from read_status(self._session, name)
             except CorruptStore as error:
                 _log.warning("an unfinished thread is passed over: %s", error)
                 continue
-            if standing.state not in ("new", "idle"):  # else it was deleted, or came to its end, since it was listed
-                return standing
+            if status.state not in ("new", "idle"):  # else it was deleted, or came to its end, since it was listed
+                return (status,)
         return None
 
     def _list(self) -> Plan[Sequence[str]]:
