@@ -96,7 +96,6 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
     from langgraph_keel.retention.reclaim import Reclaimed
-    from langgraph_keel.retention.tenants import TenantReceipt
     from langgraph_keel.saver import KeelSaver
     from langgraph_keel.summaries.archive.archive import Archive
     from langgraph_keel.summaries.archive.parts import Archived
@@ -104,6 +103,7 @@ if TYPE_CHECKING:
     from langgraph_keel.summaries.archive.restore import Restored
     from langgraph_keel.summaries.node import SlidingWindow, SummarizationNode
     from langgraph_keel.summaries.summarizer import Summary
+    from langgraph_keel.tenants.deletion import TenantReceipt
     from langgraph_keel.tools.cache import ToolCache
     from langgraph_keel.tools.ledger import KeptCall
     from langgraph_keel.tools.node_cache import KeelCache
@@ -147,7 +147,7 @@ _NAMES = {
     "retention.policy": ("Retention",),
     "retention.prune": ("PruneReport", "SweepReport", "ThreadPruned"),
     "retention.receipt": ("Receipt",),
-    "retention.tenants": ("TenantReceipt",),
+    "tenants.deletion": ("TenantReceipt",),
     "retention.reclaim": ("Reclaimed",),
     "saver": ("KeelSaver",),
     "summaries.archive.archive": ("Archive",),

@@ -83,8 +83,8 @@ class OptionsBesidesTtl(TypedDict, total=False):
     keep_last: int | None
     """Of each thread that this saver puts to, only so many checkpoints stay (`Retention(last=...)`). A background
     thread of this saver removes the others, beginning with the first put; `close` does it once more, for at most 30
-    seconds. A stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits for a `sweep`.
-    What it could not do is logged."""
+    seconds. A stored policy (`retention.set_policy`) that fits the thread counts instead; one with `idle` waits for a
+    `sweep`. What it could not do is logged."""
 
     upkeep_every: float
     """Seconds between two rounds of that background thread; 60 by default."""
@@ -118,7 +118,7 @@ class OptionsBesidesTtl(TypedDict, total=False):
     moving_from: SourceLike | None
     """Where threads of one of LangGraph's own savers are: `sqlite:///old.db`, the path of such a file,
     `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
-    store is only read. `import_from` fetches the rest; then leave the option out again. None by default."""
+    store is only read. `moving.import_from` fetches the rest; then leave the option out again. None by default."""
 
     extra_hooks: Sequence[Hook]
     """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""

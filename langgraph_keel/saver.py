@@ -71,6 +71,7 @@ from langgraph_keel.engine.session import (
     arun,
     bare,
     run,
+    with_engine,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
@@ -80,17 +81,16 @@ from langgraph_keel.history.methods import HistoryMethods, LabelMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.gate import Gate
 from langgraph_keel.keys.keyring import Keyring
-from langgraph_keel.keys.methods import KeyMethods
+from langgraph_keel.keys.methods import KeyMethods, describe_backups
 from langgraph_keel.keys.store import SealedStore
-from langgraph_keel.moving.import_methods import ImportMethods
 from langgraph_keel.moving.marks import CopyHook
-from langgraph_keel.moving.methods import MovingMethods
+from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
 from langgraph_keel.moving.notes import MovedHook, SourceLike
 from langgraph_keel.options import check_options, check_values
 from langgraph_keel.provenance.hook import OnDrift, build_recorder
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
-from langgraph_keel.retention.methods import Progress, RetentionMethods
+from langgraph_keel.retention.methods import Progress, RetentionMethods, RetentionSaver
 from langgraph_keel.retention.owners import OwnerHook
 from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.summaries.methods import ArchiveMethods
@@ -114,12 +114,9 @@ _VIEWS = 16
 
 @publish
 class KeelSaver(
-    TenantMethods,
+    RetentionSaver,
     HistoryMethods,
-    MovingMethods,
-    KeyMethods,
-    ImportMethods,
-    RetentionMethods,
+    StatsMethods,
     ProvenanceMethods,
     ToolMethods,
     ArchiveMethods,
@@ -157,8 +154,8 @@ class KeelSaver(
             and takes out are in none, and not archived (Keel's own summaries and windows archive them nevertheless).
         keep_last: Of each thread that this saver puts to, only so many checkpoints stay (`Retention(last=...)`). A
             thread of this saver sees to it, which begins with the first put; `close` does it once more, for at most
-            30 seconds. A stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits
-            for a `sweep`. What it could not do is logged.
+            30 seconds. A stored policy (`retention.set_policy`) that fits the thread counts instead; one with `idle`
+            waits for a `sweep`. What it could not do is logged.
         ttl: Seconds (or a timedelta) after its last put that a whole thread is deleted, by the same thread, whoever has
             put it, but not in `close`; where a stored policy fits, by that one's `ttl` only. Longer than the longest
             step (see `Retention`). (`RedisSaver` leaves it to the server: its own `ttl` is meant there.)
@@ -172,8 +169,8 @@ class KeelSaver(
         extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
         upgrades: What carries states of older versions of the application over to this one (`upgrade`): a list, or a
             module that has them. Each checkpoint then says which version has stored it.
-        moving_from: Where threads of one of LangGraph's own savers are (`import_from`): each moves in at its first
-            touch, and the old store is only read. Leave it out again when all have moved.
+        moving_from: Where threads of one of LangGraph's own savers are (`moving.import_from`): each moves in at its
+            first touch, and the old store is only read. Leave it out again when all have moved.
         encryption: The keys (`Keyring`) with which all that is stored is sealed; `None` seals nothing.
         blobs: Where values over `blob_limit` are kept, in an object each: the URL of a bucket (`s3://bucket/prefix`,
             `gs://`, `az://`), of a directory (`file:/var/agent-blobs`), or a store of the package obstore; `None` keeps
@@ -182,6 +179,8 @@ class KeelSaver(
         tenants: Whether this saver has threads itself, beside those of tenants ("allowed"), or refuses every call but
             `for_tenant` ("required").
     """
+
+    _mover: Any = None  # a `Mover`, if there is one: not named, so that hints of types need no import of it
 
     def __init__(
         self,
@@ -315,7 +314,7 @@ class KeelSaver(
         # As it was stored: no upgrade has a say.
         hooks = [each for each in session.hooks.all if not isinstance(each, UpgradeHook)]
         session = replace(session, hooks=Hooks((LookOnly(), *hooks)))
-        clone = self.with_engine(replace(self.engine, session=session))
+        clone = with_engine(self, replace(self.engine, session=session))
         clone.serde = session.codec.serde
         return clone
 
@@ -831,6 +830,26 @@ class KeelSaver(
 
         return Inbox(self.engine, Bell(self._notify, self._anotify, self._listen, self._alisten))
 
+    @property
+    def keys(self) -> KeyMethods:
+        """The keys of the store, if it is encrypted (`encryption=`)."""
+        return KeyMethods(self)
+
+    @property
+    def moving(self) -> MovingMethods:
+        """Copies to other stores, and the way from LangGraph's own savers and back."""
+        return MovingMethods(self, self._place(), self._mover)
+
+    @property
+    def retention(self) -> RetentionMethods:
+        """The policies of what stays, and the erasure of what is stored of a person."""
+        return RetentionMethods(self, describe_backups, describe_source(self._mover))
+
+    @property
+    def tenants(self) -> TenantMethods:
+        """The tenants of the store."""
+        return TenantMethods(self)
+
     def _notify(self) -> None:
         """Tell other processes that somebody has decided; backends with a server override it, and the next three."""
 
@@ -874,7 +893,7 @@ def move_at_first_touch(
     if not can_write:
         raise InvalidInput(
             "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
-            "Threads of a tenant are moved by saver.for_tenant(name).import_from(source, threads=[...])"
+            "Threads of a tenant are moved by saver.for_tenant(name).moving.import_from(source, threads=[...])"
         )
     mover = Mover(source_of(source))
     return MovingStore(store, mover), mover

@@ -18,9 +18,9 @@ PACKAGE = TESTS.parent / "langgraph_keel"
 FLOORS = (
     {"errors", "_langgraph"},
     {"display", "engine"},
-    {"blobs", "keys", "tenants"},
+    {"blobs", "keys"},
     {"tools", "provenance", "approvals", "summaries", "retention", "upgrades"},
-    {"history"},
+    {"history", "tenants"},
     {"moving"},
     {"options"},
     {"saver"},

@@ -20,7 +20,7 @@ from langgraph_keel.cli.threads import usage_of, usage_table
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.retention.info import StoreInfo
-from langgraph_keel.retention.tenants import TenantReceipt
+from langgraph_keel.tenants.deletion import TenantReceipt
 
 StoreUrl = Annotated[
     str,
@@ -64,7 +64,7 @@ def tenants(
         _delete_tenant(name, url, dry_run=dry_run, yes=yes, json=json)
         return
     with open_to_read(url) as saver:
-        names = list(saver.tenants())
+        names = list(saver.tenants.list())
         taken = usage_of(saver, "tenant", quiet=json) if usage else {}
     if json:
         shown = {"usage": {name: each.to_dict() for name, each in taken.items()}} if usage else {}
@@ -82,13 +82,13 @@ def _delete_tenant(name: str | None, url: str, *, dry_run: bool, yes: bool, json
         raise InvalidInput("nothing was deleted: there is nobody to ask; look with --dry-run, then add --yes")
     if dry_run or not yes:
         with open_to_change(url) as saver, bar("Looking at threads", quiet=json) as tell:
-            found: TenantReceipt = saver.delete_tenant(name, dry_run=True, on_progress=tell)
+            found: TenantReceipt = saver.tenants.delete(name, dry_run=True, on_progress=tell)
         _print_receipt(found, json=json)
         if dry_run or not found.left:
             return
         confirm("Delete?", "Nothing was deleted.")
     with open_to_change(url) as saver, bar("Deleting", quiet=json, keeps=True) as tell:
-        receipt: TenantReceipt = saver.delete_tenant(name, on_progress=tell)
+        receipt: TenantReceipt = saver.tenants.delete(name, on_progress=tell)
     _print_receipt(receipt, json=json)
     raise typer.Exit(0 if receipt.complete else 1)
 

@@ -477,7 +477,7 @@ def sweep(
     """
     opened = open_to_read(url) if dry_run else open_to_change(url)
     with opened as saver, bar("Looking after threads", quiet=json, keeps=not dry_run) as tell:
-        swept = saver.sweep(dry_run=dry_run, limit=most, remind_after=remind_after, on_progress=tell)
+        swept = saver.retention.sweep(dry_run=dry_run, limit=most, remind_after=remind_after, on_progress=tell)
         due = sorted(swept.reminders, key=lambda request: request.asked_at)
         waiting = len(saver.approvals.pending(limit=None))
     if json:

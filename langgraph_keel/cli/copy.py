@@ -120,7 +120,7 @@ def copy(
         _open_target(target, mode, _options(target_keys, target_blobs)) as ours,
         bar(what, quiet=json, speed=True, keeps=mode == "copy") as tell,
     ):
-        report = theirs.copy_to(ours, threads or None, mode=mode, shared=shared, on_progress=tell, **wanted)
+        report = theirs.moving.copy_to(ours, threads or None, mode=mode, shared=shared, on_progress=tell, **wanted)
     if json:
         print_json(report.to_dict())
     else:

@@ -40,7 +40,7 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     Example: `KEEL_KEYS_FILE=keel.keys keel keys show`
     """
     with open_to_read(url) as saver:
-        found = saver.master_keys()
+        found = saver.keys.list()
     if json:
         print_json(found.to_dict())
     else:
@@ -58,7 +58,7 @@ def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     Example: `KEEL_KEYS_FILE=keel.keys keel keys rotate`
     """
     with open_to_change(url) as saver:
-        found = saver.rotate_keys()
+        found = saver.keys.rotate()
     if json:
         print_json({"before": found.needed, "now": found.current})
     else:
@@ -76,7 +76,7 @@ def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     Example: `KEEL_KEYS_FILE=keel.keys keel keys renew`
     """
     with open_to_change(url) as saver, bar("Renewing keys", quiet=json, keeps=True) as tell:
-        done = saver.renew_keys(on_progress=tell)
+        done = saver.keys.renew(on_progress=tell)
     if json:
         print_json(done.to_dict())
     else:
@@ -102,8 +102,8 @@ def migrate(
     Example: `KEEL_KEYS_FILE=keel.keys keel keys migrate`
     """
     with open_to_change(url, migrate=True) as saver, bar("Sealing threads", quiet=json, keeps=True) as tell:
-        done = saver.migrate_keys(again=again, on_progress=tell)
-        space = saver.reclaim(full=True) if reclaim else None
+        done = saver.keys.migrate(again=again, on_progress=tell)
+        space = saver.retention.reclaim_space(full=True) if reclaim else None
     if json:
         print_json(done.to_dict() | {"reclaimed": space and space.to_dict()})
     else:

@@ -47,7 +47,7 @@ def import_(
         open_store(url if is_there else "memory:", types=_types(imports), read_only=dry_run) as saver,
         bar("Moving threads", quiet=json, speed=True, keeps=not dry_run) as tell,
     ):
-        report = saver.import_from(source, threads, dry_run=dry_run, on_progress=tell)
+        report = saver.moving.import_from(source, threads, dry_run=dry_run, on_progress=tell)
     if json:
         print_json(report.to_dict())
     else:
@@ -70,7 +70,7 @@ def export_to_langgraph(
         open_store(url, read_only=True, types=_types(imports)) as saver,
         bar("Writing threads", quiet=json, speed=True, keeps=True) as tell,
     ):
-        report = saver.export_to(target, threads, on_progress=tell)
+        report = saver.moving.export_to(target, threads, on_progress=tell)
     if json:
         print_json(report.to_dict())
     else:

@@ -198,7 +198,7 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     Example: `keel retention show`
     """
     with open_to_read(url) as saver:
-        found = saver.retention()
+        found = saver.retention.policies()
     _show_policies(found, json=json)
 
 
@@ -238,8 +238,8 @@ def set_(
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
     with open_to_change(url) as saver:
-        found = _insert(saver.retention(), new)
-        saver.set_retention(*found)
+        found = _insert(saver.retention.policies(), new)
+        saver.retention.set_policy(*found)
     _show_policies(found, json=json)
 
 
@@ -265,11 +265,11 @@ def clear(
     Example: `keel retention clear --threads 'chat-*'`
     """
     with open_to_change(url) as saver:
-        held = saver.retention()
+        held = saver.retention.policies()
         found = [policy for policy in held if threads not in (None, policy.threads)]
         if threads is not None and found == list(held):
             raise NotFound(f"no policy is stored for {threads!r}: `keel retention show` lists them")
-        saver.set_retention(*found)
+        saver.retention.set_policy(*found)
     _show_policies(found, json=json)
 
 
@@ -325,7 +325,7 @@ def erase(
         _check_terminal(json=json)
     if dry_run or not yes:
         with open_to_read(url) as saver, bar("Looking at threads", quiet=json) as tell:
-            found: Receipt = saver.erase(user, dry_run=True, on_progress=tell, **options)
+            found: Receipt = saver.retention.erase(user, dry_run=True, on_progress=tell, **options)
         _print(found, json=json)
         if dry_run:
             return
@@ -333,7 +333,9 @@ def erase(
             _exit(found)
         confirm("Erase?", "Nothing was erased.")
     with open_to_change(url) as saver, bar("Erasing", quiet=json, keeps=True) as tell:
-        receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, by=by, **options)
+        receipt: Receipt = saver.retention.erase(
+            user, reclaim="full" if full else True, on_progress=tell, by=by, **options
+        )
     _print(receipt, json=json)
     _exit(receipt)
 
@@ -344,7 +346,7 @@ def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL,
     Example: `keel reclaim --full`
     """
     with open_to_change(url) as saver, bar("Looking at threads", quiet=json, keeps=True) as tell:
-        reclaimed: Reclaimed = saver.reclaim(full=full, strays=strays, on_progress=tell)
+        reclaimed: Reclaimed = saver.retention.reclaim_space(full=full, strays=strays, on_progress=tell)
     if json:
         print_json(reclaimed.to_dict())
     else:

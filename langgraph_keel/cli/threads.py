@@ -128,7 +128,7 @@ def threads(
             found = _mark_waiting(saver, list(saver.threads(limit + 1, order=order.value, after=after, **wanted)))
             found = found if json else [_show_decided(saver, info) for info in found]
         others = 0 if found else sum(1 for _ in saver.threads())
-        tenants = 0 if found or others or saver.tenant else len(saver.tenants())
+        tenants = 0 if found or others or saver.tenant else len(saver.tenants.list())
     more, found = len(found) > limit, found[:limit]
     if json:
         fields = _status_json if unfinished else _thread_json

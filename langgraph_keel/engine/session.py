@@ -36,9 +36,11 @@ from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
 from langgraph_keel.engine.serde.copies import Copies
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.tenants import check_tenant, read_tenants
 from langgraph_keel.errors import InvalidInput
 
 T = TypeVar("T")
+AnySaver = TypeVar("AnySaver", bound="EngineSaver")
 OnConflict: TypeAlias = Literal["raise", "fork"]
 
 
@@ -534,14 +536,8 @@ class Engine:
         return bare(self.driver) is bare(other.driver)
 
 
-def engine_of(saver: object) -> Engine | None:
-    """Return what a checkpointer runs on; `None` if it is none of Keel's."""
-    engine = getattr(saver, "engine", None)
-    return engine if isinstance(engine, Engine) else None
-
-
 class EngineSaver(BaseCheckpointSaver[Any]):
-    """A saver that runs on an engine of Keel; groups of its methods, which have no state, use nothing else of it."""
+    """A saver that runs on an engine of Keel; features use nothing else of it."""
 
     _engine: Engine
 
@@ -563,16 +559,57 @@ class EngineSaver(BaseCheckpointSaver[Any]):
             self._engine = self._engine.with_serde(self.serde)
         return self._engine
 
-    def engine_of(self, tenant: str) -> Engine:
-        """Return what the threads of a tenant run on; of the empty name, those of none."""
-        return self.engine
+    @property
+    def tenant(self) -> str | None:
+        """The tenant whose threads this saver has; `None` for those of no tenant."""
+        return self._engine.session.tenant or None
 
-    def list_engines(self) -> Iterator[Engine]:
-        """Yield what the threads of no tenant run on, and those of each: for work on all that a store holds. Blocks."""
-        yield self.engine
+    def for_tenant(self, name: str) -> Self:
+        """Return a saver on the same store and connections in which only one tenant's threads exist. No round trip.
 
-    def with_engine(self, engine: Engine) -> Self:
-        """Return a copy of this saver that runs on another engine."""
-        clone = copy.copy(self)
-        clone._engine = engine
-        return clone
+        It has all methods, and all that they find is the tenant's: threads, approvals, tool calls, policies, labels,
+        archives, the audit trail. What others have is not there, under whatever name; and the saver that this was
+        called on has nothing of any tenant. With `encryption`, each tenant has a key of its own. The same object is
+        returned for the same name, while somebody holds it. Closing it gives back nothing that others use; closing this
+        saver closes all.
+
+        Args:
+            name: 1 to 64 letters, digits, `.`, `_`, `@`, `+` and `-`; the first one a letter or digit.
+
+        Raises:
+            InvalidInput: It cannot be a tenant's name; this saver is a tenant's itself; or the backend has no tenants.
+        """
+        if self.tenant is not None:
+            raise InvalidInput(f"this saver is tenant {self.tenant!r}'s: call for_tenant on the one that it came from")
+        return self._view(check_tenant(name))
+
+    def _view(self, tenant: str) -> Self:
+        """Return the saver of a tenant."""
+        raise NotImplementedError
+
+
+def engine_of(saver: object) -> Engine | None:
+    """Return what a checkpointer runs on; `None` if it is none of Keel's."""
+    engine = getattr(saver, "engine", None)
+    return engine if isinstance(engine, Engine) else None
+
+
+def shared_engine(saver: EngineSaver) -> Engine:
+    """Return the engine of a saver that may have no threads itself (`tenants="required"`)."""
+    return saver._engine
+
+
+def engines_of(saver: EngineSaver) -> Iterator[Engine]:
+    """Yield the engine of a saver and those of all tenants, for work on all that a store holds. Blocks."""
+    shared = shared_engine(saver)
+    if shared.session.tenant is not None:
+        yield saver.engine
+    for tenant in () if saver.tenant else shared.run(read_tenants(shared.session.store)):
+        yield saver.for_tenant(tenant).engine
+
+
+def with_engine(saver: AnySaver, engine: Engine) -> AnySaver:
+    """Return a copy of a saver that runs on another engine."""
+    clone = copy.copy(saver)
+    clone._engine = engine
+    return clone

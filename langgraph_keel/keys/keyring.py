@@ -86,10 +86,10 @@ class Keyring:
 
     Args:
         keys: The keys, the current one first.
-        migrate: Whether what stands in the store in plain text is read, until `saver.migrate_keys()` has sealed all of
+        migrate: Whether what stands in the store in plain text is read, until `saver.keys.migrate()` has sealed all of
             it. What is written is sealed in any case.
         refresh: How many seconds a saver goes on to seal with the keys that it knows before it looks, with one round
-            trip, whether `saver.renew_keys()` has made others.
+            trip, whether `saver.keys.renew()` has made others.
         hide_names: Whether names of channels, namespaces and tasks are hidden, too. A store is what it was when it was
             first written to: a keyring that says something else is refused. `None` takes it as it is, and hides none
             in a new one.

@@ -1,4 +1,4 @@
-"""What a saver shows of its keys, their rotation and renewal, and the migration of a store in plain text."""
+"""`saver.keys`: rotation and renewal of keys, and the migration of a store in plain text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.display.text import count_of
+from langgraph_keel.engine.faces import Component, faces
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.migration import Sealed, migrate
@@ -118,10 +119,10 @@ def _sum_up(found: Sequence[MasterKeys]) -> MasterKeys:
     return next((each for each in found if not each.is_current), max(found, key=lambda each: each.needed is not None))
 
 
-class KeyMethods(EngineSaver):
-    """The methods for the keys of a store that is encrypted (`encryption=Keyring(...)`)."""
+class KeyMethods(Component):
+    """`saver.keys`: the keys of a store that is encrypted (`encryption=Keyring(...)`)."""
 
-    def master_keys(self) -> MasterKeys:
+    def _list(self) -> Plan[MasterKeys]:
         """Return which master key the store needs, and which one is the current one.
 
         The keys are tried: `fault` says why they do not open the store. Two round trips, and one for each tenant; of a
@@ -131,44 +132,34 @@ class KeyMethods(EngineSaver):
         Raises:
             InvalidInput: The saver has no keyring.
         """
-        return self.engine.run(self._master_keys())
-
-    async def amaster_keys(self) -> MasterKeys:
-        """As `master_keys`, asynchronously."""
-        return await self.engine.arun(self._master_keys())
-
-    def _master_keys(self) -> Plan[MasterKeys]:
         found: list[MasterKeys] = []
         for store in (yield from self._stores()):
             needed, fault = yield from store.chest.try_master()
             found.append(MasterKeys(needed, store.chest.current, fault))
         return _sum_up(found)
 
-    def rotate_keys(self) -> MasterKeys:
+    list, alist = faces(_list)
+
+    def _rotate(self) -> Plan[MasterKeys]:
         """Make the first key of the keyring the master key of the store, and of all tenants; return what it was.
 
         Three round trips, whatever the store holds, as what the master key wraps is one small record; and two for each
         tenant. A tenant's own saver does it for that tenant, in two. Cut off, it is done again. Whoever has the store
         open goes on. Whoever opens it needs the new key, and nobody the old one; but who has had it, and a copy of the
-        store of that time, has the key of the store: he can read that copy, and later ones, until `renew_keys`.
+        store of that time, has the key of the store: he can read that copy, and later ones, until `renew`.
 
         Raises:
             InvalidInput: The saver has no keyring.
             KeyMissing: The keyring has not the key that the store needs now.
         """
-        return self.engine.run(self._rotate_keys())
-
-    async def arotate_keys(self) -> MasterKeys:
-        """As `rotate_keys`, asynchronously."""
-        return await self.engine.arun(self._rotate_keys())
-
-    def _rotate_keys(self) -> Plan[MasterKeys]:
         found: list[MasterKeys] = []
         for store in (yield from self._stores()):
             found.append(MasterKeys(*(yield from store.chest.rotate())))
         return _sum_up(found)
 
-    def renew_keys(self, *, on_progress: Progress | None = None) -> Renewed:
+    rotate, arotate = faces(_rotate)
+
+    def _renew(self, *, on_progress: Progress | None = None) -> Plan[Renewed]:
         """Give the store, all tenants and all threads other keys for what is written from now on; others go on.
 
         The new key of the store is wrapped with the first key of the keyring, so nobody needs the master key of before.
@@ -197,13 +188,6 @@ class KeyMethods(EngineSaver):
             CorruptStore: The list of threads cannot be read.
             StoreError: The store fails; what was renewed by then is.
         """
-        return self.engine.run(self._renew_keys(on_progress))
-
-    async def arenew_keys(self, *, on_progress: Progress | None = None) -> Renewed:
-        """As `renew_keys`, asynchronously."""
-        return await self.engine.arun(self._renew_keys(on_progress))
-
-    def _renew_keys(self, on_progress: Progress | None) -> Plan[Renewed]:
         done: list[Renewal] = []
         masters: list[str | None] = []
         for store in (yield from self._stores()):
@@ -212,17 +196,20 @@ class KeyMethods(EngineSaver):
         failed = {thread_id: why for each in done for thread_id, why in each.failed.items()}
         return Renewed(sum(each.threads for each in done), failed, next(filter(None, masters), None))
 
-    def migrate_keys(self, *, again: bool = False, on_progress: Progress | None = None) -> Migrated:
+    renew, arenew = faces(_renew)
+
+    def _migrate(self, *, again: bool = False, on_progress: Progress | None = None) -> Plan[Migrated]:
         """Seal all that stands in the store in plain text. The keyring needs `migrate=True`; others go on meanwhile.
 
         Every program that writes to the store needs such a keyring before. It may be cut off anywhere, and several may
         do it at once: whoever does it again goes on with what is left. It ends when all was looked at and nothing was
         left; from then on plain text is refused by every saver, whatever its keyring says. Of what is deleted or
-        replaced, bytes are left where the store has freed space: `saver.reclaim(full=True)` is for that.
+        replaced, bytes are left where the store has freed space: `saver.retention.reclaim_space(full=True)` is for
+        that.
 
-        All threads are looked at, twice or more, with six round trips for each, and more for
-        long ones. In memory are the names of all
-        threads, and the values of 32 checkpoints at once. Of a tenant's saver it is about that tenant, else about all.
+        All threads are looked at, twice or more, with six round trips for each, and more for long ones. In memory are
+        the names of all threads, and the values of 32 checkpoints at once. Of a tenant's saver it is about that tenant,
+        else about all.
 
         Args:
             again: Whether to do it also where it was done before: what stands there in plain text by now, somebody
@@ -239,13 +226,6 @@ class KeyMethods(EngineSaver):
             StoreBusy: Somebody goes on writing in plain text.
             StoreError: The store fails; what was sealed by then is, and the next one goes on.
         """
-        return self.engine.run(self._migrate_keys(again, on_progress))
-
-    async def amigrate_keys(self, *, again: bool = False, on_progress: Progress | None = None) -> Migrated:
-        """As `migrate_keys`, asynchronously."""
-        return await self.engine.arun(self._migrate_keys(again, on_progress))
-
-    def _migrate_keys(self, again: bool, on_progress: Progress | None) -> Plan[Migrated]:
         store = self._sealed_store()
         if not store.migrates:
             raise InvalidInput("this keyring is for no migration: Keyring(..., migrate=True) reads plain text")
@@ -263,19 +243,7 @@ class KeyMethods(EngineSaver):
             all(each.is_done for each in done),
         )
 
-    def _describe_backups(self) -> Plan[Sequence[str]]:
-        """Return what a receipt says of backups, which have the keys of threads, wrapped. Two trips, if it has keys."""
-        store = self.engine.session.store
-        if not isinstance(store, SealedStore) or (master := (yield from store.chest.read_master())) is None:
-            return ()
-        was_plain = store.migrates or (yield from store.chest.is_migrated())
-        sealed = (
-            "What backups and copies of the store hold of it is sealed. The keys went with the threads, but a backup "
-            f"has them, wrapped with a key of the store, and that one with the master key (now {master!r}). Whoever "
-            "has the backup can read it with the master key of its time, or with this store and its master key; nobody "
-            "else can."
-        )
-        return [sealed, *([_PLAIN_BACKUPS] if was_plain else ())]
+    migrate, amigrate = faces(_migrate)
 
     def _stores(self) -> Plan[Sequence[SealedStore]]:
         """Return what holds the threads of no tenant, and those of each one; of a tenant's saver, that one's."""
@@ -288,3 +256,18 @@ class KeyMethods(EngineSaver):
         if not isinstance(store, SealedStore):
             raise InvalidInput("this saver has no keyring: open it with encryption=Keyring(...)")
         return store
+
+
+def describe_backups(session: Session) -> Plan[Sequence[str]]:
+    """Say in sentences who can read backups of an encrypted store after an erasure. At most two trips."""
+    store = session.store
+    if not isinstance(store, SealedStore) or (master := (yield from store.chest.read_master())) is None:
+        return ()
+    was_plain = store.migrates or (yield from store.chest.is_migrated())
+    sealed = (
+        "What backups and copies of the store hold of it is sealed. The keys went with the threads, but a backup "
+        f"has them, wrapped with a key of the store, and that one with the master key (now {master!r}). Whoever "
+        "has the backup can read it with the master key of its time, or with this store and its master key; nobody "
+        "else can."
+    )
+    return [sealed, *([_PLAIN_BACKUPS] if was_plain else ())]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, map_requests
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.plan import Plan, map_requests
+from langgraph_keel.engine.session import Engine
 
 T = TypeVar("T")
 Side: TypeAlias = Literal[0, 1]
@@ -18,29 +20,13 @@ def on(side: Side, plan: Plan[T]) -> Plan[T]:
     return map_requests(plan, lambda request: (side, request))
 
 
-class PairDriver:
-    """Sends each request to the store that it is for, blocking.
+def from_source(plan: Plan[T], target: Engine) -> Plan[T]:
+    """Carry out a plan of both stores on the engine of the source: it calls the drivers of the target."""
 
-    Args:
-        drivers: Those of the source and of the target.
-    """
-
-    def __init__(self, drivers: Sequence[Driver[Any, Any]]) -> None:
-        self._drivers = drivers
-
-    def send(self, request: tuple[Side, Any]) -> Any:
-        """See `Driver.send`."""
+    def route(request: tuple[Side, Any]) -> Any:
         side, inner = request
-        return self._drivers[side].send(inner)
+        if side == SOURCE:
+            return inner
+        return Call(partial(target.driver.send, inner), partial(target.async_driver.send, inner))
 
-
-class AsyncPairDriver:
-    """As `PairDriver`, without blocking the running loop."""
-
-    def __init__(self, drivers: Sequence[AsyncDriver[Any, Any]]) -> None:
-        self._drivers = drivers
-
-    async def send(self, request: tuple[Side, Any]) -> Any:
-        """See `AsyncDriver.send`."""
-        side, inner = request
-        return await self._drivers[side].send(inner)
+    return map_requests(plan, route)

@@ -50,6 +50,7 @@ from langgraph_keel._langgraph import (
     var_child_runnable_config,
 )
 from langgraph_keel.engine.config import run_of
+from langgraph_keel.engine.session import engine_of
 from langgraph_keel.provenance.hook import Recorder, WaitingRecord, find_last_run
 from langgraph_keel.provenance.records import PARAMETERS, record_of
 from langgraph_keel.provenance.replay.compare import content_of
@@ -295,8 +296,9 @@ def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
     if isinstance(namespace, str) and namespace != getattr(info, "checkpoint_ns", None):
         return _place_by_metadata(metadata, namespace)
     # LangGraph may run on a shallow copy of the saver; they share the recorder.
-    recorder = getattr(values.get(CONFIG_KEY_CHECKPOINTER), "recorder", None)
-    if not isinstance(recorder, Recorder) or info is None or info.thread_id is None:
+    engine = engine_of(values.get(CONFIG_KEY_CHECKPOINTER))
+    recorder = engine.session.hooks.find(Recorder) if engine else None
+    if recorder is None or info is None or info.thread_id is None:
         return None
     lineage = values.get(CONFIG_KEY_CHECKPOINT_MAP) or {"": info.checkpoint_id}
     more = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Engine, EngineSaver, Hooks, Memo, arun, run
+from langgraph_keel.engine.session import Engine, EngineSaver, Hooks, Memo, arun, run, with_engine
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.hook import Recorder, build_recorder
 from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 class ProvenanceMethods(EngineSaver):
     """The methods that say which model wrote what."""
-
-    @property
-    def recorder(self) -> Recorder | None:
-        """What has been captured of model calls, and what threads were written with."""
-        return self.engine.session.hooks.find(Recorder)
 
     def provenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
         """Return the calls of models that led to a checkpoint, or to all of a thread, in the order of the checkpoints.
@@ -52,9 +47,10 @@ class ProvenanceMethods(EngineSaver):
         return [*await self.engine.arun(read_calls(self.engine.session, query)), *self._waiting(query)]
 
     def _waiting(self, query: Query) -> Sequence[ModelCall]:
-        if self.recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
+        recorder = self.engine.session.hooks.find(Recorder)
+        if recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
             return ()
-        return self.recorder.find_waiting(str(query.thread_id))
+        return recorder.find_waiting(str(query.thread_id))
 
     def drifts(self, thread_id: str) -> Sequence[DriftMark]:
         """Return where a thread went on with something else than it was written with, oldest first.
@@ -244,7 +240,7 @@ class ProvenanceMethods(EngineSaver):
         own = graph.checkpointer
         is_ours = isinstance(own, ProvenanceMethods) and own.engine.is_same_store(self.engine)
         saver = own if is_ours else self
-        twin = saver.with_engine(engine_apart(saver.engine))
+        twin = with_engine(saver, engine_apart(saver.engine))
         runnable = graph.copy({"checkpointer": twin, "cache": None})
         return Replayer(twin.engine.session, runnable, order)
 

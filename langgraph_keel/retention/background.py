@@ -10,7 +10,7 @@ from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
 from langgraph_keel.engine.hooks import Hook, Put
-from langgraph_keel.engine.session import Engine, EngineSaver, Session
+from langgraph_keel.engine.session import Engine, EngineSaver, Session, engines_of
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
 from langgraph_keel.retention.policy import Retention, seconds_of
 
@@ -42,7 +42,8 @@ def _refuse_if_it_cannot(driver: Any) -> None:
     if getattr(driver, "is_async_only", False):
         raise InvalidInput(
             "keep_last and ttl are seen to by a thread, and this saver has only an async client or pool: give it a URL "
-            "or one that blocks (for Redis beside it, as client=), or leave them out and await saver.asweep(...)"
+            "or one that blocks (for Redis beside it, as client=), or leave them out and await "
+            "saver.retention.asweep(...)"
         )
 
 
@@ -123,7 +124,7 @@ class UpkeepThread(Hook):
     def _prune(self, goes_on: Callable[[], bool]) -> None:
         """Prune what was put to since the last round, one thread after the other, as long as it may."""
         for tenant in sorted({tenant for tenant, _ in self.put_to}):
-            engine = self.saver.engine_of(tenant)
+            engine = (self.saver.for_tenant(tenant) if tenant else self.saver).engine
             stored = _read_policies(engine)
             for thread in [thread for thread in self.put_to if thread[0] == tenant]:
                 if not goes_on():
@@ -145,7 +146,7 @@ class UpkeepThread(Hook):
             engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))
 
     def _expire(self, ttl: Retention) -> None:
-        for engine in self.saver.list_engines():
+        for engine in engines_of(self.saver):
             self._expire_threads(engine, ttl)
 
     def _expire_threads(self, engine: Engine, ttl: Retention) -> None:

@@ -5,7 +5,7 @@ What a backend can say besides of its own files, indexes and tables comes before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -15,12 +15,13 @@ from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import ABSENT, SEALED, refuse_absent, row_index
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import marks_of, terms_of_entry, terms_of_writes, unpack_batches, unpack_header
+from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
 from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, NotAKeelStore, StoreError, ValueRefused
-from langgraph_keel.retention.erase import each_stray
+from langgraph_keel.retention.erase import Tell, each_stray
 from langgraph_keel.retention.sweep import POLICIES
 
 THREADS, ENTRIES, CELLS = 50, 50, 50
@@ -69,30 +70,45 @@ class StoreCheck:
 
     Args:
         session: What it runs on.
+        check_backend: Returns what only the backend can see. It blocks.
         index_advice: Returns how the index of threads is repaired for a thread.
-
-    Attributes:
-        looked: How many threads were looked at.
+        tell: Called with how many threads were looked at, and `None`.
     """
 
-    def __init__(self, session: Session, index_advice: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        check_backend: Callable[[], Iterable[Finding]],
+        index_advice: Callable[[str], str],
+        tell: Tell,
+    ) -> None:
         self._session = session
+        self._check_backend = check_backend
         self._index_advice = index_advice
+        self._tell = tell
+        self._own: Sequence[Finding] | None = None
         self._tables = [table for hook in session.hooks.all for table in hook.tables]
         self._steps: Iterator[Plan[Sequence[Finding]]] = iter((self._check_shared(), self._check_strays()))
         self._after: tuple[str, str] | None = None
         self._read = session.store.read_threads
         self._has_more = True
-        self.looked = 0
+        self._looked = 0
 
     def next(self) -> Plan[Sequence[Finding] | None]:
-        """Return what is found in the next threads; `None` if all is looked at."""
+        """Return what the backend says, then what is found in the next threads; `None` if all is looked at."""
+        if self._own is None:
+            self._own = yield Call(lambda: list(self._check_backend()))
+            return self._own
         step = self._check_page() if self._has_more else next(self._steps, None)
+        if step is None:
+            return None
         try:
-            return None if step is None else (yield from step)
+            found = yield from step
         except NotAKeelStore as error:  # of Redis: a key that all threads share holds something else
             self._has_more = False
-            return [Finding("lost", None, _SHARED, str(error), "a backup has it")]
+            found = [Finding("lost", None, _SHARED, str(error), "a backup has it")]
+        self._tell(self._looked, None)
+        return list(_without_known(found, self._own))
 
     def _check_page(self) -> Plan[Sequence[Finding]]:
         found: list[Finding] = []
@@ -114,7 +130,7 @@ class StoreCheck:
             found += damage
             if disagreements:
                 odd[info.thread_id] = info, disagreements
-            self.looked += 1
+            self._looked += 1
         infos = {info.thread_id: info for info, _ in page}
         for name, missing in (yield from self._find_left_out(terms)).items():
             odd.setdefault(name, (infos[name], []))[1].append(self._left_out(name, missing))
@@ -159,6 +175,15 @@ class StoreCheck:
         for name in strays:
             found += yield from check_cells(self._session, name, self._tables)
         return found
+
+
+def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield what is found, without threads of which the backend has said what is wrong: it says where."""
+    damage = [each for each in own if each.kind != "harmless"]
+    threads, messages = {each.thread_id for each in damage}, {each.message for each in damage}
+    for each in found:
+        if each.thread_id not in threads and each.message not in messages and not (damage and each.is_list):
+            yield each
 
 
 def _check_key(session: Session, heads: Sequence[Entry]) -> None:

@@ -1,41 +1,45 @@
-"""Upkeep: what of a thread's history stays, who prunes it, and when.
+"""`saver.retention`, and what savers themselves do about upkeep: prune, and check what is stored.
 
-Erasure: a person's data goes, everywhere, and a receipt says what went. And space that is given back.
+Upkeep: what of a thread's history stays, who prunes it, and when. Erasure: a person's data goes, everywhere, and a
+receipt says what went.
 """
 
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.audit import check_by
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.faces import Component, Pages, faces, iterator_faces
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.removal import check_objects
 from langgraph_keel.engine.session import EngineSaver, Session
-from langgraph_keel.engine.tenants import check_tenant
 from langgraph_keel.errors import InvalidInput, KeelError
 
 if TYPE_CHECKING:
-    from langgraph_keel.retention.check import Finding, StoreCheck
+    from langgraph_keel.retention.check import Finding
     from langgraph_keel.retention.erase import Order
     from langgraph_keel.retention.info import StoreFacts
     from langgraph_keel.retention.policy import Retention
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
-    from langgraph_keel.retention.reclaim import Leftovers, Reclaimed
-    from langgraph_keel.retention.tenants import TenantReceipt
+    from langgraph_keel.retention.reclaim import Reclaimed
 
-AnyReceipt = TypeVar("AnyReceipt", "Receipt", "TenantReceipt")
 Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads are done, and of how many if that is known."""
 
 
-class PruneMethods(EngineSaver):
-    """The methods that keep a store small."""
+class RetentionSaver(EngineSaver):
+    """A saver that can be pruned and checked. Backends override what they know better of their stores."""
+
+    _outside: Sequence[str] = ()
+    """What stays of deleted objects outside of the store, if it has some: a sentence each."""
 
     def prune(  # type: ignore[override]  # LangGraph asks for no report
         self,
@@ -99,138 +103,16 @@ class PruneMethods(EngineSaver):
         names, policy = check_request(thread_ids, strategy)
         check_by(by)
         task = Pruning(policy, self.engine.session.milliseconds, dry_run)
+        tell = on_progress or ignore_progress
         done: list[ThreadPruned] = []
         for thread_id in names:
             done.append((yield from prune(self.engine.session, thread_id, task)))
             if by is not None and not dry_run:
                 yield from record_prune(self.engine.session, done[-1], by)
-            _tell(on_progress, len(done), len(names))
+            tell(len(done), len(names))
         return PruneReport(threads=tuple(done), dry_run=dry_run)
 
-    def set_retention(self, *policies: Retention | Sequence[Retention]) -> None:
-        """Store what `sweep` is to keep of the threads, instead of what was stored; without policies, of nothing.
-
-        It is there for all processes, as durable as a put, when this returns; whoever does so last, wins. Two trips.
-        Nothing is removed by it: the next `sweep` does that, or a saver with `keep_last` in what it puts.
-
-        Args:
-            *policies: For each thread the first one whose `threads` fits its id counts; where none does, all stays.
-                One list of them does as well.
-
-        Raises:
-            InvalidInput: One of them is no `Retention`, does not say what stays, or could never count, for an earlier
-                one fits all that it fits.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read).
-        """
-        self.engine.run(self._replace_policies(policies))
-
-    async def aset_retention(self, *policies: Retention | Sequence[Retention]) -> None:
-        """As `set_retention`, asynchronously."""
-        await self.engine.arun(self._replace_policies(policies))
-
-    def _replace_policies(self, policies: Sequence[Any]) -> Plan[None]:
-        from langgraph_keel.retention.sweep import check_policies, store_policies
-
-        found = check_policies(policies[0] if len(policies) == 1 else policies)
-        yield from store_policies(self.engine.session, found)
-
-    def retention(self) -> tuple[Retention, ...]:
-        """Return the policies that are stored. One trip.
-
-        Raises:
-            CorruptStore: They do not decode: `set_retention` replaces them.
-            StoreError: The store fails.
-        """
-        return self.engine.run(self._policies())
-
-    async def aretention(self) -> tuple[Retention, ...]:
-        """As `retention`, asynchronously."""
-        return await self.engine.arun(self._policies())
-
-    def _policies(self) -> Plan[tuple[Retention, ...]]:
-        from langgraph_keel.retention.sweep import read_policies
-
-        return read_policies(self.engine.session)
-
-    def sweep(
-        self,
-        policies: Retention | Sequence[Retention] | None = None,
-        *,
-        dry_run: bool = False,
-        limit: int | None = None,
-        remind_after: float | None = None,
-        on_progress: Progress | None = None,
-    ) -> SweepReport:
-        """Look after all threads: prune and delete as the policies say, and say of requests that they have expired.
-
-        Any process may do it at any time, say every hour, several at once too; what is cut off is done by the next one.
-        A thread in which something is put in the very moment in which its time is over is deleted with it. A copy or a
-        fork is as old as what was put to it last, or as long as it is there: not as old as what it was made of.
-
-        Args:
-            policies: The policies; `None` is those that are stored (`set_retention`).
-            dry_run: Change nothing; say what would go, and how much it is.
-            limit: Most threads to prune or delete.
-            remind_after: As for `saver.approvals.sweep`, which this does first.
-            on_progress: Called after each thread with how many were looked at, and `None`: nobody knows how many
-                there are.
-
-        Returns:
-            What went, by thread. A thread that cannot be read is in `failed`, and stays as it is.
-
-        Raises:
-            InvalidInput: Something else than policies is given, one of them does not say what stays or could never
-                count, or `limit` is negative. Nothing was changed.
-            CorruptStore: The stored policies do not decode; requests for approval were looked after.
-            StoreError: The store fails (it is busy, cannot be reached, may only be read).
-        """
-        return self.engine.run(self._sweep(policies, dry_run, limit, remind_after, on_progress))
-
-    async def asweep(
-        self,
-        policies: Retention | Sequence[Retention] | None = None,
-        *,
-        dry_run: bool = False,
-        limit: int | None = None,
-        remind_after: float | None = None,
-        on_progress: Progress | None = None,
-    ) -> SweepReport:
-        """As `sweep`, asynchronously."""
-        return await self.engine.arun(self._sweep(policies, dry_run, limit, remind_after, on_progress))
-
-    def _sweep(
-        self,
-        policies: Retention | Sequence[Retention] | None,
-        dry_run: bool,
-        limit: int | None,
-        remind_after: float | None,
-        on_progress: Progress | None,
-    ) -> Plan[SweepReport]:
-        from langgraph_keel.retention.prune import Pruning
-        from langgraph_keel.retention.sweep import Sweep, check_policies
-
-        # All is checked before anything is written.
-        given, limit = None if policies is None else check_policies(policies), checked_limit(limit)
-        reminders: list[Any] = []
-        for hear in () if dry_run else self.engine.session.hooks.before_sweep:
-            reminders += yield from hear(self.engine.session, remind_after)
-        found = given if given is not None else (yield from self._policies())
-        task = Pruning(None, self.engine.session.milliseconds, dry_run)
-        sweep = Sweep(self.engine.session, found, task, limit)
-        while (yield from sweep.next()):
-            _tell(on_progress, sweep.looked, None)
-        return sweep.report(reminders)
-
-
-def _tell(on_progress: Progress | None, done: int, total: int | None) -> None:
-    if on_progress is not None:
-        on_progress(done, total)
-
-
-class CheckMethods(PruneMethods):
-    """The methods that see whether all is as it was written."""
-
-    def check(self, on_progress: Progress | None = None) -> Iterator[Finding]:
+    def _check_all(self, on_progress: Progress | None = None) -> Pages[Finding]:
         """Read all that is stored, and yield what is not as Keel wrote it. Changes nothing; others may go on writing.
 
         Every header, row, write and record is read and decoded, with its checksum; each checkpoint must find all that
@@ -247,34 +129,17 @@ class CheckMethods(PruneMethods):
             NewerFormat: A newer Keel wrote here.
             StoreError: The store fails.
         """
-        own = list(self._check())
-        yield from own
-        check = self._store_check()
-        while (found := self.engine.run(check.next())) is not None:
-            _tell(on_progress, check.looked, None)
-            yield from _without_known(found, own)
+        from langgraph_keel.retention.check import StoreCheck
 
-    async def acheck(self, on_progress: Progress | None = None) -> AsyncIterator[Finding]:
-        """As `check`, asynchronously."""
-        own = await to_thread(lambda: list(self._check()))
-        for finding in own:
-            yield finding
-        check = self._store_check()
-        while (found := await self.engine.arun(check.next())) is not None:
-            _tell(on_progress, check.looked, None)
-            for finding in _without_known(found, own):
-                yield finding
+        return StoreCheck(self.engine.session, self._check, self._index_advice, on_progress or ignore_progress)
+
+    check, acheck = iterator_faces(_check_all, "check")
 
     def _facts(self) -> StoreFacts:
         """Return what the store is; backends override it."""
         from langgraph_keel.retention.info import StoreFacts
 
         return StoreFacts(type(self).__name__, "", None, "unknown")
-
-    def _store_check(self) -> StoreCheck:
-        from langgraph_keel.retention.check import StoreCheck
-
-        return StoreCheck(self.engine.session, self._index_advice)
 
     def _index_advice(self, thread_id: str) -> str:
         """Return how the index of threads is repaired for a thread; backends override it."""
@@ -284,23 +149,132 @@ class CheckMethods(PruneMethods):
         """Return what is wrong that only this backend can see; backends override it."""
         return ()
 
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        """Give back the space of what was deleted; backends override it, and the next three."""
+        from langgraph_keel.retention.reclaim import Reclaimed
 
-def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield what is found, without threads of which the backend has said what is wrong: it says where."""
-    damage = [each for each in own if each.kind != "harmless"]
-    threads, messages = {each.thread_id for each in damage}, {each.message for each in damage}
-    for each in found:
-        if each.thread_id not in threads and each.message not in messages and not (damage and each.is_list):
-            yield each
+        return Reclaimed(None, None, "this store has given the space back already")
+
+    async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        """As `_reclaim`, asynchronously."""
+        return await to_thread(self._reclaim, full=full, scrub=scrub)
+
+    def _weight(self) -> int | None:
+        """Return how many bytes the store takes, where deleting gives space back at once, before `_reclaim`."""
+        return None
+
+    def _elsewhere(self) -> Sequence[str]:
+        """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
+        return ()
 
 
-class RetentionMethods(CheckMethods):
-    """The methods that erase."""
+class RetentionMethods(Component):
+    """`saver.retention`: what stays of all threads, and the erasure of what is stored of a person.
 
-    _outside: Sequence[str] = ()
-    """What stays of deleted objects outside of the store, if it has some: a sentence each."""
+    Args:
+        saver: The saver.
+        describe_backups: Says what backups of the store hold of what was erased: a sentence each.
+        kept: What an erasure does not reach in any case: a sentence each.
+    """
 
-    def erase(
+    _saver: RetentionSaver
+
+    def __init__(
+        self,
+        saver: RetentionSaver,
+        describe_backups: Callable[[Session], Plan[Sequence[str]]],
+        kept: Sequence[str],
+    ) -> None:
+        super().__init__(saver)
+        self._describe_backups = describe_backups
+        self._kept = kept
+
+    def _set_policy(self, *policies: Retention | Sequence[Retention]) -> Plan[None]:
+        """Store what `sweep` is to keep of the threads, instead of what was stored; without policies, of nothing.
+
+        It is there for all processes, as durable as a put, when this returns; whoever does so last, wins. Two trips.
+        Nothing is removed by it: the next `sweep` does that, or a saver with `keep_last` in what it puts.
+
+        Args:
+            *policies: For each thread the first one whose `threads` fits its id counts; where none does, all stays.
+                One list of them does as well.
+
+        Raises:
+            InvalidInput: One of them is no `Retention`, does not say what stays, or could never count, for an earlier
+                one fits all that it fits.
+            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+        """
+        from langgraph_keel.retention.sweep import check_policies, store_policies
+
+        given: Sequence[Any] = policies
+        yield from store_policies(self.engine.session, check_policies(given[0] if len(given) == 1 else given))
+
+    set_policy, aset_policy = faces(_set_policy)
+
+    def _policies(self) -> Plan[tuple[Retention, ...]]:
+        """Return the policies that are stored. One trip.
+
+        Raises:
+            CorruptStore: They do not decode: `set_policy` replaces them.
+            StoreError: The store fails.
+        """
+        from langgraph_keel.retention.sweep import read_policies
+
+        return read_policies(self.engine.session)
+
+    policies, apolicies = faces(_policies)
+
+    def _sweep(
+        self,
+        policies: Retention | Sequence[Retention] | None = None,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        remind_after: float | None = None,
+        on_progress: Progress | None = None,
+    ) -> Plan[SweepReport]:
+        """Look after all threads: prune and delete as the policies say, and say of requests that they have expired.
+
+        Any process may do it at any time, say every hour, several at once too; what is cut off is done by the next one.
+        A thread in which something is put in the very moment in which its time is over is deleted with it. A copy or a
+        fork is as old as what was put to it last, or as long as it is there: not as old as what it was made of.
+
+        Args:
+            policies: The policies; `None` is those that are stored (`set_policy`).
+            dry_run: Change nothing; say what would go, and how much it is.
+            limit: Most threads to prune or delete.
+            remind_after: As for `saver.approvals.sweep`, which this does first.
+            on_progress: Called after each thread with how many were looked at, and `None`: nobody knows how many
+                there are.
+
+        Returns:
+            What went, by thread. A thread that cannot be read is in `failed`, and stays as it is.
+
+        Raises:
+            InvalidInput: Something else than policies is given, one of them does not say what stays or could never
+                count, or `limit` is negative. Nothing was changed.
+            CorruptStore: The stored policies do not decode; requests for approval were looked after.
+            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+        """
+        from langgraph_keel.retention.prune import Pruning
+        from langgraph_keel.retention.sweep import Sweep, check_policies
+
+        # All is checked before anything is written.
+        given, limit = None if policies is None else check_policies(policies), checked_limit(limit)
+        tell = on_progress or ignore_progress
+        reminders: list[Any] = []
+        for hear in () if dry_run else self.engine.session.hooks.before_sweep:
+            reminders += yield from hear(self.engine.session, remind_after)
+        found = given if given is not None else (yield from self._policies())
+        task = Pruning(None, self.engine.session.milliseconds, dry_run)
+        sweep = Sweep(self.engine.session, found, task, limit)
+        while (yield from sweep.next()):
+            tell(sweep.looked, None)
+        return sweep.report(reminders)
+
+    sweep, asweep = faces(_sweep)
+
+    def _erase(
         self,
         user_id: str | int | UUID,
         *,
@@ -310,7 +284,7 @@ class RetentionMethods(CheckMethods):
         reclaim: bool | Literal["full"] = True,
         on_progress: Progress | None = None,
         by: str | None = None,
-    ) -> Receipt:
+    ) -> Plan[Receipt]:
         """Delete all that is stored of a person: every thread whose checkpoints name nobody else, and all it holds.
 
         With a thread go its checkpoints, writes, archive, tool calls and what it shared of them, requests for approval,
@@ -321,7 +295,7 @@ class RetentionMethods(CheckMethods):
         looked at, twice. Stop the person's runs first: one that goes on meanwhile puts its thread back, which is found
         and deleted again, up to five times. If it breaks off, erase again: that finishes it. What a step stores that
         ends later yet has no checkpoint, so nothing says whose it is: the next receipt counts it (`receipt.strays`),
-        and `reclaim(strays=True)` removes it.
+        and `reclaim_space(strays=True)` removes it.
 
         Args:
             user_id: Who, as `configurable["user_id"]` has named them: text, a number or a UUID; or `owner=`, which is
@@ -350,106 +324,33 @@ class RetentionMethods(CheckMethods):
         from langgraph_keel.retention.erase import check_order
 
         order = check_order(user_id, dry_run, shared, node_cache, reclaim, by)
-        before = self._weight() if reclaim and not dry_run else None
-        elsewhere = self._list_elsewhere()
-        receipt = self.engine.run(self._erase(order, on_progress or _ignore_progress, elsewhere))
-        return (
-            receipt if dry_run or not reclaim else _add_reclaimed(receipt, self._scrub(full=reclaim == "full"), before)
-        )
+        erase = partial(self._erase_all, order, on_progress or ignore_progress)
+        receipt: Receipt = yield from delete_and_scrub(self._saver, erase, dry_run=dry_run, reclaim=reclaim)
+        return receipt
 
-    async def aerase(
-        self,
-        user_id: str | int | UUID,
-        *,
-        dry_run: bool = False,
-        shared: Literal["report", "delete"] = "report",
-        node_cache: Literal["clear", "report"] = "clear",
-        reclaim: bool | Literal["full"] = True,
-        on_progress: Progress | None = None,
-        by: str | None = None,
-    ) -> Receipt:
-        """As `erase`, asynchronously."""
-        from langgraph_keel.retention.erase import check_order
+    erase, aerase = faces(_erase)
 
-        order = check_order(user_id, dry_run, shared, node_cache, reclaim, by)
-        before = await to_thread(self._weight) if reclaim and not dry_run else None
-        elsewhere = await to_thread(self._list_elsewhere)
-        receipt = await self.engine.arun(self._erase(order, on_progress or _ignore_progress, elsewhere))
-        if dry_run or not reclaim:
+    def _erase_all(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
+        from langgraph_keel.retention.erase import erase
+        from langgraph_keel.retention.receipt import receipt_of, record_receipt
+
+        session = self.engine.session
+        yield from check_objects(session, "would stay")
+        erased = yield from erase(session, order, tell)
+        elsewhere = (*elsewhere, *(yield from self._describe_backups(session)))
+        receipt = receipt_of(erased, session.clock().isoformat(), elsewhere)
+        receipt = replace(receipt, exempt=(*receipt.exempt, *self._kept))
+        if not receipt.threads or order.dry_run:
             return receipt
-        return _add_reclaimed(receipt, await self._ascrub(full=reclaim == "full"), before)
+        try:
+            yield from record_receipt(session, receipt, order.actor)
+        except KeelError as error:
+            return replace(receipt, problems=(*receipt.problems, f"the audit trail does not say it: {error}"))
+        return receipt
 
-    def delete_tenant(
-        self,
-        name: str,
-        *,
-        dry_run: bool = False,
-        reclaim: bool | Literal["full"] = True,
-        on_progress: Progress | None = None,
-    ) -> TenantReceipt:
-        """Delete all that a tenant has: threads with all that is theirs, and what they share.
-
-        Approvals and the audit trail, results of tools, policies, and the key, if the store is encrypted: a tenant who
-        comes again gets another one. What others have stays as it is. That it was done stands in the audit trail of no
-        tenant, with counts and a hash of the name. Damaged threads go as well.
-
-        Stop what runs for the tenant first. If it breaks off, or a process dies, delete again: that finishes it.
-        At a time a hundred threads go, each request atomic; of files, the whole directory.
-
-        Args:
-            name: The tenant.
-            dry_run: Only say how much would go; nothing is written.
-            reclaim: As for `erase`.
-            on_progress: Called with how many threads were counted (`None` in all), then how many of how many deleted.
-
-        Returns:
-            What went: `receipt.complete` says whether nothing is left. Of a tenant who has nothing, nothing went.
-
-        Raises:
-            InvalidInput: It cannot be a tenant's name; this saver is a tenant's itself; or an argument cannot be meant.
-            ReadOnlyStore: This saver only reads, and it is no `dry_run`.
-            StoreError: The store cannot be asked; what was deleted by then is, and the next call goes on.
-        """
-        theirs = self._tenant_to_delete(name, dry_run, reclaim)
-        before = self._weight() if reclaim and not dry_run else None
-        receipt = self._engine.run(self._delete_tenant(theirs, dry_run, self._list_elsewhere(), on_progress))
-        if dry_run or not reclaim:
-            return receipt
-        return _add_reclaimed(receipt, self._scrub(full=reclaim == "full"), before)
-
-    async def adelete_tenant(
-        self,
-        name: str,
-        *,
-        dry_run: bool = False,
-        reclaim: bool | Literal["full"] = True,
-        on_progress: Progress | None = None,
-    ) -> TenantReceipt:
-        """As `delete_tenant`, asynchronously."""
-        theirs = self._tenant_to_delete(name, dry_run, reclaim)
-        before = await to_thread(self._weight) if reclaim and not dry_run else None
-        elsewhere = await to_thread(self._list_elsewhere)
-        receipt = await self._engine.arun(self._delete_tenant(theirs, dry_run, elsewhere, on_progress))
-        if dry_run or not reclaim:
-            return receipt
-        return _add_reclaimed(receipt, await self._ascrub(full=reclaim == "full"), before)
-
-    def _tenant_to_delete(self, name: str, dry_run: bool, reclaim: bool | str) -> Session:
-        _check(dry_run=dry_run)
-        if reclaim not in (True, False, "full"):
-            raise InvalidInput(f"reclaim must be True, False or 'full', not {reclaim!r}")
-        return self.engine_of(check_tenant(name)).session
-
-    def _delete_tenant(
-        self, theirs: Session, dry_run: bool, elsewhere: Sequence[str], on_progress: Progress | None
-    ) -> Plan[TenantReceipt]:
-        from langgraph_keel.retention.tenants import delete_tenant
-
-        yield from check_objects(theirs, "would stay")
-        tell = on_progress or _ignore_progress
-        return (yield from delete_tenant(self._engine.session, theirs, elsewhere, dry_run, tell))
-
-    def reclaim(self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None) -> Reclaimed:
+    def _reclaim_space(
+        self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None
+    ) -> Plan[Reclaimed]:
         """Give back the space of what was deleted.
 
         * SQLite: the write-ahead log is cut. If at least half of the file is free, or with `full`, the file is written
@@ -479,89 +380,46 @@ class RetentionMethods(CheckMethods):
             StoreBusy: Others used the store for longer than the timeout.
             AccessDenied: This user may not do it, or the connection given does not allow it.
         """
-        _check(full=full, strays=strays)
-        before = self._weight() if full or strays else None
-        leftovers = self.engine.run(self._sweep_rest(full, strays, on_progress))
-        return _compare_with(before, self._reclaim(full=full, scrub=strays), str(leftovers))
-
-    async def areclaim(
-        self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None
-    ) -> Reclaimed:
-        """As `reclaim`, asynchronously."""
-        _check(full=full, strays=strays)
-        before = await to_thread(self._weight) if full or strays else None
-        leftovers = await self.engine.arun(self._sweep_rest(full, strays, on_progress))
-        return _compare_with(before, await self._areclaim(full=full, scrub=strays), str(leftovers))
-
-    def _sweep_rest(self, full: bool, strays: bool, on_progress: Progress | None) -> Plan[Leftovers]:
         from langgraph_keel.retention.reclaim import sweep_all
 
-        return sweep_all(self.engine.session, on_progress or _ignore_progress, rows=full, strays=strays)
+        check_flags(full=full, strays=strays)
+        before = (yield Call(self._saver._weight)) if full or strays else None
+        tell = on_progress or ignore_progress
+        leftovers = yield from sweep_all(self.engine.session, tell, rows=full, strays=strays)
+        return _compare_with(before, (yield _reclaiming(self._saver, full=full, scrub=strays)), str(leftovers))
 
-    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
-        """Give back space; backends override it, and the next three."""
-        from langgraph_keel.retention.reclaim import Reclaimed
+    reclaim_space, areclaim_space = faces(_reclaim_space)
 
-        return Reclaimed(None, None, "this store has given the space back already")
 
-    async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
-        """As `_reclaim`, asynchronously."""
-        return await to_thread(self._reclaim, full=full, scrub=scrub)
+def delete_and_scrub(
+    saver: RetentionSaver,
+    delete: Callable[[Sequence[str]], Plan[Any]],
+    *,
+    dry_run: bool,
+    reclaim: bool | Literal["full"],
+) -> Plan[Any]:
+    """Delete, and see that no byte is left in the space that the store has freed, if that was asked for.
 
-    def _weight(self) -> int | None:
-        """Return how many bytes the store takes, where deleting gives space back at once, before `_reclaim`."""
-        return None
-
-    def _elsewhere(self) -> Sequence[str]:
-        """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
-        return ()
-
-    def _list_elsewhere(self) -> Sequence[str]:
-        return [*self._elsewhere(), *self._outside]
-
-    def _describe_backups(self) -> Plan[Sequence[str]]:
-        """Return what backups of a store hold that has keys: a sentence each. `KeyMethods` says it."""
-        yield from ()
-        return ()
-
-    def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
-        from langgraph_keel.retention.erase import erase
-        from langgraph_keel.retention.receipt import receipt_of, record_receipt
-
-        yield from check_objects(self.engine.session, "would stay")
-        erased = yield from erase(self.engine.session, order, tell)
-        elsewhere = (*elsewhere, *(yield from self._describe_backups()))
-        receipt = receipt_of(erased, self.engine.session.clock().isoformat(), elsewhere)
-        if not receipt.threads or order.dry_run:
-            return receipt
-        try:
-            yield from record_receipt(self.engine.session, receipt, order.actor)
-        except KeelError as error:
-            return replace(receipt, problems=(f"the audit trail does not say it: {error}",))
+    `delete` is given where else the data may be, a sentence each; its receipt has `problems` and `reclaimed`.
+    """
+    before = (yield Call(saver._weight)) if reclaim and not dry_run else None
+    receipt: Any = yield from delete([*(yield Call(saver._elsewhere)), *saver._outside])
+    if dry_run or not reclaim:
         return receipt
-
-    def _scrub(self, *, full: bool) -> Reclaimed | str:
-        try:
-            return self._reclaim(full=full, scrub=True)
-        except KeelError as error:
-            return _scrub_problem(error)
-
-    async def _ascrub(self, *, full: bool) -> Reclaimed | str:
-        try:
-            return await self._areclaim(full=full, scrub=True)
-        except KeelError as error:
-            return _scrub_problem(error)
+    try:
+        reclaimed = yield _reclaiming(saver, full=reclaim == "full", scrub=True)
+        return replace(receipt, reclaimed=_compare_with(before, reclaimed))
+    except KeelError as error:
+        # The threads are gone by now, and the receipt must say so.
+        problem = (
+            "the space of what was deleted is not cleaned yet: saver.retention.reclaim_space(full=True) does that. "
+            f"{error}"
+        )
+        return replace(receipt, problems=(*receipt.problems, problem))
 
 
-def _scrub_problem(error: KeelError) -> str:
-    # The threads are gone by now, and the receipt must say so.
-    return f"the space of what was deleted is not cleaned yet: saver.reclaim(full=True) does that. {error}"
-
-
-def _add_reclaimed(receipt: AnyReceipt, reclaimed: Reclaimed | str, before: int | None) -> AnyReceipt:
-    if isinstance(reclaimed, str):
-        return replace(receipt, problems=(*receipt.problems, reclaimed))
-    return replace(receipt, reclaimed=_compare_with(before, reclaimed))
+def _reclaiming(saver: RetentionSaver, *, full: bool, scrub: bool) -> Call:
+    return Call(partial(saver._reclaim, full=full, scrub=scrub), partial(saver._areclaim, full=full, scrub=scrub))
 
 
 def _compare_with(before: int | None, reclaimed: Reclaimed, also: str = "") -> Reclaimed:
@@ -570,11 +428,12 @@ def _compare_with(before: int | None, reclaimed: Reclaimed, also: str = "") -> R
     return replace(reclaimed, before=reclaimed.before if before is None else before, note=note)
 
 
-def _check(**options: object) -> None:
+def check_flags(**options: object) -> None:
+    """See that options are `True` or `False`."""
     for name, value in options.items():
         if type(value) is not bool:
             raise InvalidInput(f"{name} must be True or False, not {value!r:.100}")
 
 
-def _ignore_progress(done: int, total: int | None) -> None:
+def ignore_progress(done: int, total: int | None) -> None:
     """Tell nobody how far it is."""

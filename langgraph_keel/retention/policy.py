@@ -53,7 +53,7 @@ class Retention:
         waiting: Those that wait for a person, though the thread has gone on in another way: the ends of branches with a
             question that has no answer.
         threads: Which threads: a pattern with `*`, `?` and `[...]`. This and the next two are for `sweep` and
-            `set_retention`; `prune` is told its threads.
+            `set_policy`; `prune` is told its threads.
         idle: Only threads in which nothing was put for so many seconds (or a timedelta).
         ttl: Seconds (or a timedelta) after its last put that a whole thread is deleted, labels or not. Longer than the
             longest step and the longest wait for a person: a run whose thread has gone meanwhile cannot go on

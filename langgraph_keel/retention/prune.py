@@ -35,7 +35,7 @@ from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
 from langgraph_keel.retention.policy import KEEP_LATEST, Retention, check_rules, choose
 
-NO_POLICIES = "no policies are stored: nothing was pruned (see set_retention)"
+NO_POLICIES = "no policies are stored: nothing was pruned (see retention.set_policy)"
 
 
 @publish
@@ -208,7 +208,7 @@ def _policy_of(strategy: object) -> Retention | None:
     if not isinstance(strategy, Retention):
         raise InvalidInput(f"unknown prune strategy {strategy!r}: use 'keep_latest', 'delete' or Retention(...)")
     if (strategy.threads, strategy.idle, strategy.ttl) != ("*", None, None):
-        raise InvalidInput("threads, idle and ttl are for sweep and set_retention: prune is told its threads")
+        raise InvalidInput("threads, idle and ttl are for sweep and set_policy: prune is told its threads")
     return check_rules(strategy)
 
 

@@ -166,7 +166,7 @@ def _list_exempt(erased: Erased) -> Iterator[str]:
     if erased.strays:
         yield (
             f"{count_of(erased.strays, 'thread')} with something stored but no checkpoint, so that nobody can tell "
-            "whose: reclaim(strays=True) (keel reclaim --strays) removes that."
+            "whose: retention.reclaim_space(strays=True) (keel reclaim --strays) removes that."
         )
     if owners.unowned:
         yield f"{count_of(owners.unowned, 'thread')} in which nothing names an owner: whose that is cannot be known."

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from langgraph_keel.engine.plan import AsyncDriver, Driver
+from langgraph_keel.engine.session import with_engine
 from langgraph_keel.saver import KeelSaver
 
 
@@ -130,4 +131,4 @@ def with_tap(saver: KeelSaver, tap: Tap) -> KeelSaver:
     """Return a copy of `saver` that sends through `tap` on both faces; it shares store and memo with `saver`."""
     engine = saver.engine
     driver, async_driver = TappedDriver(engine.driver, tap), AsyncTappedDriver(engine.async_driver, tap)
-    return saver.with_engine(engine.with_drivers(driver, async_driver))
+    return with_engine(saver, engine.with_drivers(driver, async_driver))

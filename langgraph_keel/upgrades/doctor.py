@@ -27,7 +27,7 @@ from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to,
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.serde.serializer import find_unread
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.session import EngineSaver, Session, with_engine
 from langgraph_keel.errors import CorruptStore, KeelError, NewerState, UpgradeFailed, ValueRefused
 from langgraph_keel.upgrades.chain import graph_of
 from langgraph_keel.upgrades.expectations import Fit, annotations_of, pending_calls, required_channels, tools_of
@@ -105,7 +105,7 @@ class Doctor:
         self._graph = copy(graph)
         self._graph.checkpointer = saver
         session = saver.engine.session.with_placeholders()
-        self._shown = saver.with_engine(replace(saver.engine, session=session))
+        self._shown = with_engine(saver, replace(saver.engine, session=session))
         self._shown.serde = session.codec.serde
         self._graphs: dict[str, Any] = {"": graph, **dict(graph.get_subgraphs(recurse=True))}
         self._annotations = {path: annotations_of(each) for path, each in self._graphs.items()}

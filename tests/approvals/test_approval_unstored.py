@@ -23,7 +23,7 @@ from langgraph_keel import AlreadyDecided, KeelSaver, NotFound, StoreUnavailable
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.requests import STATUSES, ApprovalRequest
 from langgraph_keel.engine.hooks import Hook, Put, Writes
-from langgraph_keel.engine.session import Hooks, Session
+from langgraph_keel.engine.session import Hooks, Session, with_engine
 from langgraph_keel.testing.faults import Counter, with_tap
 
 WAYS = ("interrupt", "request_approval")
@@ -158,7 +158,7 @@ def after_a_kill(saver: KeelSaver, then: str, way: str, thread_id: str) -> None:
 def with_hook(saver: KeelSaver, hook: Hook) -> KeelSaver:
     engine = saver.engine
     hooks = Hooks([hook, *engine.session.hooks.all])
-    return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    return with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
 @pytest.fixture(params=BACKENDS)

@@ -22,6 +22,7 @@ from savers import SAVERS, needing
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, PostgresSaver, StoreUnavailable
 from langgraph_keel.approvals import notices
 from langgraph_keel.approvals.ask import request_approval
+from langgraph_keel.engine.session import with_engine
 
 LATE = 20.0
 """Seconds between two looks of a worker that is to be woken sooner."""
@@ -286,7 +287,7 @@ def test_a_look_is_one_listing_however_many_wait() -> None:
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, [f"t{number}" for number in range(300)])
         counting = Counting(saver.engine.driver)
-        saver = saver.with_engine(saver.engine.with_drivers(driver=counting))
+        saver = with_engine(saver, saver.engine.with_drivers(driver=counting))
         assert saver.approvals.wait(0) == ()
         assert counting.sent == 1
         assert list(saver.approvals.run_when_decided(graph, timeout=0)) == []

@@ -19,7 +19,7 @@ from places import Place
 from langgraph_keel import InvalidConfig, KeelSaver
 from langgraph_keel.approvals.run_claims import RunClaims, held_threads
 from langgraph_keel.engine.hooks import Hook, Put
-from langgraph_keel.engine.session import Hooks, Session
+from langgraph_keel.engine.session import Hooks, Session, with_engine
 
 # Of a run that is cancelled twice, LangGraph leaves tasks behind that have not ended, or not begun.
 pytestmark = pytest.mark.filterwarnings(
@@ -125,7 +125,7 @@ class World:
         assert claims is not None
         claims.timer = hold.look
         session = replace(engine.session, hooks=Hooks([*engine.session.hooks.all, hold]), driver=Sends(hold.send))
-        self.saver = saver.with_engine(replace(engine, session=session, async_driver=Sends(hold.asend)))
+        self.saver = with_engine(saver, replace(engine, session=session, async_driver=Sends(hold.asend)))
         self.is_in_second, self.may_end = Event(), Event()
 
         def second(state: State) -> State:

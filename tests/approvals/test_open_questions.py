@@ -18,6 +18,7 @@ from langgraph_keel import AlreadyDecided, Decision, InvalidInput, KeelSaver, No
 from langgraph_keel.approvals import run_claims
 from langgraph_keel.approvals.run_claims import Claim, ClaimRecord, take
 from langgraph_keel.engine.leases import this_holder
+from langgraph_keel.engine.session import with_engine
 
 __all__ = ["saver"]
 
@@ -246,7 +247,7 @@ async def test_a_decision_of_a_finished_task_in_a_subgraph_is_not_delivered_agai
 async def test_a_decision_that_is_taken_back_after_its_time_has_expired(saver: KeelSaver, face: str) -> None:
     passed = timedelta()
     session = replace(saver.engine.session, clock=lambda: datetime.now(UTC) + passed)
-    saver = saver.with_engine(replace(saver.engine, session=session))
+    saver = with_engine(saver, replace(saver.engine, session=session))
     await run(Asking(paying(expires_in=3600)).graph(saver), face, {}, T)
     (request,) = await saver.approvals.apending("t")
     await saver.approvals.aapprove(request.id, by="ann")

@@ -38,6 +38,7 @@ from langgraph_keel import (
     request_approval,
 )
 from langgraph_keel.approvals.requests import BY_EXPIRY, STATUSES, Decision
+from langgraph_keel.engine.session import with_engine
 
 SHAPES = ("nodes", "send", "subgraph")
 ACTS = (
@@ -78,7 +79,7 @@ class World:
     def __init__(self, saver: KeelSaver, shape: str, sizes: Sequence[int], is_keel: bool, is_async: bool) -> None:
         self.passed = timedelta()
         session = replace(saver.engine.session, clock=lambda: datetime.now(UTC) + self.passed)
-        self.saver = saver.with_engine(replace(saver.engine, session=session))
+        self.saver = with_engine(saver, replace(saver.engine, session=session))
         self.shape, self.is_keel, self.is_async = shape, is_keel, is_async
         self.tasks = {f"n{number}": Task(size) for number, size in enumerate(sizes)}
         self.fails_at: int | None = None

@@ -132,7 +132,7 @@ def test_a_damaged_thread_does_not_stop_a_listing(stored: Place, caplog: pytest.
         assert told[-1] >= len(left)
         # Whoever must not miss a thread is told.
         with suppress(CorruptStore):
-            assert not saver.erase(user_id="nobody", dry_run=True).complete
+            assert not saver.retention.erase(user_id="nobody", dry_run=True).complete
 
 
 @pytest.mark.parametrize("stored", ["redis"], indirect=True)
@@ -149,7 +149,7 @@ def test_a_thread_whose_epoch_is_damaged_is_named_and_not_forgotten(
             assert "thread 'chat' is not listed" in caplog.text
             assert "chat" in [each.thread_id for each in saver.check() if each.kind == "lost"]
             with pytest.raises(CorruptStore, match="chat"):
-                saver.erase(user_id="nobody", dry_run=True)
+                saver.retention.erase(user_id="nobody", dry_run=True)
         spot.write(spot.value)
     with stored.open(read_only=True) as saver:
         assert [each.thread_id for each in saver.threads()] == threads

@@ -165,7 +165,7 @@ def test_a_thread_that_is_damaged_is_named(
     assert "thread 't' is not listed" in caplog.text
     assert {(finding.kind, finding.thread_id) for finding in saver.check()} == {("lost", "t")}
     with pytest.raises(CorruptStore, match="'t'"):
-        saver.erase(user_id="nobody", dry_run=True)
+        saver.retention.erase(user_id="nobody", dry_run=True)
 
 
 def test_a_thread_that_is_damaged_can_be_deleted(opened: Open, behind: Any, redis_prefix: str) -> None:

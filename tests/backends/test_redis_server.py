@@ -182,7 +182,7 @@ def test_the_rights_that_the_page_names_are_enough() -> None:
             saver.prune(["t"])
             saver.copy_thread("t", "copy")
             saver.delete_thread("u")
-            saver.reclaim()
+            saver.retention.reclaim_space()
             assert {info.thread_id for info in saver.threads()} == {"t", "copy"}
             assert len(list(saver.list(None))) == 2
             listening: Any = saver._listen()  # private: what a worker does

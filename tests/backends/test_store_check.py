@@ -198,7 +198,7 @@ def test_a_store_in_memory_is_checked_too() -> None:
 def test_a_damaged_page_of_sqlite_is_named(stored: Place) -> None:
     path = stored.url.removeprefix("sqlite:///")
     with SqliteSaver(path) as saver:
-        saver.reclaim(full=True)
+        saver.retention.reclaim_space(full=True)
     with sqlite3.connect(path) as connection:
         (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries_by_mark'").fetchone()
         (size,) = connection.execute("PRAGMA page_size").fetchone()

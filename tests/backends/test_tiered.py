@@ -357,7 +357,7 @@ def remnants(store: type[TieredStore], directory: Path) -> bool:
         lambda saver: saver.delete_thread("t"),
         lambda saver: saver.delete_for_runs(["run"]),
         lambda saver: saver.prune(["t"], strategy="delete"),
-        lambda saver: saver.erase("ada"),
+        lambda saver: saver.retention.erase("ada"),
     ]
     for remove in removals:
         pair = TieredUnderTest(MemoryUnderTest(), MemoryUnderTest(), store)
@@ -603,7 +603,7 @@ def test_a_prune_leaves_nothing_of_what_it_removed(pair: TieredUnderTest) -> Non
     assert latest(pair.open()) == latest(saver) == exact({"list": chat(3)})
     follow(saver, {"list": [SECRET]}, "u")
     latest(pair.open(), "u")
-    pair.open().reclaim(full=True)
+    pair.open().retention.reclaim_space(full=True)
     assert latest(pair.open(), "u") == exact({"list": [SECRET]})
 
 
@@ -749,14 +749,14 @@ def test_both_stores_are_sealed_and_rotated_and_migrated(pair: TieredUnderTest, 
     follow(opened(), {"list": [SECRET]}, "plain")
     latest(opened(), "plain")
     assert SECRET.encode() in pair.hot.raw()
-    opened(key, migrate=True).migrate_keys()
+    opened(key, migrate=True).keys.migrate()
     assert SECRET.encode() not in pair.hot.raw() + pair.cold.raw()
     follow(opened(key), {"list": [SECRET, *chat(3)]})
     saver = opened(key)
     assert latest(saver) == exact({"list": [SECRET, *chat(3)]})
     follow(saver, {"list": [SECRET, *chat(4)]})
     assert [*pair.copies()]
-    opened(next_key, key).rotate_keys()
+    opened(next_key, key).keys.rotate()
     for thread, values in (("t", [SECRET, *chat(4)]), ("plain", [SECRET])):
         assert latest(opened(next_key), thread) == latest(opened(next_key), thread) == exact({"list": values})
     assert SECRET.encode() not in pair.hot.raw() + pair.cold.raw()
@@ -767,7 +767,7 @@ def test_a_tenant_who_leaves_leaves_no_copies(pair: TieredUnderTest) -> None:
         follow(pair.open().for_tenant(name), {"list": [f"{SECRET} of {name}"]})
         latest(pair.open().for_tenant(name))
     assert latest(pair.open()) is None
-    pair.open().delete_tenant("acme")
+    pair.open().tenants.delete("acme")
     assert f"{SECRET} of acme".encode() not in pair.hot.raw()
     assert latest(pair.open().for_tenant("other")) == exact({"list": [f"{SECRET} of other"]})
 
@@ -802,7 +802,7 @@ def test_it_is_opened_by_url(redis_server: RedisServer, tmp_path: Path) -> None:
         assert "RedisSaver" in repr(saver)
         assert "SqliteSaver" in repr(saver)
         saver.delete_thread("by url")
-        assert saver.reclaim(full=True).before
+        assert saver.retention.reclaim_space(full=True).before
     with open_saver(url, read_only=True) as looking:
         assert type(looking) is SqliteSaver
     with open_saver(f"tiered:memory:,files:{tmp_path}/files") as saver:

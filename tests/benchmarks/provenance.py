@@ -11,6 +11,8 @@ from typing import Any
 from langchain_core.language_models import FakeListChatModel
 from langgraph.graph import START, MessagesState, StateGraph
 
+from langgraph_keel.provenance.hook import Recorder
+
 from .graphs import thread
 from .plan import Plan
 from .report import Row
@@ -42,7 +44,8 @@ def measure(plan: Plan) -> list[Row]:
         for name in ("recorded", "plain"):
             saver: Any = stack.enter_context(plan.pair.ours.open(plan.directory(f"provenance-{name}")))
             if name == "plain":
-                saver.recorder.captures = False  # as with provenance=False, which openers do not pass on
+                # As with provenance=False, which openers do not pass on.
+                saver.engine.session.hooks.find(Recorder).captures = False
             graphs[name] = two_nodes(saver)
         took = interleaved(plan.rounds(301), {name: runs(graph) for name, graph in graphs.items()})
     return [

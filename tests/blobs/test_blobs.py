@@ -163,7 +163,7 @@ def test_tenants_have_folders_of_their_own(stores: Any, backend: str, objects: P
         acme.delete_thread("t")
         assert len(objects_in(objects)) == 8
         assert [messages_of(each) for each in (saver, acme, other)] == [put[0], None, put[2]]
-        receipt = saver.delete_tenant("other")
+        receipt = saver.tenants.delete("other")
         assert receipt.complete
         assert any("directory of objects" in sentence for sentence in receipt.exempt)
         assert len(objects_in(objects)) == 4
@@ -181,12 +181,12 @@ def test_an_erasure_leaves_no_object(
         put_images(saver, 3, "ada")
         put_images(saver, 1, "bob")
         saver.copy_thread("ada", "copy")
-        receipt = saver.erase("ada")
+        receipt = saver.retention.erase("ada")
         assert receipt.complete
         assert sorted(receipt.threads) == ["ada", "copy"]
         assert any("directory of objects" in sentence for sentence in receipt.exempt)
         assert len(objects_in(objects)) == 2
-        saver.erase("bob")
+        saver.retention.erase("bob")
         assert objects_in(objects) == []
 
 
@@ -205,12 +205,12 @@ def test_an_erasure_without_the_objects_is_refused(
             each.put(config, checkpoint_of("1", {"messages": [image(1)]}), {}, {})  # type: ignore[arg-type]
     with SqliteSaver(path, **options) as saver:
         with pytest.raises(BlobsMissing, match="would stay"):
-            saver.erase("ada")
+            saver.retention.erase("ada")
         with pytest.raises(BlobsMissing, match="would stay"):
-            saver.delete_tenant("acme")
+            saver.tenants.delete("acme")
     with SqliteSaver(path, **blobs, **options) as saver:
-        assert saver.erase("ada").threads == ("t",)
-        assert saver.delete_tenant("acme").complete
+        assert saver.retention.erase("ada").threads == ("t",)
+        assert saver.tenants.delete("acme").complete
     assert not objects_in(objects)
 
 
@@ -330,7 +330,7 @@ def test_a_lost_object_is_named_and_all_else_reads(
         findings = [finding for finding in saver.check() if finding.kind != "harmless"]
         assert {(finding.kind, finding.thread_id) for finding in findings} == {("lost", "t")}
         assert any(victim in finding.message and "messages" in finding.path for finding in findings)
-        exported = saver.export_to(str(tmp_path / "langgraph.db"))
+        exported = saver.moving.export_to(str(tmp_path / "langgraph.db"))
         assert ([*exported.failed], exported.threads["exported"]) == (["t"], 1)
         # The thread goes on from before.
         saver.rewind(at("t", "", "00000001"))
@@ -491,7 +491,7 @@ def test_a_directory_that_is_not_mounted_has_lost_nothing(
             "prune": lambda: cold.prune(["t"], strategy="delete"),
             "delete": lambda: cold.delete_thread("t"),
             "copy": lambda: cold.copy_thread("t", "u"),
-            "reclaim": lambda: cold.reclaim(full=True, strays=True),
+            "reclaim": lambda: cold.retention.reclaim_space(full=True, strays=True),
             "check": lambda: [*cold.check()],
         }
         for call in verbs.values():
@@ -562,8 +562,8 @@ def test_a_kill_leaves_an_object_at_most_and_that_is_swept(
             left = len(objects_in(objects))
             assert left - kept in (0, 1, 2)  # what was being put, and what a task has written without a checkpoint
             make_old(objects)
-            saver.sweep(Retention(last=10))
-            saver.reclaim(full=True, strays=True)
+            saver.retention.sweep(Retention(last=10))
+            saver.retention.reclaim_space(full=True, strays=True)
             assert len(objects_in(objects)) == kept
             assert not [each for each in saver.check() if each.kind != "harmless"]
             saver.delete_thread("t")
@@ -578,8 +578,8 @@ def test_leftovers_are_swept_after_an_hour(saver: KeelSaver, objects: Path, remo
             with_tap(saver, fault).put_writes(at("t", "", "00000002"), [("messages", image(7))], "task")
     verbs: dict[str, Any] = {
         "prune": lambda: saver.prune(["t"], strategy=Retention(last=2)),
-        "sweep": lambda: saver.sweep(Retention(last=2)),
-        "reclaim": lambda: saver.reclaim(full=True, strays=True),
+        "sweep": lambda: saver.retention.sweep(Retention(last=2)),
+        "reclaim": lambda: saver.retention.reclaim_space(full=True, strays=True),
         "delete": lambda: saver.delete_thread("t"),
         "erase": lambda: saver.delete_thread("t"),
     }
@@ -591,7 +591,7 @@ def test_leftovers_are_swept_after_an_hour(saver: KeelSaver, objects: Path, remo
     if not kept:
         (stray,) = saver.engine.run(saver.engine.session.store.list_strays(None, 10))
         assert "objects/" in stray
-        assert saver.reclaim(strays=True)
+        assert saver.retention.reclaim_space(strays=True)
     verbs[remove]()
     assert len(objects_in(objects)) == kept
 
@@ -629,11 +629,11 @@ def test_no_removal_takes_an_object_from_a_put_that_comes_in_between(
             if verb == "prune":
                 removing.prune(["t"])
             elif verb == "sweep":
-                removing.sweep(Retention(last=1))
+                removing.retention.sweep(Retention(last=1))
             elif verb == "delete":
                 removing.delete_thread("t")
             else:
-                removing.reclaim(full=True, strays=True)
+                removing.retention.reclaim_space(full=True, strays=True)
             if not tap.happened:
                 assert moment > 3
                 return
@@ -743,7 +743,7 @@ def test_who_has_a_tenant_open_that_is_deleted_begins_a_new_folder(
     path = tmp_path / "keel.db"
     with SqliteSaver(path, **blobs) as saver, SqliteSaver(path, **blobs) as other:
         put_images(saver.for_tenant("acme"), 1)
-        assert other.delete_tenant("acme").complete
+        assert other.tenants.delete("acme").complete
         checkpoint: Any = checkpoint_of("2", {"messages": [image(0), image(1)]})
         saver.for_tenant("acme").put(at("t", "", "00000001"), checkpoint, {}, {})
         assert messages_of(saver.for_tenant("acme")) == [image(0), image(1)]
@@ -765,9 +765,9 @@ def test_what_was_in_plain_text_is_sealed_in_objects_too(
         put = put_images(saver, 2)
     with store.open(**blobs, encryption=Keyring(LocalKey("k1", bytes(range(32))), migrate=True)) as saver:
         assert messages_of(saver) == put
-        assert saver.migrate_keys().is_done
+        assert saver.keys.migrate().is_done
         make_old(objects)
-        saver.reclaim(full=True)
+        saver.retention.reclaim_space(full=True)
         assert len(objects_in(objects)) == 4
         assert not any(b"image_url" in (objects / name).read_bytes() for name in objects_in(objects))
     with store.open(**blobs, encryption=KEYRING) as saver:
@@ -784,9 +784,9 @@ def test_sealed_writes_that_are_lost_are_named(tmp_path: Path, objects: Path, bl
         lose_objects(objects)
         with pytest.raises(BlobLost):
             saver.get_tuple(at("t"))
-        assert "is lost: the object" in saver.copy_to(target).failed["t"]
+        assert "is lost: the object" in saver.moving.copy_to(target).failed["t"]
     with SqliteSaver(path, encryption=KEYRING) as saver, MemorySaver() as target, pytest.raises(BlobsMissing):
-        saver.copy_to(target)
+        saver.moving.copy_to(target)
 
 
 @pytest.mark.parametrize("is_away", [True, False])
@@ -802,14 +802,14 @@ def test_a_copy_to_another_store_has_no_references(
         if is_away:  # the place is not mounted for a while
             objects.rename(tmp_path / "away")
             with SqliteSaver(path, **blobs, **options) as saver, pytest.raises(StoreUnavailable, match="mounted"):
-                saver.copy_to(target)
+                saver.moving.copy_to(target)
             (tmp_path / "away").rename(objects)
         else:
             with SqliteSaver(path, **options) as saver, pytest.raises(BlobsMissing):
-                saver.copy_to(target)
+                saver.moving.copy_to(target)
         assert not [*target.threads()]
         with SqliteSaver(path, **blobs, **options) as saver:
-            assert saver.copy_to(target).is_done
+            assert saver.moving.copy_to(target).is_done
         assert messages_of(target) == put
 
 
@@ -819,7 +819,7 @@ def test_what_names_the_folder_of_objects_is_not_copied(tmp_path: Path, blobs: d
         put_images(saver, 1)
         saver.delete_thread("t")
     with SqliteSaver(path) as saver, MemorySaver() as target:  # two stores of one name would sweep each other's objects
-        saver.copy_to(target)
+        saver.moving.copy_to(target)
         store = target.engine.session.store
         assert "blobs" not in target.engine.run(store.list_kinds(None))
 
@@ -836,14 +836,14 @@ def test_a_migration_seals_nothing_whose_object_it_has_not(
     if is_away:  # the place is not mounted for a while
         objects.rename(tmp_path / "away")
         with SqliteSaver(path, **blobs, **migrating) as saver, pytest.raises(StoreUnavailable, match="mounted"):
-            saver.migrate_keys()
+            saver.keys.migrate()
         (tmp_path / "away").rename(objects)
     else:
         with SqliteSaver(path, **migrating) as saver, pytest.raises(BlobsMissing):
-            saver.migrate_keys()
+            saver.keys.migrate()
     with SqliteSaver(path, **blobs, **migrating) as saver:
         assert messages_of(saver) == put
-        assert saver.migrate_keys().is_done
+        assert saver.keys.migrate().is_done
     with SqliteSaver(path, **blobs, encryption=KEYRING) as saver:
         assert messages_of(saver) == put
 

@@ -255,7 +255,7 @@ def test_a_copy_of_a_store_that_hides_names(
         put = put_images(saver, 2)
         saver.copy_thread("t", "u")
         saver.fork(at("t", "", "00000001"), "v")
-        assert saver.copy_to(target).is_done
+        assert saver.moving.copy_to(target).is_done
         saver.prune(["t"])
         saver.delete_thread("t")
         for each in (saver, target):
@@ -318,7 +318,7 @@ def test_a_copy_to_another_store_names_no_folder_of_objects_as_a_thread(
         saver.put(at("u"), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]
         (objects / name.split("/")[0] / ("0" * 32)).mkdir()
         (objects / name.split("/")[0] / ("0" * 32) / "left-over").write_bytes(b"")
-        report = saver.copy_to(target)
+        report = saver.moving.copy_to(target)
         assert (report.copied, report.gone, report.is_done) == (2, [], True)
         saver.delete_thread("u")
-        assert saver.copy_to(target).gone == ["u"]
+        assert saver.moving.copy_to(target).gone == ["u"]

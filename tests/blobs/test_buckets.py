@@ -101,7 +101,7 @@ def test_the_receipt_says_that_buckets_may_keep_versions(s3: S3Server, tmp_path:
     place = f"{PLACE}/{tmp_path.name}"
     with SqliteSaver(tmp_path / "keel.db", blobs=place, owner=lambda config: "ada") as saver:
         put_images(saver, 1)
-        receipt = saver.erase("ada")
+        receipt = saver.retention.erase("ada")
         assert receipt.complete
         assert any("keeps versions" in sentence for sentence in receipt.exempt)
         assert listed(place) == []

@@ -97,7 +97,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path, theirs:
         with pytest.raises(CorruptStore, match="a link"):
             put_images(saver, 2, writes=False)
         saver.delete_thread("t")
-        saver.reclaim(full=True, strays=True)
+        saver.retention.reclaim_space(full=True, strays=True)
     assert sorted(each.name for each in theirs.iterdir()) == sorted([path.name, "precious"])
 
 
@@ -106,7 +106,10 @@ def test_a_link_in_the_place_of_the_store_is_not_followed(tmp_path: Path, theirs
     shutil.copytree(store, theirs, dirs_exist_ok=True)
     shutil.rmtree(store)
     store.symlink_to(theirs)
-    calls: list[Callable[[KeelSaver], Any]] = [messages_of, lambda saver: saver.reclaim(full=True, strays=True)]
+    calls: list[Callable[[KeelSaver], Any]] = [
+        messages_of,
+        lambda saver: saver.retention.reclaim_space(full=True, strays=True),
+    ]
     with _open(tmp_path) as saver:
         for call in calls:
             with pytest.raises(StoreUnavailable, match="a link"):

@@ -102,17 +102,17 @@ def test_each_store_with_objects_of_its_own(
 def test_a_thread_as_a_file_and_back(urls: tuple[str, str], tmp_path: Path) -> None:
     one, new = f"sqlite:///{tmp_path / 'one.db'}", f"sqlite:///{tmp_path / 'new.db'}"
     with open_saver(urls[0]) as saver:
-        saver.set_retention(Retention(last=9))
+        saver.retention.set_policy(Retention(last=9))
     saved = keel("copy", urls[0], one, "--thread", "ada")
     assert "1 thread copied" in saved.stdout
     assert "not copied, as threads share it: retention" in saved.stdout
     assert keel("copy", one, new, "--thread", "ada").exit_code == 0
     with open_saver(new) as saver:
         assert [info.thread_id for info in saver.threads()] == ["ada"]
-        assert saver.retention() == ()
+        assert saver.retention.policies() == ()
     assert keel("copy", urls[0], new, "--with-shared").exit_code == 0
     with open_saver(new) as saver:
-        assert saver.retention() == (Retention(last=9),)
+        assert saver.retention.policies() == (Retention(last=9),)
 
 
 def test_a_picture_of_the_bytes(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> Path:
                     config: Any = {"configurable": {**at(name)["configurable"], "user_id": "ada"}}
                     checkpoint: Any = checkpoint_of(step, {"n": step}, channel_versions={"n": step})
                     store.put(config, checkpoint, {"user_id": "ada"}, {"n": step})  # type: ignore[typeddict-unknown-key]
-        saver.set_retention(Retention(last=1))
+        saver.retention.set_policy(Retention(last=1))
     (tmp_path / "keys").write_text(new_key("2026"))
     (tmp_path / "keys").chmod(0o600)
     return tmp_path

@@ -124,7 +124,7 @@ def test_policies_are_stored_and_swept_by(url: str) -> None:
     told = keel_json("retention", "set", "--threads", "cha*", "--keep-last", "2", "--idle", "90s", "--url", url)
     assert told["policies"] == [{"last": 2, "threads": "cha*", "idle": 90.0}, {"ttl": 1209600.0}]
     with open_saver(url) as saver:
-        assert saver.retention() == (Retention(last=2, threads="cha*", idle=90), Retention(ttl=14 * 86400))
+        assert saver.retention.policies() == (Retention(last=2, threads="cha*", idle=90), Retention(ttl=14 * 86400))
     shown = keel("retention", "show", "--url", url, COLUMNS="200").stdout
     assert "threads 'cha*' idle for 90s: keeps the last 2" in shown
     assert "the thread goes after 14d" in shown

@@ -60,7 +60,7 @@ def test_a_role_may_use_the_tables_and_make_none(postgres_url: str, postgres_ser
                 saver.copy_thread("a", "c")
                 assert {info.thread_id for info in saver.threads()} == {"a", "c"}
                 with pytest.raises(AccessDenied):
-                    saver.reclaim()
+                    saver.retention.reclaim_space()
         finally:
             connection.execute(SQL("DROP OWNED BY {}; DROP ROLE {}").format(Identifier(role), Identifier(role)))
             if schema:

@@ -24,7 +24,7 @@ from langgraph_keel.engine.encoding.bodies import HUGE_ROW
 from langgraph_keel.engine.encoding.values import COPIED
 from langgraph_keel.engine.serde.copies import DEEPEST, Copies, Uncopied
 from langgraph_keel.engine.serde.unpack import set_model
-from langgraph_keel.engine.session import Memo
+from langgraph_keel.engine.session import Memo, with_engine
 from langgraph_keel.saver import KeelSaver
 
 KEEL = KeelSerializer()
@@ -245,7 +245,7 @@ def test_a_put_forgets_no_entry_for_its_copies(saver: SqliteSaver) -> None:
     assert known
     assert known.version
     memo = Memo(1, known.weight + 1000)
-    tight = saver.with_engine(replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
+    tight = with_engine(saver, replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
     for _ in range(5):
         read(tight)
     put(tight, 1, {"todos": todos, "image": image, "text": LONG})
@@ -281,7 +281,7 @@ def test_what_has_no_room_is_prepared_once(saver: SqliteSaver, monkeypatch: pyte
         prepared.append(value)
         prepare(copies, value, most)
 
-    tight = saver.with_engine(replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
+    tight = with_engine(saver, replace(saver.engine, session=replace(saver.engine.session, memo=memo)))
     monkeypatch.setattr(Copies, "__init__", note)
     for _ in range(12):
         assert read(tight) == {"todos": todos}
@@ -323,7 +323,7 @@ def test_another_serializer_decides_for_itself(saver: SqliteSaver) -> None:
     put(saver, 0, {"accounts": [Account("ann")], "todos": [{"a": [1]}]})
     for _ in range(4):
         read(saver)
-    strict = saver.with_engine(saver.engine)
+    strict = with_engine(saver, saver.engine)
     strict.serde = KeelSerializer(types=[])
     assert strict.engine.session.memo is saver.engine.session.memo
     with pytest.raises(RefusedType):

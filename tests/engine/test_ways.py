@@ -142,8 +142,8 @@ def ready_prune(saver: SqliteSaver) -> Callable[[], object]:
 def ready_erase(saver: SqliteSaver) -> Callable[[], object]:
     chat(saver, "t")
     chat(saver, "other", "bob")
-    saver.erase("bob")
-    return lambda: saver.erase("ann")
+    saver.retention.erase("bob")
+    return lambda: saver.retention.erase("ann")
 
 
 READY = {

@@ -37,14 +37,14 @@ def write_langgraph(path: Path) -> None:
 def copy(path: Path, target: Any) -> None:
     """Copy all threads of a store of Keel's."""
     with SqliteSaver(path, read_only=True) as source:
-        report = source.copy_to(target)
+        report = source.moving.copy_to(target)
     if not (report.failed or report.changing or report.copied):
         raise WrongValue(f"nothing was copied or refused: {report.to_dict()}")
 
 
 def move_in(path: Path, target: Any) -> None:
     """Move all threads of a store of LangGraph's in."""
-    report = target.import_from(path)
+    report = target.moving.import_from(path)
     if not sum(report.threads.values()):
         raise WrongValue(f"nothing was moved in or refused: {report}")
 
@@ -103,7 +103,7 @@ def change_value(random: Random, value: Any) -> Any:
 
 def look_at(saver: Any) -> None:
     """Read what has come; what is damaged may be refused by name."""
-    if saver.tenants():
+    if saver.tenants.list():
         raise WrongValue("a copy has brought a tenant")
     for info in saver.threads():
         with suppress(KeelError):

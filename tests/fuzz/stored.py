@@ -187,10 +187,10 @@ MORE: tuple[Callable[[KeelSaver, str], Any], ...] = (
     lambda saver, thread: [*saver.check()],
     lambda saver, thread: [*saver.unfinished()],
     lambda saver, thread: (saver.info(), saver.stats()),
-    lambda saver, thread: saver.copy_to(MemorySaver()),
-    lambda saver, thread: saver.erase(user_id="ada", dry_run=True),
+    lambda saver, thread: saver.moving.copy_to(MemorySaver()),
+    lambda saver, thread: saver.retention.erase(user_id="ada", dry_run=True),
     lambda saver, thread: saver.prune([thread], dry_run=True),
-    lambda saver, thread: saver.sweep(dry_run=True),
+    lambda saver, thread: saver.retention.sweep(dry_run=True),
 )
 
 

@@ -55,10 +55,10 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "moments", [replace(moment, owner=None) for moment in timeline]
     diff = saver.timeline(EVIL).diff(0, 1)
     yield "diff", replace(diff, edits=[each for each in diff if repr(each.before) != "nothing" != repr(each.after)])
-    yield "policies", list(saver.retention())
+    yield "policies", list(saver.retention.policies())
     yield "pruned", saver.prune(["tools"], dry_run=True)
-    yield "swept", saver.sweep(dry_run=True)
-    yield "receipt", saver.erase("nobody", dry_run=True)
+    yield "swept", saver.retention.sweep(dry_run=True)
+    yield "receipt", saver.retention.erase("nobody", dry_run=True)
     yield "threads", list(saver.threads(2))
     yield "statuses", [saver.status("waits"), saver.status("decided")]
     yield from made()

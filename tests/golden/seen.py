@@ -162,7 +162,7 @@ def seen(saver: KeelSaver) -> dict[str, Any]:
         "audit": [form(each) for each in saver.approvals.audit(limit=1000)],
         "verdict": form(saver.approvals.verify_audit()),
         "shared tools": [form(each) for each in saver.tools(None)],
-        "retention": form(list(saver.retention())),
+        "retention": form(list(saver.retention.policies())),
         "cache": form(KeelCache(saver).get([CACHE_KEY])),
     }
 
@@ -190,6 +190,6 @@ async def aseen(saver: KeelSaver) -> dict[str, Any]:
         "thread": said,
         "audit": [form(each) for each in await saver.approvals.aaudit(limit=1000)],
         "verdict": form(await saver.approvals.averify_audit()),
-        "retention": form(list(await saver.aretention())),
+        "retention": form(list(await saver.retention.apolicies())),
         "cache": form(await KeelCache(saver).aget([CACHE_KEY])),
     }

@@ -348,7 +348,7 @@ def removed(saver: KeelSaver) -> None:
     for turn in range(9):
         delta_graph(saver).invoke({"log": [f"turn {turn}"]}, config(DELTA))
     saver.prune([DELTA], strategy=Retention(last=3))
-    saver.set_retention(
+    saver.retention.set_policy(
         Retention(threads="tmp-*", last=2, idle=3600),
         Retention(threads="chat*", per="run", within=86_400, labelled=True),
     )

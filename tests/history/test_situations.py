@@ -82,7 +82,7 @@ async def test_a_decision_that_arrived_is_not_taken_here(stage: Stage, tmp_path:
     """A copy of production elsewhere would pay once more what was approved there."""
     await decided(stage, "t")
     with MemorySaver() as staging:
-        stage.saver.copy_to(staging)
+        stage.saver.moving.copy_to(staging)
         found = staging.status("t")
         assert (found.state, found.can_go_on, found.given) == ("arrived", False, None)
         assert stage.saver.status("t").can_go_on

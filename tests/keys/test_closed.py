@@ -45,7 +45,7 @@ CALLS: list[Callable[[KeelSaver], Any]] = [
     lambda saver: asyncio.run(saver.aput(at("new"), EMPTY, {}, {})),
     lambda saver: saver.put_writes(at("new", "", "1"), [("a", 1)], "task"),
     lambda saver: asyncio.run(saver.aput_writes(at("new", "", "1"), [("a", 1)], "task")),
-    lambda saver: saver.set_retention([]),
+    lambda saver: saver.retention.set_policy([]),
     lambda saver: text_of(saver, "new"),
     lambda saver: list(saver.threads()),
 ]
@@ -209,7 +209,7 @@ def test_copies_and_renewals_leave_everything_readable(place: Place) -> None:
     with place.open(encryption=KEYRING) as saver:
         put(saver, "first", thread="a")
         saver.copy_thread("a", "b")
-        saver.renew_keys()
+        saver.keys.renew()
         put(saver, "second", 2, thread="a")
         saver.copy_thread("b", "c")
         saver.copy_thread("a", "d")

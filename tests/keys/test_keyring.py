@@ -74,8 +74,8 @@ def test_what_is_no_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch
         lambda: MemorySaver(encryption=SHOWN),  # type: ignore[arg-type]
         lambda: MemorySaver(encryption=SHOWN.encode()),  # type: ignore[arg-type]
         lambda: MemorySaver(encryption=LocalKey("a", SECRET)),  # type: ignore[arg-type]
-        lambda: MemorySaver().rotate_keys(),
-        lambda: MemorySaver().master_keys(),
+        lambda: MemorySaver().keys.rotate(),
+        lambda: MemorySaver().keys.list(),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Any) -> None:
@@ -108,12 +108,12 @@ def test_a_master_key_is_rotated_while_others_write(tmp_path: Path) -> None:
     old, new = LocalKey("old", SECRET), LocalKey("new", SECRET[::-1])
     path = tmp_path / "keel.db"
     with SqliteSaver(path, encryption=Keyring(old)) as before, SqliteSaver(path, encryption=Keyring(new, old)) as both:
-        assert (before.master_keys().needed, before.master_keys().is_current) == (None, True)
+        assert (before.keys.list().needed, before.keys.list().is_current) == (None, True)
         config = put(before, 1)
-        assert (both.master_keys().needed, both.master_keys().current) == ("old", "new")
-        assert not both.master_keys().is_current
-        assert both.rotate_keys().needed == "old"
-        assert both.rotate_keys().is_current
+        assert (both.keys.list().needed, both.keys.list().current) == ("old", "new")
+        assert not both.keys.list().is_current
+        assert both.keys.rotate().needed == "old"
+        assert both.keys.rotate().is_current
         config = put(before, 2, config)  # its program was not started anew
         put(both, 3, config)
         assert len(values(before)["list"]) == 3

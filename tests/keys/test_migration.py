@@ -18,6 +18,7 @@ from test_scan import left_in, write
 from tiers import sized
 
 from langgraph_keel import InvalidInput, KeelSaver, Keyring, LocalKey, MemorySaver, Retention, SealBroken, SqliteSaver
+from langgraph_keel.engine.session import with_engine
 from langgraph_keel.engine.store import Store
 from langgraph_keel.keys.keyring import new_key
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
@@ -44,19 +45,19 @@ def test_every_feature_is_as_it_was(store: Any, backend: str) -> None:
         return saver
 
     with open_() as saver:
-        saver.set_retention(Retention(last=9))
+        saver.retention.set_policy(Retention(last=9))
         empty = store.raw()
     write(open_)
     with open_(types=TYPES) as saver:
         before = seen(saver)
     with open_(types=TYPES, encryption=MIGRATING) as saver:
         assert exact(seen(saver)) == exact(before)
-        done = saver.migrate_keys()
+        done = saver.keys.migrate()
         assert done.is_done
         assert done.records > 100
         assert exact(seen(saver)) == exact(before)
-        assert saver.migrate_keys() == (0, 0, {}, True)
-        assert saver.migrate_keys(again=True).records == 0
+        assert saver.keys.migrate() == (0, 0, {}, True)
+        assert saver.keys.migrate(again=True).records == 0
     assert left_in(store.raw(), before, empty) == set()
     with open_(types=TYPES, encryption=STRICT) as saver:
         assert exact(seen(saver)) == exact(before)
@@ -98,7 +99,7 @@ def test_it_is_cut_off_at_each_request_and_resumed(store: Any, backend: str) -> 
     while True:
         with store.open(encryption=MIGRATING) as saver, suppress(Injected):
             tapped = with_tap(with_tap(saver, Fault(cut, lost_reply=cut % 2 == 1)), count)
-            assert tapped.migrate_keys().is_done
+            assert tapped.keys.migrate().is_done
             break
         with store.open(encryption=MIGRATING) as saver:
             assert values(saver) == before
@@ -122,12 +123,12 @@ def test_it_is_resumed_from_wherever_it_was_cut_off_first(store: Any, backend: s
         with store.open(encryption=MIGRATING) as saver:
             was_cut = False
             try:
-                with_tap(saver, Fault(cut)).migrate_keys()
+                with_tap(saver, Fault(cut)).keys.migrate()
             except Injected:
                 was_cut = True
         with store.open(encryption=MIGRATING) as saver:
             assert values(saver) == before
-            assert saver.migrate_keys().is_done
+            assert saver.keys.migrate().is_done
         assert not plain_in(store)
         with store.open(encryption=STRICT) as saver:
             assert values(saver) == before
@@ -158,7 +159,7 @@ def test_runs_write_meanwhile(store: Any, backend: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         working = [pool.submit(work, number) for number in range(4)]
         with store.open(encryption=MIGRATING) as saver:
-            assert saver.migrate_keys().is_done
+            assert saver.keys.migrate().is_done
         is_over = True
         put = [each.result() for each in working]
     with store.open(encryption=STRICT) as saver:
@@ -189,7 +190,7 @@ def test_rows_are_found_that_only_a_newer_checkpoint_shows(store: Any, backend: 
 
             go_on()
             meanwhile = Meanwhile(trip, go_on)
-            assert with_tap(saver, meanwhile).migrate_keys().is_done
+            assert with_tap(saver, meanwhile).keys.migrate().is_done
             happened = meanwhile.happened
         with store.open(encryption=STRICT) as saver:
             found: Any = saver.get_tuple(at("t"))
@@ -215,7 +216,7 @@ def test_what_it_promises_of_plain_text(store: Any, backend: str) -> None:
         saver.fork(at("t", "", name_of(1)), "fork")
         saver.rewind(at("t", "", name_of(1)))
         assert saver.get_tuple(at("fork")) is not None
-        assert saver.migrate_keys().is_done
+        assert saver.keys.migrate().is_done
         assert saver.get_tuple(at("copy")) is not None
         assert (
             saver.get_tuple(at("t")).checkpoint["channel_values"]
@@ -228,7 +229,7 @@ def test_what_it_promises_of_plain_text(store: Any, backend: str) -> None:
         with store.open(encryption=keyring) as saver, pytest.raises(SealBroken, match="plain text"):
             saver.get_tuple(at("u"))
     with store.open(encryption=MIGRATING) as saver:
-        assert saver.migrate_keys(again=True).threads == 1
+        assert saver.keys.migrate(again=True).threads == 1
         assert saver.get_tuple(at("u")) is not None
 
 
@@ -238,9 +239,9 @@ def test_each_tenant_is_migrated(tmp_path: Path) -> None:
             story(each)
         before = values(saver.for_tenant("bolt"))
     with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
-        assert saver.for_tenant("acme").migrate_keys().threads == 1
-        assert saver.migrate_keys().threads == 2
-        saver.reclaim(full=True)
+        assert saver.for_tenant("acme").keys.migrate().threads == 1
+        assert saver.keys.migrate().threads == 2
+        saver.retention.reclaim_space(full=True)
     raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert not secrets_in(raw, 60)
     with SqliteSaver(tmp_path / "keel.db", encryption=STRICT) as saver:
@@ -259,7 +260,7 @@ def test_a_list_is_narrowed_to_what_is_there_before_and_after(tmp_path: Path) ->
         assert all(before)
     with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
         assert found(saver) == before
-        saver.migrate_keys()
+        saver.keys.migrate()
         assert found(saver) == before
 
 
@@ -270,8 +271,8 @@ def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
     for log in state["t"].logs.values():
         log.rows.clear()
     sealed = MemorySaver(encryption=MIGRATING)
-    sealed = sealed.with_engine(sealed.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
-    done = sealed.migrate_keys()
+    sealed = with_engine(sealed, sealed.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
+    done = sealed.keys.migrate()
     assert not done.is_done
     assert list(done.failed) == ["t"]
     assert "left as it is" in str(done)
@@ -279,9 +280,9 @@ def test_a_thread_that_cannot_be_read_is_said_and_left(tmp_path: Path) -> None:
 
 def test_what_cannot_be_migrated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="for no migration"):
-        MemorySaver(encryption=STRICT).migrate_keys()
+        MemorySaver(encryption=STRICT).keys.migrate()
     with pytest.raises(InvalidInput, match="no keyring"):
-        MemorySaver().migrate_keys()
+        MemorySaver().keys.migrate()
     with pytest.raises(InvalidInput, match="migrate must be True or False"):
         Keyring(KEY, migrate="yes")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="cannot be migrated"):
@@ -294,7 +295,7 @@ def test_it_ends_while_a_thread_is_read_that_was_plain(tmp_path: Path) -> None:
         before = values(saver)
     for trip in range(4):
         with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as other:
-            meanwhile = Meanwhile(trip, other.migrate_keys)
+            meanwhile = Meanwhile(trip, other.keys.migrate)
             with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
                 assert values(with_tap(saver, meanwhile)) == before
         with SqliteSaver(tmp_path / "again.db") as saver:
@@ -309,14 +310,14 @@ def test_a_receipt_says_what_backups_hold(tmp_path: Path) -> None:
     def erase(**options: Any) -> str:
         with SqliteSaver(tmp_path / "keel.db", **options) as saver:
             saver.put(at("t"), numbered(1), metadata, {})
-            return "\n".join(saver.erase("ann").exempt)
+            return "\n".join(saver.retention.erase("ann").exempt)
 
     assert "sealed" not in erase()
     migrating = erase(encryption=MIGRATING)
     assert "with the master key (now 'k1')" in migrating
     assert "in plain text: destroy them" in migrating
     with SqliteSaver(tmp_path / "keel.db", encryption=MIGRATING) as saver:
-        saver.migrate_keys()
+        saver.keys.migrate()
     assert "in plain text: destroy them" in erase(encryption=STRICT)
     (tmp_path / "keel.db").unlink()
     assert "(now 'k1')" in erase(encryption=STRICT)
@@ -327,7 +328,7 @@ def test_asynchronously() -> None:
     async def migrate() -> None:
         saver = MemorySaver(encryption=MIGRATING)
         await saver.aput(at("t"), numbered(1), {"source": "loop", "step": 1, "parents": {}}, {})
-        assert (await saver.amigrate_keys()).is_done
+        assert (await saver.keys.amigrate()).is_done
 
     asyncio.run(migrate())
 

@@ -33,7 +33,7 @@ from langgraph_keel import (
     SqliteSaver,
     open_saver,
 )
-from langgraph_keel.engine.session import bare, run
+from langgraph_keel.engine.session import bare, run, with_engine
 from langgraph_keel.keys.datakeys import KEY as CELL
 from langgraph_keel.keys.datakeys import STORE
 from langgraph_keel.keys.keyring import new_key
@@ -98,7 +98,7 @@ def test_no_name_of_the_golden_story_stands_there(stores: Any, backend: str) -> 
         return saver
 
     with open_() as saver:
-        saver.set_retention(Retention(last=9))
+        saver.retention.set_policy(Retention(last=9))
         empty = stores[backend].raw()
     write(open_)
     names: set[str] = set()
@@ -201,8 +201,8 @@ def test_a_mismatch_is_refused_and_nothing_is_written(store: Any, backend: str, 
         lambda saver: saver.copy_thread("t", "u"),
         lambda saver: saver.prune(["t"]),
         lambda saver: saver.labels.set(at("t"), "name"),
-        lambda saver: saver.rotate_keys(),
-        lambda saver: saver.renew_keys(),
+        lambda saver: saver.keys.rotate(),
+        lambda saver: saver.keys.renew(),
     ):
         with store.open(encryption=other) as saver:
             for view in (saver, saver.for_tenant("acme")):
@@ -290,10 +290,10 @@ def test_a_renewal_leaves_names_as_they_are(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=HIDING) as saver:
         put(saver)
         saver.labels.set(at("t"), "name")
-        saver.renew_keys()
+        saver.keys.renew()
         put(saver, number=2)
     with SqliteSaver(tmp_path / "keel.db", encryption=HIDING) as saver:
-        saver.renew_keys()
+        saver.keys.renew()
         put(saver, number=3)
         assert [len(found.checkpoint["channel_values"]["list"]) for found in saver.list(at("t"))] == [3, 2, 1]
         assert [label.name for label in saver.labels.list("t")] == ["name"]
@@ -327,7 +327,7 @@ def test_a_changed_name_is_a_named_error(caplog: pytest.LogCaptureFixture) -> No
     (name,) = record.entry.refs
     record.entry.refs[name[:-1]] = record.entry.refs.pop(name)
     other = MemorySaver(encryption=HIDING)
-    saver = other.with_engine(other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
+    saver = with_engine(other, other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
     with pytest.raises(SealBroken, match="stands for the name of no channel"):
         saver.get_tuple(at("t"))
     with caplog.at_level(logging.WARNING):
@@ -342,7 +342,7 @@ def test_the_key_of_names_cannot_be_taken_away(tmp_path: Path, renewed: bool) ->
     with SqliteSaver(path, encryption=HIDING) as saver:
         put(saver)
         if renewed:
-            saver.renew_keys()
+            saver.keys.renew()
     with SqliteSaver(path) as plain:
         engine = plain.engine
         driver = bare(engine.driver)  # which does not refuse a store that is encrypted

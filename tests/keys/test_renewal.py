@@ -31,6 +31,7 @@ from langgraph_keel import (
 )
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import open_frame, raw_frame
+from langgraph_keel.engine.session import with_engine
 from langgraph_keel.keys.datakeys import KEY, KIND, STORE
 from langgraph_keel.keys.keyring import new_key
 from langgraph_keel.keys.sealing import Sealer, pack, place_of, unpack
@@ -73,7 +74,7 @@ def work(saver: KeelSaver, number: int) -> None:
     put(saver, "t", number)
     put(saver, f"new {number}", 1)
     saver.labels.set(at("t"), f"label {number}")
-    saver.set_retention(Retention(last=number))
+    saver.retention.set_policy(Retention(last=number))
     saver.copy_thread("t", f"copy {number}")
     saver.prune(["t"], strategy="keep_latest")
 
@@ -95,7 +96,7 @@ def test_what_is_new_is_sealed_with_no_key_of_before(store: Any, backend: str, s
     with store.open(encryption=both) as busy, store.open(encryption=both) as saver:
         for each in views(busy):
             read(each, 1)  # it knows the keys of before
-        done = saver.renew_keys()
+        done = saver.keys.renew()
         assert done == (2 * 3, {}, "new")
         del sealed[:]
         for number in (2, 3):
@@ -122,7 +123,7 @@ def test_nothing_in_a_later_copy_is_opened_with_the_keys_of_before(store: Any, b
         saver_keys = [each for thread in ("t", "later") for each in parts_of(saver, thread)]
         assert [opens(stolen, part) for part in saver_keys] == [True, True]
     with store.open(encryption=Keyring(NEW, OLD)) as saver:
-        saver.renew_keys()
+        saver.keys.renew()
         put(saver, "t", 2)
         put(saver, "new", 1)
         parts = [each for thread in ("t", "later", "new") for each in parts_of(saver, thread)]
@@ -204,8 +205,8 @@ def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) ->
         working = [pool.submit(write, number) for number in range(WRITERS)]
         while renewed < 2 or not all(each.done() for each in working):
             with store.open(encryption=Keyring(NEW, OLD)) as saver, store.open(encryption=Keyring(NEW, OLD)) as other:
-                at_once: Any = pool.submit(other.renew_keys)
-                assert not saver.renew_keys().failed
+                at_once: Any = pool.submit(other.keys.renew)
+                assert not saver.keys.renew().failed
                 assert not at_once.result().failed
             renewed += 1
             is_renewed.set()
@@ -213,7 +214,7 @@ def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) ->
             each.result()
 
     with store.open(encryption=Keyring(NEW, OLD)) as saver:
-        saver.renew_keys()
+        saver.keys.renew()
     with store.open(encryption=Keyring(NEW)) as saver:
         acme = saver.for_tenant("acme")
         assert [length(view, "before") for view in (saver, acme)] == [1, 1]
@@ -242,13 +243,13 @@ def test_it_is_cut_off_at_each_request_and_resumed(stores: Any, backend: str, lo
         was_cut = False
         with store.open(encryption=both) as saver:
             try:
-                with_tap(saver, Fault(cut, lost_reply=lost_reply)).renew_keys()
+                with_tap(saver, Fault(cut, lost_reply=lost_reply)).keys.renew()
             except Injected:
                 was_cut = True
             assert [length(view, thread) for view in views(saver) for thread in "tuv"] == [1] * 6
             put(saver, "t", 2)
         with store.open(encryption=both) as saver:
-            done = with_tap(saver, counter).renew_keys()
+            done = with_tap(saver, counter).keys.renew()
             assert not done.failed
         with store.open(encryption=Keyring(NEW)) as saver:
             for view in views(saver):
@@ -272,18 +273,18 @@ def test_a_resumed_renewal_leaves_what_was_done(tmp_path: Path) -> None:
             put(saver, f"t{number}", 1)
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(NEW, OLD)) as saver:
         with pytest.raises(Injected):
-            with_tap(saver, Fault(30)).renew_keys()
+            with_tap(saver, Fault(30)).keys.renew()
         (id, *earlier) = keys_of_store(saver)
-        left = saver.renew_keys().threads
+        left = saver.keys.renew().threads
         assert 0 < left < 15
         assert [*keys_of_store(saver)] == [id, *earlier]
     third = LocalKey("third", token_bytes(32))
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(third, NEW)) as saver, pytest.raises(Injected):
-        with_tap(saver, Fault(30)).renew_keys()
+        with_tap(saver, Fault(30)).keys.renew()
     fourth = LocalKey("fourth", token_bytes(32))
     # The master key of what was begun is not the current one any more: who has it must not read what comes now.
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(fourth, third)) as saver:
-        assert saver.renew_keys() == (20, {}, "fourth")
+        assert saver.keys.renew() == (20, {}, "fourth")
         assert len(keys_of_store(saver)) == 4
         assert {length(saver, f"t{number}") for number in range(20)} == {1}
 
@@ -308,7 +309,7 @@ def test_a_saver_that_is_open_looks_for_other_keys(tmp_path: Path, monkeypatch: 
             return found
 
         (first, now) = (key(), now + 59)
-        other.renew_keys()
+        other.keys.renew()
         put(saver, "t", 2)
         assert key() == first
         now += 1
@@ -325,9 +326,9 @@ def test_one_that_has_not_the_new_master_key_is_told(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(OLD, refresh=0)) as saver:
         put(saver, "t", 1)
         with SqliteSaver(tmp_path / "keel.db", encryption=Keyring(NEW, OLD)) as other:
-            other.rotate_keys()
+            other.keys.rotate()
             put(saver, "t", 2)  # the key of the store is the same
-            other.renew_keys()
+            other.keys.renew()
         assert length(saver, "t") == 2
         with pytest.raises(KeyMissing, match="'new', and the keyring has old"):
             put(saver, "t", 3)
@@ -340,10 +341,10 @@ def test_a_thread_is_put_first_while_keys_are_renewed(tmp_path: Path, trip: int)
         put(saver, "other", 1)
     with SqliteSaver(tmp_path / "keel.db", encryption=both) as other:
         with SqliteSaver(tmp_path / "keel.db", encryption=both) as saver:
-            meanwhile = Meanwhile(trip, other.renew_keys)
+            meanwhile = Meanwhile(trip, other.keys.renew)
             put(with_tap(saver, meanwhile), "t", 1)
             assert meanwhile.happened is (trip < 9)
-            other.renew_keys()
+            other.keys.renew()
             put(saver, "t", 2)
         assert length(other, "t") == 2
         assert unpack(open_frame(cell_of(other, Shelf("t", KIND)).header))[0][4] == next(iter(keys_of_store(other)))
@@ -357,7 +358,7 @@ def test_a_thread_that_is_deleted_meanwhile_is_not_made_again(tmp_path: Path, tr
         SqliteSaver(tmp_path / "keel.db", encryption=both) as other,
     ):
         put(saver, "t", 1)
-        with_tap(saver, Meanwhile(trip, lambda: other.delete_thread("t"))).renew_keys()
+        with_tap(saver, Meanwhile(trip, lambda: other.delete_thread("t"))).keys.renew()
         inner = saver.engine.session.store.inner  # type: ignore[attr-defined]
         other.delete_thread("t")
         assert saver.engine.run(inner.read_cells(Shelf("t", KIND), [KEY])) == {}
@@ -373,7 +374,7 @@ def renewed() -> Iterator[tuple[KeelSaver, Sealer, Any]]:
     put(saver, "t", 1)
     (stolen,) = keys_of_store(saver).values()
     cell = unpack(open_frame(cell_of(saver, Shelf("t", KIND)).header))
-    saver.renew_keys()
+    saver.keys.renew()
     put(saver, "t", 2)
     yield saver, stolen, cell
     saver.close()
@@ -418,7 +419,7 @@ def test_an_old_key_of_what_threads_share_does_not_become_the_current_one(renewe
     for shared in ([old, new], [old], [old[:3]], [[*old[:4], new[4]]]):
         replace_cell(saver, STORE, [store_id, tenant, shared, *rest])
         with MemorySaver(encryption=Keyring(NEW, OLD)) as other:
-            other = other.with_engine(other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
+            other = with_engine(other, other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
             with pytest.raises(SealBroken, match="what threads share"):
                 other.engine.run(other.engine.session.store.chest.shared_to_seal())  # type: ignore[attr-defined]
 
@@ -442,7 +443,7 @@ def test_a_changed_cell_of_the_store_is_a_named_error(renewed: Any, change: Any)
     store_id, tenant, *rest = unpack(open_frame(cell_of(saver, STORE).header))
     replace_cell(saver, STORE, [store_id, change(tenant), *rest])
     with MemorySaver(encryption=Keyring(NEW, OLD)) as other:
-        other = other.with_engine(other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
+        other = with_engine(other, other.engine.with_drivers(saver.engine.driver, saver.engine.async_driver))
         with pytest.raises((CorruptStore, KeyMissing), match="key"):
             length(other, "t")
 
@@ -478,9 +479,9 @@ def test_keys_of_the_first_version_are_read_and_renewed() -> None:
     shared, found = (saver.engine.run(each) for each in (chest.shared(), chest.find("t")))
     assert (shared.current.sealer.secret.hex(), found.current.sealer.secret.hex()) == SECRETS
     put(saver, "t", 1)
-    assert saver.rotate_keys()[:2] == ("k1", "k1")
+    assert saver.keys.rotate()[:2] == ("k1", "k1")
     assert cell_of(saver, Shelf("t", KIND)).header.hex() == CELLS[Shelf("t", KIND)]
-    assert saver.renew_keys().threads == 1
+    assert saver.keys.renew().threads == 1
     assert length(saver, "t") == 1
 
 
@@ -500,7 +501,7 @@ def test_threads_are_found_as_before(tmp_path: Path) -> None:
         saver.put(at(thread_id), FIRST, metadata, {})
 
     put_of("ann", "t")
-    saver.renew_keys()
+    saver.keys.renew()
     put_of("ann", "u")
     put_of("bob", "v")
     assert sorted(info.thread_id for info in saver.threads(owner="ann")) == ["t", "u"]
@@ -511,19 +512,19 @@ def test_a_thread_whose_keys_are_damaged_is_said_and_left(tmp_path: Path) -> Non
     for thread in ("t", "u"):
         put(saver, thread, 1)
     replace_cell(saver, Shelf("t", KIND), [[b"abcd", "t", b"x" * 60]])
-    done = saver.renew_keys()
+    done = saver.keys.renew()
     assert (done.threads, [*done.failed]) == (1, ["t"])
     assert "of 1 the keys cannot be read" in str(done)
     assert length(saver, "u") == 1
-    assert saver.renew_keys().threads == 1  # it has ended, and this is another one
+    assert saver.keys.renew().threads == 1  # it has ended, and this is another one
 
 
 def test_there_may_be_nothing_to_renew() -> None:
     with pytest.raises(InvalidInput, match="no keyring"):
-        MemorySaver().renew_keys()
+        MemorySaver().keys.renew()
     saver = MemorySaver(encryption=Keyring(OLD))
-    assert saver.renew_keys() == (0, {}, None)
-    assert "nothing is sealed yet" in str(saver.renew_keys())
+    assert saver.keys.renew() == (0, {}, None)
+    assert "nothing is sealed yet" in str(saver.keys.renew())
     for refresh in (-1, "60", None, float("nan"), True):
         with pytest.raises(InvalidInput, match="refresh must be a number of seconds"):
             Keyring(OLD, refresh=refresh)  # type: ignore[arg-type]
@@ -533,7 +534,7 @@ def test_asynchronously() -> None:
     async def renew() -> None:
         saver = MemorySaver(encryption=Keyring(NEW, OLD))
         await saver.aput(at("t"), FIRST, {"source": "loop", "step": 1, "parents": {}}, {})
-        assert await saver.arenew_keys() == (1, {}, "new")
+        assert await saver.keys.arenew() == (1, {}, "new")
 
     asyncio.run(renew())
 

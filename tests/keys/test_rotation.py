@@ -68,15 +68,15 @@ def test_eight_writers_go_on_while_keys_are_rotated(stores: Any, backend: str) -
         working = [pool.submit(write if number < 4 else go_on, number) for number in range(WRITERS)]
         while rotated < 2 or not all(each.done() for each in working):
             with store.open(encryption=ALL[1 + rotated % 5]) as saver:
-                saver.rotate_keys()
+                saver.keys.rotate()
             rotated += 1
             is_rotated.set()
         for each in working:
             each.result()
 
     with store.open(encryption=ALL[5]) as saver:
-        saver.rotate_keys()
-        assert saver.master_keys().is_current
+        saver.keys.rotate()
+        assert saver.keys.list().is_current
     with store.open(encryption=Keyring(KEYS[5])) as saver:  # and none of the others
         acme = saver.for_tenant("acme")
         assert [length(each, "before") for each in (saver, acme)] == [1, 1]
@@ -105,15 +105,15 @@ def test_a_rotation_is_cut_off_at_each_request_and_done_again(stores: Any, backe
         was_cut = False
         with store.open(encryption=both) as saver:
             try:
-                with_tap(saver, Fault(cut, lost_reply=lost_reply)).rotate_keys()
+                with_tap(saver, Fault(cut, lost_reply=lost_reply)).keys.rotate()
             except Injected:
                 was_cut = True
             assert [length(each, "t") for each in (saver, saver.for_tenant("acme"), saver.for_tenant("bolt"))] == [
                 1
             ] * 3
         with store.open(encryption=both) as saver:
-            saver.rotate_keys()
-            assert saver.master_keys() == ("k1", "k1", "")
+            saver.keys.rotate()
+            assert saver.keys.list() == ("k1", "k1", "")
         with store.open(encryption=new) as saver:
             assert [length(each, "t") for each in (saver, saver.for_tenant("acme"), saver.for_tenant("bolt"))] == [
                 1

@@ -65,7 +65,7 @@ def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str
         return saver
 
     with open_() as saver:
-        saver.set_retention(Retention(last=9))  # what Keel itself writes beside it, such as settings for git
+        saver.retention.set_policy(Retention(last=9))  # what Keel itself writes beside it, such as settings for git
         empty = stores[backend].raw()
     write(open_)
     with open_(types=TYPES) as saver:
@@ -88,7 +88,7 @@ def test_nor_does_any_file(tmp_path: Path, kind: Any, name: str) -> None:
         return kind(tmp_path / name, encryption=KEYRING, **options)
 
     with open_() as saver:
-        saver.set_retention(Retention(last=9))
+        saver.retention.set_policy(Retention(last=9))
         empty = files_in(tmp_path)
     write(open_)
     with open_(types=TYPES) as saver:
@@ -124,14 +124,14 @@ def tell(saver: KeelSaver, mark: str, *, names: bool = False) -> None:
             inside = saver.put(inside, checkpoint, metadata, {})
             saver.put_writes(inside, [(mark, mark)], f"task {mark}", f"~__pregel_pull, {mark}")
     saver.labels.set(at("t"), mark)
-    saver.set_retention(Retention(last=2, threads=f"{mark}*"))
+    saver.retention.set_policy(Retention(last=2, threads=f"{mark}*"))
     saver.prune(["t"])
     saver.copy_thread("t", "u")
     if names:
         assert {mark, f"branch:to:{mark}"} < saver.get_tuple(at("u")).checkpoint["channel_values"].keys()  # type: ignore[union-attr]
         assert saver.get_tuple(at("u", f"{mark}:1|{mark}:2")) is not None
     else:
-        saver.erase(mark, reclaim=False)
+        saver.retention.erase(mark, reclaim=False)
 
 
 def contents_of(files: list[Path]) -> Iterator[bytes]:

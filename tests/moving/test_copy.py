@@ -77,10 +77,10 @@ def test_a_ring_ends_as_it_began(
     for kind in ("sqlite", "postgres", "redis", "files"):
         options = {"types": TYPES, **({"encryption": KEYRING} if encrypted else {})}
         target = ring[kind].open(**options)
-        report = source.copy_to(target, shared=True)
+        report = source.moving.copy_to(target, shared=True)
         assert report.is_done, report.to_dict()
         assert list(differences(was, shown(target))) == []
-        assert target.copy_to(source, mode="verify", shared=True).is_done
+        assert target.moving.copy_to(source, mode="verify", shared=True).is_done
         source.close()
         source = target
     assert source.approvals.verify_audit().ok
@@ -108,15 +108,15 @@ def test_each_backend_to_each_other(stores: Any, kept: Any, backend: str, to: st
     was = told(kept.open())
     stores[backend].wipe()
     with stores[backend].open() as source:
-        assert kept.open().copy_to(source, shared=True).is_done
+        assert kept.open().moving.copy_to(source, shared=True).is_done
         assert told(source) == was
         if to != backend:
             stores[to].wipe()
             with stores[to].open() as target:
-                report = source.copy_to(target, shared=True)
+                report = source.moving.copy_to(target, shared=True)
                 assert report.is_done, report.to_dict()
                 assert told(target) == was
-                assert source.copy_to(target, shared=True).copied == 0
+                assert source.moving.copy_to(target, shared=True).copied == 0
                 target.delete_thread("t")
     stores[backend].wipe()
 
@@ -125,15 +125,15 @@ def test_each_backend_to_each_other(stores: Any, kept: Any, backend: str, to: st
 async def test_the_other_face(store: Any, kept: Any, backend: str) -> None:
     source = kept.open()
     async with store.open() as target:
-        assert (await source.acopy_to(target, shared=True)).is_done
-        assert (await source.acopy_to(target, mode="verify", shared=True)).is_done
+        assert (await source.moving.acopy_to(target, shared=True)).is_done
+        assert (await source.moving.acopy_to(target, mode="verify", shared=True)).is_done
         assert await asyncio.to_thread(told, target) == await asyncio.to_thread(told, source)
 
 
 def test_what_goes_on_in_a_copy_is_as_in_the_source(kept: Any) -> None:
     rigs = [Rig(MemoryUnderTest(), FACES["sync"]) for _ in range(2)]
     for rig in rigs:
-        kept.open().copy_to(rig.face.saver, shared=True)
+        kept.open().moving.copy_to(rig.face.saver, shared=True)
         rig.continuing(at()).put({"list": chat(20), "n": 3}, checkpoint_id="new")
         rig.face.delete_for_runs(["run 0"])
         rig.face.rewind(list(rig.face.list(at()))[-1].config)
@@ -146,7 +146,7 @@ def test_what_goes_on_in_a_copy_is_as_in_the_source(kept: Any) -> None:
 def test_a_long_thread_is_copied_in_bytes_that_are_linear() -> None:
     source, target = MemoryUnderTest(), MemoryUnderTest()
     Rig(source, FACES["sync"]).author().follow([{"list": chat(n)} for n in range(200)])
-    report = source.open().copy_to(target.open(), shared=True)
+    report = source.open().moving.copy_to(target.open(), shared=True)
     assert report.nbytes < 2 * len(source.raw())
     assert len(target.raw()) < 1.2 * len(source.raw())
 
@@ -166,9 +166,9 @@ def test_cut_off_at_any_request_it_goes_on(side: str, lost_reply: bool) -> None:
         pair = {"source": backend.open(), "target": target.open()}
         tapped = pair | {side: with_tap(pair[side], fault)}
         try:
-            tapped["source"].copy_to(tapped["target"], shared=True)
+            tapped["source"].moving.copy_to(tapped["target"], shared=True)
         except Injected:
-            assert pair["source"].copy_to(pair["target"], shared=True).is_done
+            assert pair["source"].moving.copy_to(pair["target"], shared=True).is_done
         assert told(target.open()) == was
         at_request += step
     assert at_request > 60
@@ -182,9 +182,9 @@ def test_cut_off_on_every_backend_it_goes_on(store: Any, kept: Any, backend: str
         fault = Fault(at_request)
         with store.open() as target:
             with suppress(Injected):
-                kept.open().copy_to(with_tap(target, fault), shared=True)
+                kept.open().moving.copy_to(with_tap(target, fault), shared=True)
             assert fault.fired or at_request > 130  # about where it ends
-            assert kept.open().copy_to(target, shared=True).is_done
+            assert kept.open().moving.copy_to(target, shared=True).is_done
             assert told(target) == was
 
 
@@ -207,12 +207,12 @@ def test_what_changes_meanwhile_is_brought_by_the_second_pass(at_request: int) -
     write_history(backend, 5)
     rig = Rig(backend, FACES["sync"])
     meanwhile = Meanwhile(at_request, lambda: go_on(rig))
-    report = with_tap(backend.open(), meanwhile).copy_to(target.open(), shared=True)
+    report = with_tap(backend.open(), meanwhile).moving.copy_to(target.open(), shared=True)
     assert meanwhile.happened
     assert (report.failed, report.exists, report.kept) == ({}, {}, [])
     if not report.is_done or at_request > 40:  # what came after the last look, the next one brings
-        assert backend.open().copy_to(target.open(), shared=True).is_done
-    assert backend.open().copy_to(target.open(), mode="verify", shared=True).is_done
+        assert backend.open().moving.copy_to(target.open(), shared=True).is_done
+    assert backend.open().moving.copy_to(target.open(), mode="verify", shared=True).is_done
     rig.close()
 
 
@@ -220,13 +220,13 @@ def test_a_copy_is_brought_up_to_date_later() -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     write_history(backend, 5)
     rig = Rig(backend, FACES["sync"])
-    assert backend.open().copy_to(target.open(), shared=True).is_done
+    assert backend.open().moving.copy_to(target.open(), shared=True).is_done
     go_on(rig)
-    report = backend.open().copy_to(target.open(), shared=True)
+    report = backend.open().moving.copy_to(target.open(), shared=True)
     assert report.is_done
     assert report.gone == ["delta"]
     rig.face.delete_thread("new")
-    assert backend.open().copy_to(target.open(), shared=True).gone == ["delta", "new"]
+    assert backend.open().moving.copy_to(target.open(), shared=True).gone == ["delta", "new"]
 
 
 def test_a_thread_that_never_rests_is_named() -> None:
@@ -239,7 +239,7 @@ def test_a_thread_that_never_rests_is_named() -> None:
         def sending(self, request: Any) -> None:
             author.put({"n": 1})
 
-    report = with_tap(backend.open(), Restless(0, lambda: None)).copy_to(target.open(), shared=True)
+    report = with_tap(backend.open(), Restless(0, lambda: None)).moving.copy_to(target.open(), shared=True)
     assert report.changing == ["t"]
     assert not report.is_done
 
@@ -253,7 +253,7 @@ class CopyMachine(SaverMachine):
 
     @rule()
     def copy_store(self) -> None:
-        report = self.savers[0].copy_to(self.target.open(), shared=True)
+        report = self.savers[0].moving.copy_to(self.target.open(), shared=True)
         assert report.is_done, report.to_dict()
 
     @invariant()
@@ -263,7 +263,7 @@ class CopyMachine(SaverMachine):
     def teardown(self) -> None:
         self.copy_store()
         with self.target.open() as target:
-            assert self.savers[0].copy_to(target, mode="verify", shared=True).is_done
+            assert self.savers[0].moving.copy_to(target, mode="verify", shared=True).is_done
             for info in self.savers[0].threads():
                 theirs = [found.checkpoint for found in self.savers[0].list(at(info.thread_id, None))]
                 assert [found.checkpoint for found in target.list(at(info.thread_id, None))] == theirs
@@ -283,7 +283,7 @@ def test_random_histories_are_copied() -> None:
 def test_a_thread_that_the_target_has_otherwise_is_left_alone(kept: Any) -> None:
     target = MemoryUnderTest()
     Rig(target, FACES["sync"]).author().put({"mine": 1})
-    report = kept.open().copy_to(target.open(), shared=True)
+    report = kept.open().moving.copy_to(target.open(), shared=True)
     assert list(report.exists) == ["t"]
     assert "holds another one of that name" in report.exists["t"]
     assert not report.is_done
@@ -301,26 +301,26 @@ def test_a_copy_of_another_thread_of_that_name_is_left_alone(tmp_path: Path) -> 
     with first, second, target:
         for saver, name in ((first, "1"), (second, "2")):
             saver.put(at("main"), checkpoint_of(name, {"text": name}), {}, {"text": name})  # type: ignore[arg-type]
-        assert first.copy_to(target, shared=True).is_done
+        assert first.moving.copy_to(target, shared=True).is_done
         for mode in ("look", "copy"):
-            report = second.copy_to(target, mode=mode)
+            report = second.moving.copy_to(target, mode=mode)
             assert (report.copied, [*report.exists]) == (0, ["main"])
             assert "first.db" in report.exists["main"]
         assert [found.checkpoint["id"] for found in target.list(at("main"))] == ["1"]
         # What was pruned is the same thread still.
         first.put(at("main", "", "1"), checkpoint_of("3", {"text": "3"}), {}, {"text": "3"})  # type: ignore[arg-type]
         first.prune(["main"])
-        assert first.copy_to(target, shared=True).is_done
+        assert first.moving.copy_to(target, shared=True).is_done
         assert [found.checkpoint["id"] for found in target.list(at("main"))] == ["3"]
 
 
 def test_a_copy_that_somebody_has_used_is_left_alone() -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     write_history(backend, 5)
-    assert backend.open().copy_to(target.open(), shared=True).is_done
+    assert backend.open().moving.copy_to(target.open(), shared=True).is_done
     Rig(target, FACES["sync"]).continuing(at()).put({"mine": 1})
     Rig(backend, FACES["sync"]).continuing(at()).put({"theirs": 1})
-    report = backend.open().copy_to(target.open(), shared=True)
+    report = backend.open().moving.copy_to(target.open(), shared=True)
     assert "somebody has gone on with it" in report.exists["t"]
     found = target.open().get_tuple(at())
     assert found is not None
@@ -333,27 +333,27 @@ def test_a_store_is_not_copied_to_itself(store: Any, backend: str) -> None:
         saver.put(at(), checkpoint_of("1", {}), {}, {})
         for target in (saver, other):
             with pytest.raises(InvalidInput, match="the same store"):
-                saver.copy_to(target, shared=True)
+                saver.moving.copy_to(target, shared=True)
         assert [info.thread_id for info in saver.threads()] == ["t"]
 
 
 def test_what_cannot_be_meant() -> None:
     source, target = MemorySaver(), MemorySaver()
     with pytest.raises(InvalidInput, match="mode must be"):
-        source.copy_to(target, mode="all")  # type: ignore[arg-type]
+        source.moving.copy_to(target, mode="all")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="not a text"):
-        source.copy_to(target, "t")
+        source.moving.copy_to(target, "t")
     with pytest.raises(InvalidInput, match="not to a dict"):
-        source.copy_to({})  # type: ignore[arg-type]
+        source.moving.copy_to({})  # type: ignore[arg-type]
     with pytest.raises(NotFound, match="'none'"):
-        source.copy_to(target, ["none"])
+        source.moving.copy_to(target, ["none"])
 
 
 def test_some_threads_with_what_is_theirs(kept: Any) -> None:
     for asked in ({"thread_ids": ["t"]}, {"match": "t"}, {"label": "middle"}):
         for shared in (False, True):
             target = MemoryUnderTest()
-            report = kept.open().copy_to(target.open(), shared=shared, **asked)
+            report = kept.open().moving.copy_to(target.open(), shared=shared, **asked)
             assert report.is_done
             assert report.left == ([] if shared else ["later", "retention"])
             assert [info.thread_id for info in target.open().threads()] == ["t"]
@@ -361,25 +361,25 @@ def test_some_threads_with_what_is_theirs(kept: Any) -> None:
             for owner, key in (("t", "key-"), (None, "key-t")):  # of a kind that no feature declares
                 cells = engine.run(engine.session.store.list_cells(Shelf(owner, "later"), "", None, 9))
                 assert [found for found, _ in cells] == ([key] if shared else [])
-            assert target.open().retention() == ()
+            assert target.open().retention.policies() == ()
 
 
 def test_looking_and_comparing_write_nothing(kept: Any) -> None:
     target = MemoryUnderTest()
-    report = kept.open().copy_to(target.open(), mode="look")
+    report = kept.open().moving.copy_to(target.open(), mode="look")
     assert (report.copied, report.same, report.is_done) == (4, 0, False)
-    report = kept.open().copy_to(target.open(), mode="verify", shared=True)
+    report = kept.open().moving.copy_to(target.open(), mode="verify", shared=True)
     assert set(report.differs) == {"", "t", "delta", "stray", "a:b%{ü}/#1 \x1b[31m"}  # "" is what threads share
     assert target.raw() == b""
 
 
 def test_a_value_that_differs_is_named(tmp_path: Path, kept: Any) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "keel.db")) as target:
-        assert kept.open().copy_to(target, shared=True).is_done
+        assert kept.open().moving.copy_to(target, shared=True).is_done
         text = "SELECT i.key, i.body FROM items i JOIN channels c ON c.id = i.key >> 32 WHERE c.name = 'list'"
         (first, _), (_, body), *_ = target.engine.driver.send(_sql(f"{text} AND i.count = 1 ORDER BY i.key"))
         target.engine.driver.send(_sql("UPDATE items SET body = ? WHERE key = ?", body, first))
-        report = kept.open().copy_to(target, mode="verify", shared=True)
+        report = kept.open().moving.copy_to(target, mode="verify", shared=True)
         assert list(report.differs) == ["t"]
         assert "'list'" in report.differs["t"]
 
@@ -398,7 +398,7 @@ def test_claims_of_those_who_are_at_work_stay_behind() -> None:
     source.put(at(), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]
     cells = Cells(source.engine.session, CLAIMS, "t")
     source.engine.run(cells.swap(KEY, None, ClaimRecord("host:1", "run", 1 << 50, "2026-01-01")))
-    assert source.copy_to(target, shared=True).is_done
+    assert source.moving.copy_to(target, shared=True).is_done
     assert target.engine.run(Cells(target.engine.session, CLAIMS, "t").find(KEY)) is None
 
 
@@ -409,17 +409,17 @@ def test_claims_of_those_who_are_at_work_stay_behind() -> None:
 def test_sealed_to_plain_and_back(store: Any, kept: Any, backend: str) -> None:
     was = told(kept.open())
     with store.open(encryption=KEYRING) as sealed:
-        assert kept.open().copy_to(sealed, shared=True).is_done
+        assert kept.open().moving.copy_to(sealed, shared=True).is_done
         assert told(sealed) == was
         plain = MemoryUnderTest()
-        assert sealed.copy_to(plain.open(), shared=True).is_done
+        assert sealed.moving.copy_to(plain.open(), shared=True).is_done
         assert told(plain.open()) == was
         other = MemoryUnderTest()
-        assert sealed.copy_to(other.open(encryption=Keyring(LocalKey("k2", bytes(range(1, 33)))))).is_done
+        assert sealed.moving.copy_to(other.open(encryption=Keyring(LocalKey("k2", bytes(range(1, 33)))))).is_done
     with store.open() as keyless:
         target = MemoryUnderTest()
         with pytest.raises(KeyMissing, match="encrypted"):
-            keyless.copy_to(target.open(), shared=True)
+            keyless.moving.copy_to(target.open(), shared=True)
         assert list(target.open().threads()) == []
 
 
@@ -428,18 +428,18 @@ def test_tenants_go_with_the_whole_store_or_one_by_one(store: Any, backend: str)
     source = MemorySaver()
     for number, saver in enumerate((source, source.for_tenant("acme"), source.for_tenant("zeta"))):
         saver.put(at(), checkpoint_of("1", {"n": number}, channel_versions={"n": 1}), {}, {"n": 1})  # type: ignore[arg-type]
-        saver.set_retention(Retention(last=number + 1))
+        saver.retention.set_policy(Retention(last=number + 1))
     with store.open() as target:
-        report = source.copy_to(target, shared=True)
+        report = source.moving.copy_to(target, shared=True)
         assert report.is_done
         assert report.copied == 3
         for number, saver in enumerate((target, target.for_tenant("acme"), target.for_tenant("zeta"))):
             found = saver.get_tuple(at())
             assert found is not None
             assert found.checkpoint["channel_values"] == {"n": number}
-            assert saver.retention() == (Retention(last=number + 1),)
-        assert source.for_tenant("acme").copy_to(target.for_tenant("other")).is_done
-        assert target.tenants() == ["acme", "other", "zeta"]
+            assert saver.retention.policies() == (Retention(last=number + 1),)
+        assert source.for_tenant("acme").moving.copy_to(target.for_tenant("other")).is_done
+        assert target.tenants.list() == ["acme", "other", "zeta"]
 
 
 def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> None:
@@ -449,12 +449,15 @@ def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> Non
             SCENES["chat"][0](saver, "chat")
             SCENES["forks"][0](saver, "forks")
         with SqliteSaver(tmp_path / "a.db") as source, SqliteSaver(tmp_path / "b.db") as target:
-            source.import_from(old.url)
-            target.import_from(old.url)
+            source.moving.import_from(old.url)
+            target.moving.import_from(old.url)
             for mode in ("look", "copy", "copy", "verify"):
-                report = source.copy_to(target, mode=mode)
+                report = source.moving.copy_to(target, mode=mode)
                 assert (report.is_done, report.copied, report.same) == (True, 0, 2), report.to_dict()
             target.labels.set({"configurable": {"thread_id": "chat"}}, "good")
-            report = source.copy_to(target, shared=True)
+            report = source.moving.copy_to(target, shared=True)
             assert [*report.exists] == ["chat"]
-            assert "a record beside its checkpoints: labels" in source.copy_to(target, mode="verify").differs["chat"]
+            assert (
+                "a record beside its checkpoints: labels"
+                in source.moving.copy_to(target, mode="verify").differs["chat"]
+            )

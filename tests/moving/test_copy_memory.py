@@ -33,7 +33,7 @@ def fill(url: str) -> None:
 def copy(source: str, target: str) -> None:
     """Copy in this process, and tell what memory it took, in megabytes."""
     with open_saver(source, read_only=True) as theirs, open_saver(target) as ours:
-        report = theirs.copy_to(ours)
+        report = theirs.moving.copy_to(ours)
     # Not `ru_maxrss`, which a child has from its parent: of this process alone, the most that it has taken.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     print(report.is_done, report.copied, report.same, int(peak) // 1000)

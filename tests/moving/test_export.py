@@ -45,8 +45,12 @@ def states_of(saver: BaseCheckpointSaver[Any], name: str) -> list[Any]:
 
 def test_every_graph_goes_on_there(saver: KeelSaver, target: OldStore) -> None:
     play(saver)
-    assert saver.export_to(target.url).to_dict()["threads"] == {"exported": len(SCENES), "present": 0, "failed": 0}
-    assert saver.export_to(target.url).threads == {"present": len(SCENES)}
+    assert saver.moving.export_to(target.url).to_dict()["threads"] == {
+        "exported": len(SCENES),
+        "present": 0,
+        "failed": 0,
+    }
+    assert saver.moving.export_to(target.url).threads == {"present": len(SCENES)}
     with target.open() as other:
         for name in ("chat", "asks", "deltas", "forks", "sent"):
             assert states_of(other, name) == states_of(saver, name), name
@@ -60,10 +64,10 @@ def test_there_and_back_again(target: OldStore, tmp_path: Path) -> None:
         play(other, "chat", "forks", "deltas")
     (tmp_path / "back").mkdir()
     with old_store("sqlite", tmp_path / "back") as back, MemorySaver() as saver:
-        saver.import_from(target.url)
+        saver.moving.import_from(target.url)
         for name in ("chat", "forks", "deltas"):
             SCENES[name][1](saver, name)
-        assert saver.export_to(back.url).threads == {"exported": 3}
+        assert saver.moving.export_to(back.url).threads == {"exported": 3}
         with back.open() as other:
             for name in ("chat", "forks", "deltas"):
                 assert SCENES[name][1](other, name) == SCENES[name][1](saver, name)
@@ -76,7 +80,7 @@ def test_branches_keep_their_own_values(target: OldStore, saver: KeelSaver) -> N
     fork = list(graph.get_state_history(config_of("t")))[3]
     for text in ("left", "right"):
         graph.invoke({"messages": [("user", text)]}, fork.config)
-    saver.export_to(target.url)
+    saver.moving.export_to(target.url)
     with target.open() as other:
         assert [each[:3] for each in states_of(other, "t")] == [each[:3] for each in states_of(saver, "t")]
 
@@ -87,8 +91,8 @@ def test_the_latest_is_keels_also_where_it_has_not_the_greatest_id(target: OldSt
     assert latest
     early: Any = {**latest.checkpoint, "id": "00000000-0000-6000-8000-000000000001"}
     saver.put(latest.config, early, {"source": "loop", "step": 9, "parents": {}}, {})
-    assert saver.export_to(target.url).failed == {}
-    assert saver.export_to(target.url).threads == {"present": 1}
+    assert saver.moving.export_to(target.url).failed == {}
+    assert saver.moving.export_to(target.url).threads == {"present": 1}
     with target.open() as other:
         found = old_graphs.chat(other).get_state(config_of("t"))
         assert found.metadata
@@ -99,7 +103,7 @@ def test_the_latest_is_keels_also_where_it_has_not_the_greatest_id(target: OldSt
 def test_delta_channels_after_a_prune(target: OldStore, saver: KeelSaver) -> None:
     play(saver, "deltas", "subgraphs")
     saver.prune(["deltas", "subgraphs"])
-    assert saver.export_to(target.url).failed == {}
+    assert saver.moving.export_to(target.url).failed == {}
     with target.open() as other:
         for name in ("deltas", "subgraphs"):
             assert SCENES[name][1](other, name) == SCENES[name][1](saver, name)
@@ -119,8 +123,8 @@ def test_cut_off_it_is_done_by_beginning_again(target: OldStore, saver: KeelSave
 
     other = Dies()
     with pytest.raises(KeyboardInterrupt):
-        saver.export_to(other)
-    assert saver.export_to(other, ["chat", "asks"]).failed == {}
+        saver.moving.export_to(other)
+    assert saver.moving.export_to(other, ["chat", "asks"]).failed == {}
     for name in ("chat", "asks"):
         assert SCENES[name][1](other, name) == SCENES[name][1](saver, name)
 
@@ -130,7 +134,7 @@ async def test_to_an_asynchronous_saver_object(target: OldStore) -> None:
     async with kind.from_conn_string(target.path) as other, MemorySaver() as saver:
         await other.setup()
         await asyncio.to_thread(play, saver, "chat")
-        assert (await saver.aexport_to(other)).threads == {"exported": 1}
+        assert (await saver.moving.aexport_to(other)).threads == {"exported": 1}
         begin: Any = {"messages": [("user", "one more")]}
         found = await old_graphs.chat(other).ainvoke(begin, config_of("chat"))
         assert found["messages"][-1].content == "answer 7"
@@ -141,7 +145,7 @@ def test_what_is_there_stays(target: OldStore, tmp_path: Path) -> None:
         old_graphs.talk(other, "chat", 1)
         play(saver, "chat")
         before = target.dump()
-        report = saver.export_to(target.url, ["chat", "nobody"])
+        report = saver.moving.export_to(target.url, ["chat", "nobody"])
         assert report.threads == {"failed": 2}
         assert "both stay as they are" in report.failed["chat"]
         assert report.failed["nobody"] == "there is no thread 'nobody'"
@@ -154,7 +158,7 @@ def test_what_langgraph_cannot_store_is_named(target: OldStore) -> None:
         at |= {"channel_values": {"n": [1 << 70]}, "channel_versions": {"n": 1}}
         saver.put(config_of("huge", checkpoint_ns=""), at, {"source": "loop", "step": 0, "parents": {}}, {"n": 1})
         play(saver, "chat")
-        report = saver.export_to(target.url)
+        report = saver.moving.export_to(target.url)
         assert report.threads == {"exported": 1, "failed": 1}
         assert [*report.failed] == ["huge"]
 
@@ -168,8 +172,8 @@ def test_targets_that_are_none(tmp_path: Path) -> None:
             ("redis://ada:s3cret@host", "not redis://"),
         ):
             with pytest.raises(InvalidInput, match=match) as raised:
-                saver.export_to(wrong)
+                saver.moving.export_to(wrong)
             assert "s3cret" not in str(raised.value)
         with pytest.raises(StoreUnavailable) as unreachable:
-            saver.export_to("postgresql://ada:s3cret@127.0.0.1:1/db")
+            saver.moving.export_to("postgresql://ada:s3cret@127.0.0.1:1/db")
         assert "s3cret" not in str(unreachable.value)

@@ -87,7 +87,7 @@ async def test_a_malformed_row_costs_its_thread(tmp_path: Path, what: str, face:
     path = tmp_path / "old.db"
     write_source(path, **CHECKPOINTS[what])
     with MemorySaver() as saver:
-        report = saver.import_from(path) if face == "sync" else await saver.aimport_from(path)
+        report = saver.moving.import_from(path) if face == "sync" else await saver.moving.aimport_from(path)
         assert (report.threads["imported"], report.threads["failed"]) == (2, 1), report.to_dict()
         assert len(report.failed) == 1
         json.dumps(report.to_dict())
@@ -117,7 +117,7 @@ def test_a_malformed_write_costs_its_thread(tmp_path: Path, number: str) -> None
             database.execute(f"INSERT INTO writes ({columns}) VALUES ({values})")
         database.commit()
     with MemorySaver() as saver:
-        report = saver.import_from(path)
+        report = saver.moving.import_from(path)
         assert ids(saver) >= GOOD
         assert report.threads["failed"] == (number != str(2**62))
 
@@ -150,7 +150,7 @@ def test_what_is_computed_is_no_source(tmp_path: Path, what: str) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.executescript(COMPUTED[what])
     with MemorySaver() as saver, pytest.raises(InvalidInput, match="no table `checkpoints`"):
-        saver.import_from(path)
+        saver.moving.import_from(path)
 
 
 SECRET = "pw-SECRET-77"
@@ -169,7 +169,7 @@ def test_a_password_is_shown_nowhere_and_names_no_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with SqliteSaver("keel.db") as saver:
-        for act in (saver.import_from, saver.export_to):
+        for act in (saver.moving.import_from, saver.moving.export_to):
             with pytest.raises(InvalidInput) as caught:
                 act(place)
             assert SECRET not in str(caught.value)

@@ -32,12 +32,12 @@ def ids(saver: Any) -> set[str]:
 def test_a_thread_edited_by_sql_costs_that_thread_alone(tmp_path: Path, what: str) -> None:
     write_hostile(tmp_path / "hostile.db", COSTS_THE_THREAD[what])
     with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, MemorySaver() as target:
-        report = source.copy_to(target)
+        report = source.moving.copy_to(target)
         assert report.failed, report.to_dict()
         assert not report.is_done
         json.dumps(report.to_dict())
         assert set(GOOD) <= ids(target)
-        assert target.tenants() == []
+        assert target.tenants.list() == []
         for thread_id in GOOD:
             assert len(list(target.list(at(thread_id)))) == 3
         asked = [request.thread_id for request in target.approvals.pending()]
@@ -48,8 +48,8 @@ def test_a_thread_edited_by_sql_costs_that_thread_alone(tmp_path: Path, what: st
 def test_a_name_in_the_space_of_a_tenant_is_not_brought(tmp_path: Path) -> None:
     write_hostile(tmp_path / "hostile.db", IN_A_TENANT)
     with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, SqliteSaver(tmp_path / "new.db") as target:
-        assert "tenants" in source.copy_to(target).left
-        assert (ids(target), target.tenants()) == ({*GOOD}, [])
+        assert "tenants" in source.moving.copy_to(target).left
+        assert (ids(target), target.tenants.list()) == ({*GOOD}, [])
 
 
 @pytest.mark.parametrize("what", COMPUTED)
@@ -60,13 +60,13 @@ def test_what_is_computed_when_it_is_read_is_no_store(tmp_path: Path, what: str)
             pytest.raises(CorruptStore, match="is a view, or has columns that are computed"),
             SqliteSaver(tmp_path / "hostile.db", read_only=read_only) as source,
         ):
-            source.copy_to(MemorySaver())
+            source.moving.copy_to(MemorySaver())
 
 
 def plant(saver: Any) -> None:
     """Give a store what changes other threads: each shared record is said to be of the thread that is copied."""
     saver.put(at(EVIL), checkpoint_of("1", {"x": 1}, channel_versions={"x": 1}), {}, {"x": 1})
-    saver.set_retention(Retention(ttl=1))
+    saver.retention.set_policy(Retention(ttl=1))
     for kind in ("keyring", "secret", "cache", "tool", "retention", "later"):
         key = "policies" if kind == "retention" else "data"
         engine, shelf = saver.engine, Shelf(None, kind)
@@ -84,13 +84,17 @@ async def test_shared_records_stay_unless_they_are_asked_for(store: Any, backend
         target.put(at("precious"), checkpoint_of("1", {}), {}, {})  # type: ignore[arg-type]
         async with store.open() as source:
             plant(source)
-            copied = source.copy_to(target, [EVIL]) if face == "sync" else await source.acopy_to(target, [EVIL])
+            copied = (
+                source.moving.copy_to(target, [EVIL])
+                if face == "sync"
+                else await source.moving.acopy_to(target, [EVIL])
+            )
         assert copied.copied == 1
         assert copied.left == ["cache", "later", "retention", "secret", "tool"]
-        assert target.retention() == ()
+        assert target.retention.policies() == ()
         engine = target.engine
         assert set(engine.run(engine.session.store.list_kinds(None))) <= {"copied"}
-        target.sweep()
+        target.retention.sweep()
         assert ids(target) == {"precious", EVIL}
 
 
@@ -98,10 +102,10 @@ async def test_shared_records_stay_unless_they_are_asked_for(store: Any, backend
 def test_a_keyring_is_never_copied(store: Any, backend: str) -> None:
     with store.open() as source, MemorySaver() as target:
         plant(source)
-        source.copy_to(target, shared=True)
+        source.moving.copy_to(target, shared=True)
         engine = target.engine
         assert "keyring" not in engine.run(engine.session.store.list_kinds(None))
-        assert target.retention() == (Retention(ttl=1),)  # which was asked for
+        assert target.retention.policies() == (Retention(ttl=1),)  # which was asked for
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -109,7 +113,7 @@ def test_tenants_stay_unless_they_are_asked_for(store: Any, backend: str) -> Non
     with store.open() as source, MemorySaver() as target:
         for saver in (source, source.for_tenant("acme")):
             saver.put(at(), checkpoint_of("1", {}), {}, {})
-        report = source.copy_to(target)
-        assert (report.copied, report.left, target.tenants()) == (1, ["tenants"], [])
-        assert source.copy_to(target, shared=True).copied == 1
-        assert target.tenants() == ["acme"]
+        report = source.moving.copy_to(target)
+        assert (report.copied, report.left, target.tenants.list()) == (1, ["tenants"], [])
+        assert source.moving.copy_to(target, shared=True).copied == 1
+        assert target.tenants.list() == ["acme"]

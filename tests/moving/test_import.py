@@ -79,11 +79,11 @@ def moments_of(saver: BaseCheckpointSaver[Any], thread_id: str) -> dict[Any, Any
 def test_every_moment_is_the_same_and_every_graph_goes_on(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old)
     before = old.dump()
-    report = saver.import_from(old.url)
+    report = saver.moving.import_from(old.url)
     assert (report.threads, report.failed) == ({"imported": len(SCENES)}, {})
     assert old.dump() == before
     assert {info.thread_id for info in saver.threads()} == {*SCENES}
-    assert saver.import_from(old.url).threads == {"present": len(SCENES)}
+    assert saver.moving.import_from(old.url).threads == {"present": len(SCENES)}
     with old.open() as other:
         for name, (_, go_on) in SCENES.items():
             moments = moments_of(other, name)
@@ -105,7 +105,7 @@ def test_a_store_of_many_threads(old: OldStore, tmp_path: Path) -> None:
         for name, kind in threads.items():
             SCENES[kinds[kind]][0](other, name)
     with SqliteSaver(tmp_path / "new.db") as saver:
-        assert saver.import_from(old.url).threads == {"imported": len(threads)}
+        assert saver.moving.import_from(old.url).threads == {"imported": len(threads)}
         with old.open() as other:
             for name, kind in threads.items():
                 assert moments_of(saver, name) == moments_of(other, name)
@@ -116,7 +116,7 @@ def test_a_store_of_many_threads(old: OldStore, tmp_path: Path) -> None:
 def test_questions_wait_and_are_answered_through_the_inbox(old_file: OldStore) -> None:
     write_scenes(old_file, "asks")
     with MemorySaver() as saver:
-        saver.import_from(old_file.url)
+        saver.moving.import_from(old_file.url)
         requests = saver.approvals.pending()
         assert sorted(each.value["question"] for each in requests) == ["first", "second"]
         for each in requests:
@@ -129,15 +129,15 @@ def test_questions_wait_and_are_answered_through_the_inbox(old_file: OldStore) -
 def test_whose_a_thread_is_comes_along(old_file: OldStore) -> None:
     write_scenes(old_file, "chat", "asks")
     with MemorySaver() as saver:
-        saver.import_from(old_file.url)
+        saver.moving.import_from(old_file.url)
         assert [info.thread_id for info in saver.threads(owner="ada")] == ["chat"]
         assert [info.thread_id for info in saver.threads(waiting=True)] == ["asks"]
         assert [info.status for info in saver.threads(status="waiting")] == ["waiting"]
-        assert saver.erase("ada").threads == ("chat",)
-        assert saver.import_from(old_file.url).threads == {"present": 1, "deleted": 1}
+        assert saver.retention.erase("ada").threads == ("chat",)
+        assert saver.moving.import_from(old_file.url).threads == {"present": 1, "deleted": 1}
         assert [info.thread_id for info in saver.threads()] == ["asks"]
-        assert saver.import_from(old_file.url, ["chat"]).threads == {"imported": 1}  # somebody wants it back
-        assert saver.import_from(old_file.url).threads == {"present": 2}
+        assert saver.moving.import_from(old_file.url, ["chat"]).threads == {"imported": 1}  # somebody wants it back
+        assert saver.moving.import_from(old_file.url).threads == {"present": 2}
 
 
 def test_encrypted_and_for_a_tenant(old_file: OldStore, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_encrypted_and_for_a_tenant(old_file: OldStore, tmp_path: Path) -> None:
     keyring = Keyring(LocalKey("one", bytes(range(32))))
     with SqliteSaver(tmp_path / "new.db", encryption=keyring) as saver:
         tenant = saver.for_tenant("acme")
-        assert tenant.import_from(old_file.url).threads == {"imported": len(SCENES)}
+        assert tenant.moving.import_from(old_file.url).threads == {"imported": len(SCENES)}
         assert list(saver.threads()) == []
         with old_file.open() as other:
             for name, (_, go_on) in SCENES.items():
@@ -159,27 +159,27 @@ def test_encrypted_and_for_a_tenant(old_file: OldStore, tmp_path: Path) -> None:
 
 def test_a_thread_that_went_on_in_the_source_is_brought_up_to_date(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old, "chat", "asks", "failed")
-    saver.import_from(old.url)
+    saver.moving.import_from(old.url)
     with old.open() as other:
         for name in ("chat", "asks", "failed"):
             SCENES[name][1](other, name)
-        assert saver.import_from(old.url).threads == {"updated": 3}
+        assert saver.moving.import_from(old.url).threads == {"updated": 3}
         assert saver.approvals.pending() == []
         for name in ("chat", "asks", "failed"):
             assert moments_of(saver, name) == moments_of(other, name)
-    assert saver.import_from(old.url).threads == {"present": 3}
+    assert saver.moving.import_from(old.url).threads == {"present": 3}
 
 
 def test_a_thread_that_went_on_in_both_stays_as_it_is_in_both(old_file: OldStore, saver: KeelSaver) -> None:
     write_scenes(old_file, "chat", "forks")
-    saver.import_from(old_file.url)
+    saver.moving.import_from(old_file.url)
     old_graphs.go_on_talking(saver, "chat")
     old_graphs.go_on_talking(saver, "forks")
     before = moments_of(saver, "chat")
-    assert saver.import_from(old_file.url).threads == {"present": 2}
+    assert saver.moving.import_from(old_file.url).threads == {"present": 2}
     with old_file.open() as other:
         old_graphs.go_on_talking(other, "chat")
-    report = saver.import_from(old_file.url)
+    report = saver.moving.import_from(old_file.url)
     assert report.threads == {"present": 1, "failed": 1}
     assert "and both stay as they are" in report.failed["chat"]
     assert moments_of(saver, "chat") == before
@@ -189,7 +189,7 @@ def test_a_thread_of_the_same_name_that_was_begun_here_is_left_alone(old_file: O
     write_scenes(old_file, "chat")
     old_graphs.talk(saver, "chat", 1)
     before = moments_of(saver, "chat")
-    assert saver.import_from(old_file.url).threads == {"failed": 1}
+    assert saver.moving.import_from(old_file.url).threads == {"failed": 1}
     assert moments_of(saver, "chat") == before
 
 
@@ -201,9 +201,9 @@ def test_cut_off_between_its_name_and_the_note_it_is_completed(
         with monkeypatch.context() as patch:
             patch.setattr(moving, "finish", _die)
             with pytest.raises(KeyboardInterrupt):
-                saver.import_from(old_file.url)
+                saver.moving.import_from(old_file.url)
         assert saver.approvals.pending() == []
-        assert saver.import_from(old_file.url).threads == {"present": 1}
+        assert saver.moving.import_from(old_file.url).threads == {"present": 1}
         assert len(saver.approvals.pending()) == 2
 
 
@@ -213,9 +213,9 @@ def test_cut_off_while_it_is_put_nothing_is_left(old_file: OldStore, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(moving, "read_at", _die)
             with pytest.raises(KeyboardInterrupt):
-                saver.import_from(old_file.url)
+                saver.moving.import_from(old_file.url)
         assert list(saver.threads()) == []
-        assert saver.import_from(old_file.url).threads == {"imported": 1}
+        assert saver.moving.import_from(old_file.url).threads == {"imported": 1}
 
 
 def _die(*_: object) -> None:
@@ -227,10 +227,10 @@ def test_what_a_dead_process_left_behind_is_swept_up(old_file: OldStore, monkeyp
     with MemorySaver() as saver:
         name = f"{moving.STAGED}{this_holder()}-123"
         old_graphs.talk(saver, name, 1)
-        saver.import_from(old_file.url)
+        saver.moving.import_from(old_file.url)
         assert name in {info.thread_id for info in saver.threads()}
         monkeypatch.setattr(moving, "is_dead", lambda holder: True)
-        saver.import_from(old_file.url)
+        saver.moving.import_from(old_file.url)
         assert {info.thread_id for info in saver.threads()} == {"chat"}
 
 
@@ -238,7 +238,7 @@ def test_a_dry_run_writes_nothing_and_reads_all(old_file: OldStore) -> None:
     write_scenes(old_file)
     with MemorySaver() as saver:
         told: list[Any] = []
-        report = saver.import_from(old_file.url, dry_run=True, on_progress=lambda *each: told.append(each))
+        report = saver.moving.import_from(old_file.url, dry_run=True, on_progress=lambda *each: told.append(each))
         assert (report.threads, report.is_dry) == ({"imported": len(SCENES)}, True)
         assert told[-1] == (len(SCENES), len(SCENES))
         assert list(saver.threads()) == []
@@ -247,11 +247,11 @@ def test_a_dry_run_writes_nothing_and_reads_all(old_file: OldStore) -> None:
 def test_threads_by_their_ids(old: OldStore) -> None:
     write_scenes(old, "chat", "asks")
     with MemorySaver() as saver:
-        report = saver.import_from(old.url, ["chat", "chat", "nobody"])
+        report = saver.moving.import_from(old.url, ["chat", "chat", "nobody"])
         assert report.threads == {"imported": 1, "failed": 1}
         assert report.failed == {"nobody": "the source has no thread 'nobody'"}
         with pytest.raises(InvalidInput, match="not one string"):
-            saver.import_from(old.url, "chat")
+            saver.moving.import_from(old.url, "chat")
 
 
 # -- saver objects -----------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_threads_by_their_ids(old: OldStore) -> None:
 def test_from_a_saver_object(old: OldStore, saver: KeelSaver) -> None:
     write_scenes(old)
     with old.open() as other:
-        assert saver.import_from(other).threads == {"imported": len(SCENES)}
+        assert saver.moving.import_from(other).threads == {"imported": len(SCENES)}
         for name, (_, go_on) in SCENES.items():
             assert moments_of(saver, name) == moments_of(other, name), name
             assert go_on(saver, name) == go_on(other, name), name
@@ -270,7 +270,7 @@ def test_from_langgraphs_saver_in_memory(saver: KeelSaver) -> None:
     other = InMemorySaver()
     for name, (begin, _) in SCENES.items():
         begin(other, name)
-    assert saver.import_from(other).threads == {"imported": len(SCENES)}
+    assert saver.moving.import_from(other).threads == {"imported": len(SCENES)}
     for name, (_, go_on) in SCENES.items():
         assert go_on(saver, name) == go_on(other, name), name
 
@@ -279,8 +279,8 @@ async def test_from_an_asynchronous_saver_object(old: OldStore) -> None:
     await asyncio.to_thread(write_scenes, old)
     kind: Any = AsyncSqliteSaver if old.kind == "sqlite" else AsyncPostgresSaver
     async with kind.from_conn_string(old.path) as other, MemorySaver() as saver:
-        assert (await saver.aimport_from(other)).threads == {"imported": len(SCENES)}
-        assert (await saver.aimport_from(old.url)).threads == {"present": len(SCENES)}
+        assert (await saver.moving.aimport_from(other)).threads == {"imported": len(SCENES)}
+        assert (await saver.moving.aimport_from(old.url)).threads == {"present": len(SCENES)}
 
 
 # -- old layouts -------------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_writes_without_a_path_of_their_task(old: OldStore, saver: KeelSaver) ->
     write_scenes(old, "asks", "sent")
     table = "writes" if old.kind == "sqlite" else "checkpoint_writes"
     run_sql(old, f"ALTER TABLE {table} DROP COLUMN task_path")
-    assert saver.import_from(old.url).threads == {"imported": 2}
+    assert saver.moving.import_from(old.url).threads == {"imported": 2}
     with old.open() as other:  # adds the column again
         for name in ("asks", "sent"):
             assert moments_of(saver, name) == moments_of(other, name)
@@ -329,7 +329,7 @@ def test_what_was_sent_before_format_4(old: OldStore, saver: KeelSaver) -> None:
         second: Any = {**first, **empty, "id": "1ef4f797-8335-6428-8001-000000000002"}
         meta["step"] = 1
         other.put(config, second, meta, {})
-    assert saver.import_from(old.url).threads == {"imported": 1}
+    assert saver.moving.import_from(old.url).threads == {"imported": 1}
     found = saver.get_tuple(config_of("old"))
     assert found is not None
     assert found.checkpoint["channel_values"]["__pregel_tasks"] == sends
@@ -344,7 +344,7 @@ def test_the_shallow_saver_of_postgres(request: pytest.FixtureRequest, tmp_path:
             other.setup()
             for name in ("chat", "asks"):
                 SCENES[name][0](other, name)
-        assert saver.import_from(old.url).threads == {"imported": 2}
+        assert saver.moving.import_from(old.url).threads == {"imported": 2}
         with ShallowPostgresSaver.from_conn_string(old.url) as other:
             for name in ("chat", "asks"):
                 assert SCENES[name][1](saver, name) == SCENES[name][1](other, name)
@@ -368,7 +368,7 @@ def test_the_greatest_id_is_the_latest_though_its_children_have_smaller_ones(old
             begun["versions_seen"] = {}
             config = other.put(config, begun, meta, {"n": step + 1})
             other.put_writes(config, [("n", step)], f"task-{step}", "")
-        assert saver.import_from(old.url).failed == {}
+        assert saver.moving.import_from(old.url).failed == {}
         assert moments_of(saver, "clock") == moments_of(other, "clock")
         there, here = other.get_tuple(config_of("clock")), saver.get_tuple(config_of("clock"))
         assert there
@@ -402,13 +402,13 @@ def test_a_class_that_nothing_names_is_refused_with_its_thread(old: OldStore) ->
     store_value(old, "order", Order(3))
     write_scenes(old, "chat")
     with MemorySaver(types=[]) as saver:
-        report = saver.import_from(old.url)
+        report = saver.moving.import_from(old.url)
         assert report.threads == {"imported": 1, "failed": 1}
         assert "thread 'order'" in report.failed["order"]
         assert f"{Order.__module__}.Order: not allowed here" in report.failed["order"]
         assert {info.thread_id for info in saver.threads()} == {"chat"}
     with MemorySaver(types=[Order]) as saver:
-        assert saver.import_from(old.url).threads == {"imported": 2}
+        assert saver.moving.import_from(old.url).threads == {"imported": 2}
         found = saver.get_tuple(config_of("order"))
         assert found
         assert found.checkpoint["channel_values"]["kept"] == [Order(3)]
@@ -425,7 +425,7 @@ def test_nothing_is_called_that_is_no_data(old: OldStore, tmp_path: Path) -> Non
 
     store_value(old, "evil", 1, Evil())
     with MemorySaver() as saver:
-        assert "builtins.open: not allowed here" in saver.import_from(old.url).failed["evil"]
+        assert "builtins.open: not allowed here" in saver.moving.import_from(old.url).failed["evil"]
     assert not (tmp_path / "made").exists()
 
 
@@ -438,7 +438,7 @@ def test_pickles_are_refused_by_name(old: OldStore) -> None:
 
     store_value(old, "pickled", 1, Pickles())
     with MemorySaver() as saver:
-        failed = saver.import_from(old.url).failed["pickled"]
+        failed = saver.moving.import_from(old.url).failed["pickled"]
         assert failed.startswith("thread 'pickled', checkpoint 1ef4f797-0000-6000-8000-000000000007")
         assert "pickle: a pickle, which runs whatever it says" in failed
 
@@ -451,7 +451,7 @@ def test_pickled_metadata_are_refused_by_name(old_file: OldStore) -> None:
         connection.execute("UPDATE checkpoints SET metadata = ?", (pickle.dumps({"step": 1}),))
     connection.close()
     with MemorySaver() as saver:
-        assert ", metadata: pickle: a pickle" in saver.import_from(old_file.url).failed["chat"]
+        assert ", metadata: pickle: a pickle" in saver.moving.import_from(old_file.url).failed["chat"]
 
 
 def test_damage_is_named_and_the_rest_is_moved(old_file: OldStore) -> None:
@@ -460,7 +460,7 @@ def test_damage_is_named_and_the_rest_is_moved(old_file: OldStore) -> None:
         connection.execute("UPDATE checkpoints SET checkpoint = x'c1' WHERE thread_id = 'chat'")
     connection.close()
     with MemorySaver() as saver:
-        report = saver.import_from(old_file.url)
+        report = saver.moving.import_from(old_file.url)
         assert report.threads == {"imported": 1, "failed": 1}
         assert "does not decode" in report.failed["chat"]
 
@@ -469,56 +469,56 @@ def test_sources_that_are_none(tmp_path: Path, old_file: OldStore) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         old_graphs.talk(saver, "t", 1)
         with pytest.raises(NotFound, match="there is no file"):
-            saver.import_from(tmp_path / "nowhere.db")
+            saver.moving.import_from(tmp_path / "nowhere.db")
         (tmp_path / "text").write_text("no database at all, though it is long enough to be taken for one " * 20)
         with pytest.raises(InvalidInput, match="no sound database"):
-            saver.import_from(tmp_path / "text")
+            saver.moving.import_from(tmp_path / "text")
         with pytest.raises(InvalidInput, match=r"keel\.db is a store of Keel's.*`keel copy`"):
-            saver.import_from(tmp_path / "keel.db")
+            saver.moving.import_from(tmp_path / "keel.db")
         sqlite3.connect(tmp_path / "none.db").execute("CREATE TABLE entries (id)").connection.close()
         with pytest.raises(InvalidInput, match="no table `checkpoints`"):
-            saver.import_from(tmp_path / "none.db")
+            saver.moving.import_from(tmp_path / "none.db")
         with pytest.raises(InvalidInput, match="saver of Keel's"):
-            saver.import_from(saver)
-        for move in (saver.raw.import_from, saver.raw.export_to):
+            saver.moving.import_from(saver)
+        for move in (saver.raw.moving.import_from, saver.raw.moving.export_to):
             with pytest.raises(InvalidInput, match="placeholders"):
                 move(tmp_path / "old.db")
         with pytest.raises(InvalidInput, match=r"not mysql://"):
-            saver.import_from("mysql://user:secret@host/db")
+            saver.moving.import_from("mysql://user:secret@host/db")
         write_scenes(old_file, "chat")
         run_sql(old_file, "DROP TABLE writes")
         with pytest.raises(InvalidInput, match="half of what LangGraph's saver makes"):
-            saver.import_from(old_file.url)
+            saver.moving.import_from(old_file.url)
         for columns in ("thread_id, thread_ts", "id, name"):
             other = tmp_path / f"{columns[:2]}.db"
             with sqlite3.connect(other) as connection:
                 connection.execute(f"CREATE TABLE checkpoints ({columns})")
             connection.close()
             with pytest.raises(InvalidInput, match=r"thread_ts|another program"):
-                saver.import_from(other)
+                saver.moving.import_from(other)
 
 
 def test_servers_that_refuse(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     needing("postgres", request)
     with old_store("postgres", tmp_path) as old, MemorySaver() as saver:
         with pytest.raises(InvalidInput, match="no table `checkpoints`"):
-            saver.import_from(old.url)
+            saver.moving.import_from(old.url)
         with PostgresSaver(old.url) as keels:
             keels.setup()
         with pytest.raises(InvalidInput, match="is a store of Keel's"):
-            saver.import_from(old.url)
+            saver.moving.import_from(old.url)
         with old.open():
             pass
-        assert saver.import_from(old.url).threads == {}
+        assert saver.moving.import_from(old.url).threads == {}
         run_sql(old, "DROP TABLE checkpoint_blobs")
         with pytest.raises(InvalidInput, match="no `checkpoint_blobs`"):
-            saver.import_from(old.url)
+            saver.moving.import_from(old.url)
         for url, error in (
             ("postgresql://ada:s3cret@127.0.0.1:1/db", StoreUnavailable),
             ("postgresql://ada:s3cret@127.0.0.1:1/db?nonsense=1", InvalidInput),
         ):
             with pytest.raises(error) as raised:
-                saver.import_from(url)
+                saver.moving.import_from(url)
             assert "s3cret" not in f"{raised.value}{raised.value.__cause__}"
 
 
@@ -538,7 +538,7 @@ def test_moving_changes_nothing_in_the_values_of_a_graph_with_types(old: OldStor
     builder = StateGraph(whole).add_node("put", lambda state: values)
     with old.open() as other, MemorySaver() as saver:
         builder.add_edge(START, "put").compile(checkpointer=other).invoke({}, config_of("typed"))
-        assert saver.import_from(old.url).failed == {}
+        assert saver.moving.import_from(old.url).failed == {}
         assert moments_of(saver, "typed") == moments_of(other, "typed")
         assert json.dumps(moments_of(saver, "typed"), default=repr, skipkeys=True) == json.dumps(
             moments_of(other, "typed"), default=repr, skipkeys=True

@@ -87,7 +87,7 @@ def test_each_thread_moves_when_it_is_touched_and_goes_on(old: OldStore, opener:
             with old.open() as other:
                 assert go_on(other, name) == found
             before = old.dump()
-        report = saver.import_from(old.url)
+        report = saver.moving.import_from(old.url)
         assert report.threads == {"failed": len(SCENES)}  # each went on in both
 
 
@@ -159,7 +159,7 @@ def test_what_is_deleted_does_not_come_back(old_file: OldStore, opener: Opener) 
         saver.delete_thread("asks")  # before it was touched
         assert saver.get_tuple(config_of("chat")) is None
         assert saver.get_tuple(config_of("asks")) is None
-        assert saver.import_from(old_file.url).threads == {"deleted": 2}
+        assert saver.moving.import_from(old_file.url).threads == {"deleted": 2}
 
 
 @pytest.mark.parametrize("how", ["touch", "import"])
@@ -183,25 +183,25 @@ def test_what_is_deleted_while_it_moves_in_does_not_come_back(
         if how == "touch":
             assert saver.get_tuple(config_of(name)) is None
         else:
-            assert saver.import_from(old_file.url).threads["deleted"] == 1
+            assert saver.moving.import_from(old_file.url).threads["deleted"] == 1
         assert staged
     with open_saver(url, moving_from=old_file.url) as saver:
         assert saver.get_tuple(config_of(name)) is None
-        assert saver.import_from(old_file.url, [name]).threads["imported"] == 1  # asked for by its name, it does
+        assert saver.moving.import_from(old_file.url, [name]).threads["imported"] == 1  # asked for by its name, it does
 
 
 def test_an_erasure_says_what_it_does_not_reach(old_file: OldStore) -> None:
     write_scenes(old_file, "chat")
     with MemorySaver(moving_from=old_file.url) as saver:
-        receipt = saver.erase("ada")  # nothing of hers has moved in yet
+        receipt = saver.retention.erase("ada")  # nothing of hers has moved in yet
         assert receipt.threads == ()
         assert [each for each in receipt.exempt if old_file.path in each]
         saver.get_tuple(config_of("chat"))
-        receipt = saver.erase("ada")
+        receipt = saver.retention.erase("ada")
         assert receipt.threads == ("chat",)
         assert [each for each in receipt.exempt if old_file.path in each]
     with MemorySaver() as saver:
-        assert not [each for each in saver.erase("ada").exempt if "saver from before" in each]
+        assert not [each for each in saver.retention.erase("ada").exempt if "saver from before" in each]
 
 
 def test_in_another_process_neither(old_file: OldStore, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_encrypted(old_file: OldStore, tmp_path: Path) -> None:
         with old_file.open() as other:
             for name, (_, go_on) in SCENES.items():
                 assert go_on(saver, name) == go_on(other, name)
-        assert saver.master_keys().is_current
+        assert saver.keys.list().is_current
         assert [finding for finding in saver.check() if finding.kind != "harmless"] == []
     assert b"question 0" not in (tmp_path / "new.db").read_bytes()
 
@@ -259,8 +259,8 @@ def test_an_old_thread_has_a_new_life(old_file: OldStore) -> None:
     connection.close()
     with MemorySaver(moving_from=old_file.url) as saver:
         assert saver.get_tuple(config_of("chat"))
-        saver.set_retention(Retention(ttl=3600))
-        saver.sweep()
+        saver.retention.set_policy(Retention(ttl=3600))
+        saver.retention.sweep()
         assert saver.get_tuple(config_of("chat"))
 
 
@@ -313,7 +313,7 @@ def test_options_that_do_not_go_together(old_file: OldStore, tmp_path: Path) -> 
             MemorySaver(moving_from=wrong)  # type: ignore[arg-type]
     with MemorySaver(moving_from=old_file.url) as saver:
         assert saver.for_tenant("acme").get_tuple(config_of("chat")) is None
-        assert saver.for_tenant("acme").import_from(old_file.url).threads == {"imported": 1}
+        assert saver.for_tenant("acme").moving.import_from(old_file.url).threads == {"imported": 1}
         assert list(saver.threads()) == []
 
 
@@ -369,7 +369,7 @@ def test_processes_that_touch_at_once_move_each_thread_once(old_file: OldStore, 
         assert told.splitlines() == [f"{name} 4 6" for name in names]
     with place.open() as saver:
         assert {info.thread_id for info in saver.threads()} == {*names}
-        assert saver.import_from(old_file.url).threads == {"present": len(names)}
+        assert saver.moving.import_from(old_file.url).threads == {"present": len(names)}
     place.check()
 
 
@@ -386,7 +386,7 @@ def die(*given):
     return read_at(*given)
 moving.read_at = die
 with open_saver(url, **options) as saver:
-    saver.import_from(old)
+    saver.moving.import_from(old)
 """
 
 
@@ -399,7 +399,7 @@ def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore,
     assert {*codes[:2]} == {-signal.SIGKILL}
     assert {*codes} <= {-signal.SIGKILL, 0}  # 0 where so much is not left
     with place.open() as saver:
-        report = saver.import_from(old_file.url)
+        report = saver.moving.import_from(old_file.url)
         assert report.failed == {}
         assert report.threads.total() == len(SCENES)
         assert {info.thread_id for info in saver.threads()} == {*SCENES}  # and nothing that the dead have left
@@ -430,11 +430,11 @@ def test_clients_go_on_while_the_rest_is_fetched(old: OldStore, opener: Opener) 
         with ThreadPoolExecutor(clients) as pool:
             talks = [pool.submit(talk, number) for number in range(clients)]
             begin.wait()
-            report = saver.import_from(old.url)
+            report = saver.moving.import_from(old.url)
             for number, each in enumerate(talks):
                 said = each.result()
                 assert [text for text in said if ": " in text] == [f"{number}: {turn}" for turn in range(turns)]
                 assert said[0] == "question 0"
         assert report.failed == {}
-        assert saver.import_from(old.url).threads == {"present": clients + idle}
+        assert saver.moving.import_from(old.url).threads == {"present": clients + idle}
         assert len(list(saver.threads())) == clients + idle

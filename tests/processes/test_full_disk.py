@@ -76,8 +76,8 @@ def test_sqlite_removes_on_a_full_disk(full: tuple[Path, SqliteSaver], caplog: p
     assert "the disk is full" in caplog.text
     saver.delete_thread("t2")
     asyncio.run(saver.adelete_thread("t3"))
-    assert asyncio.run(saver.asweep(Retention(threads="t4", last=1))).removed > 10
-    assert "free for what is written next" in saver.reclaim().note
+    assert asyncio.run(saver.retention.asweep(Retention(threads="t4", last=1))).removed > 10
+    assert "free for what is written next" in saver.retention.reclaim_space().note
     assert latest(saver) == {**before, "t2": None, "t3": None}
     assert fill(saver, 20_000, 100) == 100  # of what was removed, as much is put again
     assert list(saver.check()) == []
@@ -90,12 +90,12 @@ def test_sqlite_removes_on_a_full_disk(full: tuple[Path, SqliteSaver], caplog: p
 def test_sqlite_reclaims_on_a_full_disk(full: tuple[Path, SqliteSaver]) -> None:
     disk, saver = full
     before = latest(saver)
-    saver.reclaim()
+    saver.retention.reclaim_space()
     assert latest(saver) == before
     for thread in range(1, THREADS):
         saver.delete_thread(f"t{thread}")
     size = (disk / "agent.db").stat().st_size
-    assert "VACUUM" in saver.reclaim(full=True).note  # there is room for what is left
+    assert "VACUUM" in saver.retention.reclaim_space(full=True).note  # there is room for what is left
     assert (disk / "agent.db").stat().st_size < size / 2
 
 
@@ -127,7 +127,7 @@ def test_files_remove_on_a_full_disk() -> None:
         saver.delete_thread("t2")
         (pruned,) = saver.prune(["t1"], strategy=Retention(last=1)).threads
         assert pruned.kept == 1
-        saver.reclaim(full=True)
+        saver.retention.reclaim_space(full=True)
         assert latest(saver) == {**before, "t2": None}
         assert fill(saver, 20_000, 20) == 20
         assert list(saver.check()) == []
@@ -142,9 +142,9 @@ def test_a_tenant_with_a_key_is_deleted_on_a_full_disk() -> None:
             assert fill(acme, 20_000) > 100
             kept = latest(other)
             acme.delete_thread("t0")
-            (problem,) = acme.erase(user_id="ada").problems
+            (problem,) = acme.retention.erase(user_id="ada").problems
             assert "not cleaned yet" in problem  # there is no room to write all that is left anew
-            receipt = saver.delete_tenant("acme")
+            receipt = saver.tenants.delete("acme")
             assert (receipt.threads, receipt.problems) == (THREADS - 1, ())
             assert (list(acme.threads()), latest(other)) == ([], kept)
 

@@ -14,6 +14,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
+from provenance_runs import recorder_of
 
 from langgraph_keel import Change, DriftDetected, DriftReport, DriftWarning, InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.provenance.drift import NODES, SEEN, Fingerprint, update_fingerprint
@@ -237,8 +238,7 @@ def test_another_version_of_the_application_is_noticed_before_anything_runs(
 def test_another_version_of_a_package_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with MemorySaver() as saver:
         world.run(saver)
-        assert saver.recorder
-        monkeypatch.setitem(saver.recorder.versions, "langgraph", "99")
+        monkeypatch.setitem(recorder_of(saver).versions, "langgraph", "99")
         with pytest.warns(DriftWarning, match=r"langgraph was .* up to step 2, now 99"):
             world.run(saver)
 

@@ -10,6 +10,7 @@ from langchain_core.language_models import FakeListChatModel, GenericFakeChatMod
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
+from provenance_runs import recorder_of
 
 from langgraph_keel import DriftDetected, KeelSaver, MemorySaver
 
@@ -58,8 +59,7 @@ async def test_each_of_very_many_threads_has_its_call() -> None:
     configs: list[Any] = [{"configurable": {"thread_id": f"t{number}"}} for number in range(1200)]
     await graph.abatch([HELLO] * len(configs), configs)
     assert {len(saver.provenance(config)) for config in configs} == {1}
-    assert saver.recorder
-    assert len(saver.recorder.waiting) == 0
+    assert len(recorder_of(saver).waiting) == 0
 
 
 @tool

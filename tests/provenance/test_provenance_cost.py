@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 from provenance_models import Fake
-from provenance_runs import ASK, Scene, calling
+from provenance_runs import ASK, Scene, calling, recorder_of
 from savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver, MemorySaver
@@ -62,13 +62,10 @@ async def test_a_step_with_a_call_takes_few_bytes_more(stores: Any, backend: str
 @each_backend
 async def test_a_saver_that_does_not_record_stores_nothing(stores: Any, backend: str) -> None:
     store = stores[backend]
-    with store.open() as watching:  # another saver of the same process may
-        assert watching.recorder
-        with store.open(provenance=False) as saver:
-            scene = await three_steps(saver, "sync", "sync", "off", Fake(served="never-stored"))
-            assert saver.recorder
-            assert not saver.recorder.captures
-            assert await scene.records() == []
+    with store.open(), store.open(provenance=False) as saver:  # the other saver of the same process records
+        scene = await three_steps(saver, "sync", "sync", "off", Fake(served="never-stored"))
+        assert not recorder_of(saver).captures
+        assert await scene.records() == []
     assert b"never-stored" not in store.raw()
 
 
@@ -81,8 +78,7 @@ async def test_a_call_outside_of_a_graph_is_nobodys() -> None:
         thread = threading.Thread(target=model.invoke, args=(ASK,))
         thread.start()
         thread.join()
-        assert saver.recorder
-        assert (len(saver.recorder.waiting), dict(CAPTURE.under_way)) == (0, {})
+        assert (len(recorder_of(saver).waiting), dict(CAPTURE.under_way)) == (0, {})
         assert list(saver.threads()) == []
 
 
@@ -102,8 +98,7 @@ async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
         for durability in ("sync", "async", "exit"):
             await three_steps(saver, face, durability, durability, Fake())
             await three_steps(saver, face, durability, durability, Fake())
-        assert saver.recorder
-        assert len(saver.recorder.waiting) == 0
+        assert len(recorder_of(saver).waiting) == 0
         assert dict(CAPTURE.under_way) == {}
 
 
@@ -188,5 +183,4 @@ async def test_a_call_that_was_cancelled_leaves_nothing_in_memory() -> None:
     await asyncio.sleep(0.3)
     await scene.run(scene.compiled(("b", calling(scene.model()))))
     assert [call.path for call in await scene.records()] == ["a", "b"]
-    assert saver.recorder
-    assert len(saver.recorder.waiting) == 0
+    assert len(recorder_of(saver).waiting) == 0

@@ -15,7 +15,7 @@ from places import Place
 from process_children import exit_code, forked
 from provenance_graphs import asking, failing
 from provenance_models import Fake
-from provenance_runs import START_WITH, Scene, calling, graph_of, ns_of, thread_config
+from provenance_runs import START_WITH, Scene, calling, graph_of, ns_of, recorder_of, thread_config
 from savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver
@@ -119,8 +119,7 @@ def told_in_a_child(place: Place) -> None:
 
 def test_a_child_of_a_fork_has_its_own_memory(place: Place) -> None:
     with place.open() as saver:
-        recorder = saver.recorder
-        assert recorder
+        recorder = recorder_of(saver)
         waiting = threading.Event()
         stop = threading.Event()
 

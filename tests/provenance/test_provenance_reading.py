@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from provenance_models import Fake
-from provenance_runs import Scene, calling, thread_config
+from provenance_runs import Scene, calling, recorder_of, thread_config
 from savers import each_backend, each_face
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
-from langgraph_keel.engine.session import Hooks
+from langgraph_keel.engine.session import Hooks, with_engine
 from langgraph_keel.errors import DriftWarning
 from langgraph_keel.provenance import reading
 from langgraph_keel.provenance.drift import Change
@@ -195,8 +195,8 @@ async def test_a_damaged_record_does_not_hide_the_others(saver: KeelSaver, monke
 @each_backend
 async def test_a_header_of_a_store_from_before_has_three_parts(saver: KeelSaver) -> None:
     engine = saver.engine
-    hooks = Hooks([hook for hook in engine.session.hooks.all if hook is not saver.recorder])
-    before = saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    hooks = Hooks([hook for hook in engine.session.hooks.all if hook is not recorder_of(saver)])
+    before = with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
     scene = await write(before, "sync", "t", "one")
     assert await scene.records() == []
     await write(saver, "sync", "t", "two")

@@ -15,6 +15,7 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy, interrupt
+from provenance_runs import recorder_of
 from replay_graphs import PAYS, Items, Model, asking, graph_of, hello, noting, replayed
 from replay_scenes import Scene, faces, is_same, two_turns
 from replay_scenes import memory as memory
@@ -279,8 +280,7 @@ async def test_a_thread_that_has_drifted(face: str, tmp_path: Path) -> None:
         object.__setattr__(model, "_generate", answering(model, served))
         await run(graph, face, hello(), thread("t"))
         assert len({call.served_model for call in saver.provenance(thread("t"))}) == 2
-        assert saver.recorder is not None
-        saver.recorder.on_drift = "raise"
+        recorder_of(saver).on_drift = "raise"
         assert (await replayed(saver, face, graph, thread("t"))).same
 
 

@@ -160,8 +160,8 @@ def postgres_apart() -> Iterator[PostgresSaver]:
 
 async def erase(saver: Any, face: str, user: str, **options: Any) -> Receipt:
     if face == "sync":
-        return await to_thread(saver.erase, user, **options)
-    receipt: Receipt = await saver.aerase(user, **options)
+        return await to_thread(saver.retention.erase, user, **options)
+    receipt: Receipt = await saver.retention.aerase(user, **options)
     return receipt
 
 
@@ -221,8 +221,8 @@ def erased_in_two(saver: Any, mark: str, fault: Fault) -> bool:
     live(saver, mark)
     of_other = of_bystander(saver)
     with suppress(Injected):
-        with_tap(saver, fault).erase(mark)
-    receipt = saver.erase(mark, reclaim="full")
+        with_tap(saver, fault).retention.erase(mark)
+    receipt = saver.retention.erase(mark, reclaim="full")
     assert receipt.complete, receipt
     # Samples of tables that are empty now: a server that is slow enough has analyzed them meanwhile.
     assert [where for where in places(saver, mark) if "pg_statistic" not in where] == []

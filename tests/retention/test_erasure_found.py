@@ -49,12 +49,12 @@ def test_threads_of_several_persons_are_reported_or_deleted(store: Any) -> None:
         saver.copy_thread("own", "copied")
         saver.fork(config("own"), "forked for bob")
         say(saver, "forked for bob", "bob")
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.shared) == (("copied", "own"), ("forked for bob", "joint"))
         assert any("2 threads with checkpoints" in sentence for sentence in receipt.exempt)
         assert any(sentence.startswith("1 thread in which nothing") for sentence in receipt.exempt)
         assert ids(saver) == ["forked for bob", "joint", "nobody's", "of bob"]
-        assert saver.erase("ann", shared="delete").threads == ("forked for bob", "joint")
+        assert saver.retention.erase("ann", shared="delete").threads == ("forked for bob", "joint")
         assert ids(saver) == ["nobody's", "of bob"]
 
 
@@ -67,7 +67,7 @@ def test_a_run_that_names_nobody_goes_on_for_the_same_person(store: Any) -> None
         other.prune(["t"])
         assert [found.metadata.get("user_id") for found in saver.list(config("t"))] == ["ann"]
         say(saver, "t", "bob")
-        assert saver.erase("ann", dry_run=True).shared == ("t",)
+        assert saver.retention.erase("ann", dry_run=True).shared == ("t",)
 
 
 @each_backend
@@ -81,9 +81,9 @@ def test_whom_only_pruned_checkpoints_named_is_not_forgotten(store: Any) -> None
         saver.fork(config("t"), "forked")
         assert [found.metadata["user_id"] for found in saver.list(config("t"))] == ["bob"]
         for person in ("ann", "Evelyn", "bob"):
-            receipt = saver.erase(person)
+            receipt = saver.retention.erase(person)
             assert (receipt.threads, receipt.shared) == ((), ("copied", "forked", "t"))
-        assert len(saver.erase("ann", shared="delete").threads) == 3
+        assert len(saver.retention.erase("ann", shared="delete").threads) == 3
         assert b"Evelyn" not in store.raw()
 
 
@@ -93,7 +93,7 @@ def test_runs_that_are_deleted_leave_whom_they_named(tmp_path: Path) -> None:
         graph(saver).invoke({"messages": [HumanMessage("ann")]}, {**config("t", "ann"), "metadata": {"run_id": run_id}})
         say(saver, "t", "bob")
         saver.delete_for_runs([run_id])
-        assert saver.erase("ann").shared == ("t",)
+        assert saver.retention.erase("ann").shared == ("t",)
 
 
 SMALL, LARGE = "x", "".join(chr(97 + n % 26) for n in range(3000))
@@ -128,7 +128,7 @@ def test_a_name_with_nul_is_refused_and_nobody_elses(store: Any) -> None:
     with store.open() as saver:
         say(saver, "t", "ada")
         with pytest.raises(InvalidConfig, match="NUL"):
-            saver.erase("ada\0")
+            saver.retention.erase("ada\0")
         with pytest.raises(InvalidConfig, match="NUL"):
             say(saver, "other", "ada\0")
         assert [info.thread_id for info in saver.threads()] == ["t"]
@@ -139,7 +139,7 @@ def test_a_look_writes_nothing(store: Any) -> None:
     with store.open() as saver:
         say(saver, "t", 7, asks=True)
         before = store.raw()
-        receipt = saver.erase("7", dry_run=True)
+        receipt = saver.retention.erase("7", dry_run=True)
         assert (receipt.threads, receipt.checkpoints, receipt.requests) == (("t",), 2, 1)
         assert (receipt.complete, receipt.dry_run, receipt.reclaimed) == (True, True, None)
         assert store.raw() == before
@@ -153,7 +153,7 @@ def test_a_thread_without_checkpoints_is_known_by_what_it_has_asked(store: Any) 
         graph(saver, asks=True).invoke(start, {**config("t", "ann"), "metadata": {"run_id": run_id}})
         saver.delete_for_runs([run_id])
         assert ids(saver) == []
-        assert saver.erase("ann").threads == ("t",)
+        assert saver.retention.erase("ann").threads == ("t",)
         assert b"ann" not in store.raw()
 
 
@@ -169,7 +169,7 @@ def test_the_program_says_whose_a_thread_is(tmp_path: Path) -> None:
         }
         assert found == {"ann/1": "ann", "ann/2": "bob", "/": None}
         assert [request.owner for request in saver.approvals.pending()] == ["ann", "bob", ""]
-        assert saver.erase("ann").threads == ("ann/1",)
+        assert saver.retention.erase("ann").threads == ("ann/1",)
 
 
 def test_an_id_of_any_kind_names_an_owner_also_in_a_store_in_git(
@@ -184,8 +184,8 @@ def test_an_id_of_any_kind_names_an_owner_also_in_a_store_in_git(
             "a": str(UUID(int=7)),
             "b": "bob",
         }
-        assert saver.erase(str(UUID(int=7)), dry_run=True).threads == ("a",)
-        assert saver.erase(UUID(int=7)).threads == ("a",)
+        assert saver.retention.erase(str(UUID(int=7)), dry_run=True).threads == ("a",)
+        assert saver.retention.erase(UUID(int=7)).threads == ("a",)
 
 
 @pytest.mark.parametrize("said", ["a failure", "a number"])
@@ -216,7 +216,7 @@ def test_a_program_that_cannot_say_it_stores_nothing(said: str, tmp_path: Path) 
 )
 def test_what_cannot_be_meant_is_refused(wrong: Any, tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver, pytest.raises(InvalidInput, match=next(iter(wrong))):
-        saver.erase(**{"user_id": "ann", **wrong})
+        saver.retention.erase(**{"user_id": "ann", **wrong})
 
 
 # -- what gets in the way ----------------------------------------------------------------------------------------------
@@ -239,11 +239,11 @@ def test_a_run_that_goes_on_meanwhile_is_found(store: Any, times: int) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "t", "ann")
         tell = meddling(other, lambda saver: say(saver, "t", "ann"), times)
-        receipt = saver.erase("ann", on_progress=tell)
+        receipt = saver.retention.erase("ann", on_progress=tell)
         assert (receipt.threads, receipt.failed.keys()) == ((("t",), set()) if times == 1 else ((), {"t"}))
         assert receipt.complete is (times == 1)
         assert ids(saver) == ([] if times == 1 else ["t"])
-        assert saver.erase("ann").complete
+        assert saver.retention.erase("ann").complete
         assert ids(saver) == []
 
 
@@ -251,7 +251,7 @@ def test_a_run_that_goes_on_meanwhile_is_found(store: Any, times: int) -> None:
 def test_writes_of_a_task_that_was_cut_off_go_too(store: Any) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "t", "ann")
-        assert saver.erase("ann", on_progress=meddling(other, cut_off, 1)).complete
+        assert saver.retention.erase("ann", on_progress=meddling(other, cut_off, 1)).complete
         assert b"ann" not in store.raw()
 
 
@@ -262,7 +262,7 @@ def test_a_thread_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -
         with sqlite3.connect(tmp_path / "keel.db") as connection:
             connection.execute("UPDATE entries SET header = x'00' WHERE key >> 32 = 2")
         connection.close()
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
         assert (receipt.threads, list(receipt.failed), receipt.complete) == (("a", "c"), ["b"], False)
         assert "nobody knows whose it is" in receipt.failed["b"]
         assert "Not done: 1 thread" in str(receipt)
@@ -273,7 +273,7 @@ def erase_and_die(place: Place) -> None:
         if (done, total) == (1, 3):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    place.open().erase("ann", on_progress=tell)
+    place.open().retention.erase("ann", on_progress=tell)
 
 
 def test_what_was_killed_is_finished_by_the_next_one(place: Place) -> None:
@@ -284,7 +284,7 @@ def test_what_was_killed_is_finished_by_the_next_one(place: Place) -> None:
     assert exit_code(forked(erase_and_die, place)) == -signal.SIGKILL
     with place.open() as saver:
         assert ids(saver) == ["b", "c", "d"]
-        assert saver.erase("ann").threads == ("b", "c")
+        assert saver.retention.erase("ann").threads == ("b", "c")
         assert ids(saver) == ["d"]
     place.check()
 
@@ -295,10 +295,10 @@ def test_what_is_not_erased_is_said(tmp_path: Path) -> None:
         say(saver, "of bob", "bob", asks=True)
         (request,) = saver.approvals.pending()
         saver.approvals.answer(request.id, value=1, by="ann")
-        saver.set_retention(Retention(threads="ann-*", last=3))
+        saver.retention.set_policy(Retention(threads="ann-*", last=3))
         cached = KeelCache(saver)
         cached.set({(("node",), "key"): ([("messages", "of ann")], None)})
-        receipt = saver.erase("ann", node_cache="report")
+        receipt = saver.retention.erase("ann", node_cache="report")
         assert (receipt.threads, receipt.cached, cached.get([(("node",), "key")]) != {}) == (("t",), 0, True)
         for words in (
             "1 result in the cache of nodes",
@@ -307,9 +307,9 @@ def test_what_is_not_erased_is_said(tmp_path: Path) -> None:
         ):
             assert any(sentence.startswith(words) for sentence in receipt.exempt)
             assert f"Not erased: {words}" in str(receipt)
-        assert saver.erase("ann").cached == 0  # nobody's thread has gone
+        assert saver.retention.erase("ann").cached == 0  # nobody's thread has gone
         say(saver, "t", "ann")
-        assert (saver.erase("ann").cached, cached.get([(("node",), "key")])) == (1, {})
+        assert (saver.retention.erase("ann").cached, cached.get([(("node",), "key")])) == (1, {})
 
 
 # -- the receipt -------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_what_is_not_erased_is_said(tmp_path: Path) -> None:
 def receipt_in(place: Place) -> Receipt:
     with place.open() as saver:
         say(saver, "ann's thread", "ann")
-        return saver.erase("ann")
+        return saver.retention.erase("ann")
 
 
 def test_a_receipt_names_nobody(tmp_path: Path) -> None:

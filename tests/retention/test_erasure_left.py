@@ -23,8 +23,8 @@ from langgraph_keel.engine.encoding.bodies import frame
 
 async def called(saver: Any, face: str, verb: str, *args: Any, **options: Any) -> Any:
     if face == "sync":
-        return await to_thread(getattr(saver, verb), *args, **options)
-    return await getattr(saver, f"a{verb}")(*args, **options)
+        return await to_thread(getattr(saver.retention, verb), *args, **options)
+    return await getattr(saver.retention, f"a{verb}")(*args, **options)
 
 
 def archive_late(saver: KeelSaver) -> None:
@@ -52,9 +52,11 @@ async def test_what_comes_after_an_erasure_is_counted_until_it_is_reclaimed(stor
         receipt = await called(saver, face, "erase", "ann")
         assert (receipt.threads, receipt.complete, receipt.strays) == ((), False, 2)
         assert "Not erased: 2 threads with something stored but no checkpoint" in str(receipt)
-        assert "without a checkpoint" not in (await called(saver, face, "reclaim", full=True)).note
+        assert "without a checkpoint" not in (await called(saver, face, "reclaim_space", full=True)).note
         assert b"ann " in await to_thread(store.raw)
-        assert "2 threads without a checkpoint removed" in (await called(saver, face, "reclaim", strays=True)).note
+        assert (
+            "2 threads without a checkpoint removed" in (await called(saver, face, "reclaim_space", strays=True)).note
+        )
         assert (await called(saver, face, "erase", "ann")).complete
         assert b"ann " not in await to_thread(store.raw)
         assert await to_thread(ids, saver) == ["of bob"]
@@ -70,7 +72,7 @@ def test_what_comes_at_the_end_of_an_erasure_goes_with_it(store: Any) -> None:
             if done == total and ends:
                 ends.pop(0)()
 
-        receipt = saver.erase("ann", on_progress=tell)
+        receipt = saver.retention.erase("ann", on_progress=tell)
         assert (receipt.threads, receipt.complete, ends) == (("t",), True, [])
         assert b"ann" not in store.raw()
 
@@ -80,7 +82,7 @@ def test_a_thread_that_begins_meanwhile_is_not_reclaimed(store: Any) -> None:
     with store.open() as saver, store.open() as other:
         say(saver, "of bob", "bob")
         cut_off(other)
-        saver.reclaim(
+        saver.retention.reclaim_space(
             full=True,
             strays=True,
             on_progress=lambda done, total: say(other, "t", "ann") if not ids(other)[1:] else None,
@@ -95,7 +97,7 @@ def test_a_person_who_was_asked_in_a_thread_without_checkpoints_is_known(store: 
         asked: Any = {**config("t", "ann"), "metadata": {"run_id": run_id}}
         graph(saver, asks=True).invoke({"messages": [HumanMessage("ann asks")]}, asked)
         saver.delete_for_runs([run_id])
-        assert (saver.erase("bob").complete, saver.erase("ann").threads) == (True, ("t",))
+        assert (saver.retention.erase("bob").complete, saver.retention.erase("ann").threads) == (True, ("t",))
 
 
 def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +109,7 @@ def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: py
             raise InvalidInput("no")
 
         monkeypatch.setattr(saver.engine.session.store, "list_strays", fail)
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.complete) == (("t",), False)
         assert "Not done: what has no checkpoint could not be looked for: no" in str(receipt)
 
@@ -124,7 +126,7 @@ def test_who_has_asked_in_a_thread_that_cannot_be_read_is_not_all_who_may_own_it
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann", asks=True)
         damage(tmp_path / "keel.db", "header", 1)
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
         assert (receipt.threads, list(receipt.failed), receipt.complete) == ((), ["t"], False)
         assert len(list(saver.approvals.pending("t"))) == 1
 
@@ -134,7 +136,7 @@ def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
         for thread in ("a", "b"):
             say(saver, thread, "ann")
         damage(tmp_path / "keel.db", "refs", 1)
-        reclaimed = saver.reclaim(full=True)
+        reclaimed = saver.retention.reclaim_space(full=True)
         assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was written anew")
         assert ids(saver) == ["a", "b"]
 
@@ -145,12 +147,12 @@ def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
 def test_an_empty_id_names_nobody(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", owner=lambda asked: "ann") as saver:
         say(saver, "t", "")
-        assert saver.erase("ann").threads == ("t",)
+        assert saver.retention.erase("ann").threads == ("t",)
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "u", "ann")
         say(saver, "u", "")
         saver.prune(["u"])
-        assert saver.erase("ann").threads == ("u",)
+        assert saver.retention.erase("ann").threads == ("u",)
 
 
 def test_whom_a_run_goes_on_for_is_known_of_more_threads_than_the_memo_holds(tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_whom_a_run_goes_on_for_is_known_of_more_threads_than_the_memo_holds(tmp
         for owner in ("ann", None):
             chat.invoke({"messages": [HumanMessage("well?")]}, config("t", owner))
         assert [found.metadata.get("user_id") for found in saver.list(config("t"))] == ["ann"] * 6
-        assert saver.erase("ann").threads == ("t",)
+        assert saver.retention.erase("ann").threads == ("t",)
         say(saver, "t")
         assert [found.metadata.get("user_id") for found in saver.list(config("t"))] == [None] * 3
 
@@ -185,7 +187,7 @@ def test_a_channel_of_that_name_is_no_owner(store: Any) -> None:
             named.invoke({"messages": [HumanMessage(str(n))], "user_id": "bob"}, config("t", owner))
         saver.prune(["t"], strategy=Retention(last=1))
         assert [found.metadata["user_id"] for found in saver.list(config("t"))] == ["ann"]
-        assert saver.erase("bob").shared == ("t",)
+        assert saver.retention.erase("bob").shared == ("t",)
 
 
 # -- the receipt -------------------------------------------------------------------------------------------------------
@@ -195,16 +197,16 @@ def test_a_thread_of_several_is_left_and_so_it_is_not_complete(tmp_path: Path) -
     with SqliteSaver(tmp_path / "keel.db") as saver:
         for owner in ("ann", "bob"):
             say(saver, "joint", owner)
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
         assert (receipt.shared, receipt.complete) == (("joint",), False)
         assert "backups" not in str(receipt).lower()  # nothing went, so nothing of it is elsewhere
-        assert saver.erase("ann", shared="delete").complete
+        assert saver.retention.erase("ann", shared="delete").complete
 
 
 def test_nobody_knows_an_id_that_was_never_used(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")
-        receipt = saver.erase("anne")
+        receipt = saver.retention.erase("anne")
         assert receipt.complete
         assert "is the id right?" in str(receipt)
         assert "Not erased" not in str(receipt)
@@ -214,11 +216,11 @@ def test_a_look_names_the_first_threads(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         for n in range(22):
             say(saver, f"<b>{n:02}", "ann")
-        looked = saver.erase("ann", dry_run=True)
+        looked = saver.retention.erase("ann", dry_run=True)
         lines = str(looked).splitlines()
         assert (lines[1], lines[20], lines[21]) == ("  '<b>00'", "  '<b>19'", "  and 2 more")
         assert "&lt;b&gt;00" in looked._repr_html_()
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
         assert "<b>" not in str(receipt)
         assert receipt.reclaimed
         assert receipt.reclaimed._repr_html_().startswith("<pre>")
@@ -229,7 +231,7 @@ def test_space_is_measured_before_anything_goes(tmp_path: Path) -> None:
     with FileSaver(tmp_path) as saver:
         say(saver, "t", "ann")
         graph(saver).invoke({"messages": [HumanMessage(token_hex(2500))]}, config("u", "ann"))
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
         assert receipt.reclaimed
         assert receipt.reclaimed.before is not None
         assert receipt.reclaimed.after is not None
@@ -240,9 +242,9 @@ def test_space_is_measured_before_anything_goes(tmp_path: Path) -> None:
 async def test_full_is_true_or_false(tmp_path: Path, wrong: Any) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         with pytest.raises(InvalidInput, match="full must be True or False"):
-            saver.reclaim(full=wrong)
+            saver.retention.reclaim_space(full=wrong)
         with pytest.raises(InvalidInput, match="full must be True or False"):
-            await saver.areclaim(full=wrong)
+            await saver.retention.areclaim_space(full=wrong)
 
 
 def test_a_cache_of_many_results_is_emptied_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +253,6 @@ def test_a_cache_of_many_results_is_emptied_page_by_page(tmp_path: Path, monkeyp
         say(saver, "t", "ann")
         cached = KeelCache(saver)
         cached.set({(("node",), f"key {n}"): ([("messages", "of ann")], None) for n in range(5)})
-        assert saver.erase("ann", dry_run=True, node_cache="report").cached == 0
-        assert (saver.erase("ann", dry_run=True).cached, saver.erase("ann").cached) == (5, 5)
+        assert saver.retention.erase("ann", dry_run=True, node_cache="report").cached == 0
+        assert (saver.retention.erase("ann", dry_run=True).cached, saver.retention.erase("ann").cached) == (5, 5)
         assert cached.get([(("node",), "key 3")]) == {}

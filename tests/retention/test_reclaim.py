@@ -36,8 +36,8 @@ async def test_a_store_says_what_it_has_given_back(place: Place) -> None:
         fill(saver, *"abcdef")
         for thread in "abcde":
             saver.delete_thread(thread)
-        first = saver.reclaim()
-        last = await saver.areclaim(full=True)
+        first = saver.retention.reclaim_space()
+        last = await saver.retention.areclaim_space(full=True)
         assert first.to_dict() == {"before": first.before, "after": first.after, "note": first.note}
         assert str(last).endswith(last.note)
         if place.kind != "redis":
@@ -59,12 +59,12 @@ def test_a_file_is_written_anew_when_half_of_it_is_free(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db") as saver:
         fill(saver, *"abcdef")
         saver.delete_thread("a")
-        assert "pages are free for what is written next" in saver.reclaim().note
+        assert "pages are free for what is written next" in saver.retention.reclaim_space().note
         assert free_pages(tmp_path / "keel.db") > 0
         assert (tmp_path / "keel.db-wal").stat().st_size == 0
         for thread in "bcde":
             saver.delete_thread(thread)
-        assert "VACUUM" in saver.reclaim().note
+        assert "VACUUM" in saver.retention.reclaim_space().note
         assert free_pages(tmp_path / "keel.db") == 0
 
 
@@ -76,7 +76,7 @@ def test_a_database_with_a_map_of_its_pages_gives_them_back_singly(tmp_path: Pat
         connection.execute("VACUUM")
     with SqliteSaver(tmp_path / "keel.db") as saver:
         saver.delete_thread("a")
-        assert "incremental_vacuum" in saver.reclaim().note
+        assert "incremental_vacuum" in saver.retention.reclaim_space().note
         assert free_pages(tmp_path / "keel.db") == 0
 
 
@@ -93,11 +93,11 @@ def test_who_reads_an_old_state_keeps_the_log_and_the_receipt_says_so(tmp_path: 
     with SqliteSaver(tmp_path / "keel.db", timeout=0.2) as saver:
         say(saver, "t", "ann")
         with reader(tmp_path / "keel.db"):
-            assert "somebody reads an old state" in saver.reclaim().note
-            receipt = saver.erase("ann")
+            assert "somebody reads an old state" in saver.retention.reclaim_space().note
+            receipt = saver.retention.erase("ann")
             assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
-            assert "saver.reclaim(full=True)" in str(receipt)
-        assert saver.erase("ann").complete
+            assert "saver.retention.reclaim_space(full=True)" in str(receipt)
+        assert saver.retention.erase("ann").complete
         assert places(saver, "ann says") == []
 
 
@@ -115,7 +115,7 @@ def test_who_writes_meanwhile_waits_and_is_not_refused(tmp_path: Path) -> None:
         thread = threading.Thread(target=write)
         thread.start()
         for _ in range(5):
-            saver.reclaim(full=True)
+            saver.retention.reclaim_space(full=True)
         over.set()
         thread.join()
         assert written
@@ -127,18 +127,18 @@ def test_what_only_reads_gives_nothing_back(tmp_path: Path) -> None:
         say(saver, "t", "ann")
     with SqliteSaver(tmp_path / "keel.db", read_only=True) as saver:
         with pytest.raises(ReadOnlyStore):
-            saver.reclaim()
+            saver.retention.reclaim_space()
         with pytest.raises(ReadOnlyStore):
-            saver.erase("ann")
-        assert saver.erase("ann", dry_run=True).threads == ("t",)
+            saver.retention.erase("ann")
+        assert saver.retention.erase("ann", dry_run=True).threads == ("t",)
 
 
 @pytest.mark.parametrize("kind", [MemorySaver, lambda: SqliteSaver(":memory:")], ids=["memory", "sqlite"])
 def test_what_is_in_memory_has_no_size(kind: Any) -> None:
     with kind() as saver:
         say(saver, "t", "ann")
-        assert saver.erase("ann").complete
-        assert (saver.reclaim(full=True).before, ids(saver)) == (None, [])
+        assert saver.retention.erase("ann").complete
+        assert (saver.retention.reclaim_space(full=True).before, ids(saver)) == (None, [])
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_what_interrupted_writes_have_left_goes(tmp_path: Path) -> None:
             (path / "log.jsonl").write_text("ann")
         os.utime(left[1], (time.time() - 100,) * 2)
         cells.with_name("x.json.0000.tmp").write_text("ann")
-        reclaimed = saver.reclaim()
+        reclaimed = saver.retention.reclaim_space()
         assert reclaimed.before is not None
         assert reclaimed.before - 9 == reclaimed.after
         assert [path.exists() for path in left] == [False, False, True]
@@ -165,7 +165,7 @@ def test_the_history_of_git_is_said_to_keep_all(tmp_path: Path, monkeypatch: pyt
     Repository.made(tmp_path)
     with FileSaver(tmp_path / "store", git=True) as saver:
         say(saver, "t", "ann")
-        receipt = saver.erase("ann")
+        receipt = saver.retention.erase("ann")
     assert any("git filter-repo" in sentence for sentence in receipt.exempt)
 
 
@@ -176,8 +176,8 @@ def test_a_connection_in_a_transaction_cannot_be_used(postgres_url: str) -> None
     with psycopg.connect(postgres_url) as connection, PostgresSaver(connection) as saver:
         say(saver, "t", "ann")
         with pytest.raises(AccessDenied, match="not in autocommit: nothing was done"):
-            saver.reclaim()
-        receipt = saver.erase("ann")
+            saver.retention.reclaim_space()
+        receipt = saver.retention.erase("ann")
         assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
         assert "not in autocommit" in str(receipt)
 
@@ -186,9 +186,9 @@ async def test_pools_of_the_users_own_are_used(postgres_url: str) -> None:
     options: Any = {"min_size": 1, "max_size": 2, "kwargs": {"autocommit": True}}
     with ConnectionPool(postgres_url, **options) as pool, PostgresSaver(pool) as saver:
         say(saver, "t", "ann")
-        assert saver.reclaim(full=True).note == "the tables were written anew (VACUUM FULL)"
+        assert saver.retention.reclaim_space(full=True).note == "the tables were written anew (VACUUM FULL)"
     async with AsyncConnectionPool(postgres_url, open=False, **options) as apool, PostgresSaver(apool) as saver:
-        assert (await saver.aerase("ann", reclaim="full")).reclaimed is not None
+        assert (await saver.retention.aerase("ann", reclaim="full")).reclaimed is not None
 
 
 def test_vacuum_works_behind_a_pooler_of_transactions(pgbouncer_url: str, postgres_server: Any) -> None:
@@ -196,8 +196,8 @@ def test_vacuum_works_behind_a_pooler_of_transactions(pgbouncer_url: str, postgr
     try:
         with PostgresSaver(pgbouncer_url, schema=schema, partitions=2, prepare_threshold=None) as saver:
             say(saver, "t", "ann")
-            assert saver.erase("ann", reclaim="full").reclaimed is not None
-            assert (saver.reclaim().before or 0) > 0
+            assert saver.retention.erase("ann", reclaim="full").reclaimed is not None
+            assert (saver.retention.reclaim_space().before or 0) > 0
     finally:
         with psycopg.connect(postgres_server.url, autocommit=True) as connection:
             connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
@@ -215,7 +215,7 @@ def test_what_a_user_may_not_do_is_said(postgres_url: str, postgres_server: Any)
         connection.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA {schema} TO keel_reclaimer".encode())
         connection.execute(b"SET ROLE keel_reclaimer")
         with PostgresSaver(connection) as saver:
-            receipt = saver.erase("ann")
+            receipt = saver.retention.erase("ann")
             assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
             assert "keel_items" in receipt.problems[0]
         connection.execute(b"RESET ROLE")

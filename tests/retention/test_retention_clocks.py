@@ -50,10 +50,10 @@ def test_a_host_whose_clock_is_behind_has_no_thread_look_older(place: Place, clo
         assert listed(right) == listed(right, since=NOW) == ["t", "other"]
         assert {info.updated_at for info in behind.threads()} == {NOW.isoformat()}
         clock(NOW + timedelta(hours=2))
-        assert not right.sweep(Retention(ttl=DAY)).threads  # what was put just now went
-        assert not behind.sweep(Retention(last=1, idle=DAY)).threads
+        assert not right.retention.sweep(Retention(ttl=DAY)).threads  # what was put just now went
+        assert not behind.retention.sweep(Retention(last=1, idle=DAY)).threads
         clock(NOW + 2 * DAY)
-        assert behind.sweep(Retention(ttl=DAY)).deleted == 2
+        assert behind.retention.sweep(Retention(ttl=DAY)).deleted == 2
 
 
 @pytest.mark.parametrize("when", [(NOW + YEAR).isoformat(), "no time"], ids=["a year ahead", "no time"])
@@ -66,18 +66,18 @@ def test_a_host_whose_clock_is_ahead_has_no_thread_live_for_ever(
         put(ahead, "u", when)
         put(right, "old", NOW - 2 * DAY)
         clock(NOW)
-        assert right.sweep(ttl, dry_run=True).deleted == 1
-        assert [each.thread_id for each in right.sweep(ttl).threads] == ["old"]  # and none of those at once
+        assert right.retention.sweep(ttl, dry_run=True).deleted == 1
+        assert [each.thread_id for each in right.retention.sweep(ttl).threads] == ["old"]  # and none of those at once
         clock(NOW + 0.9 * DAY)
         put(ahead, "u", when)  # it lives on
-        assert not ahead.sweep(ttl).threads
+        assert not ahead.retention.sweep(ttl).threads
         clock(NOW + 1.1 * DAY)
-        assert [each.thread_id for each in asyncio.run(right.asweep(ttl)).threads] == ["t"]
+        assert [each.thread_id for each in asyncio.run(right.retention.asweep(ttl)).threads] == ["t"]
         put(right, "u", NOW + 1.2 * DAY)  # by a clock that is right: that counts
         clock(NOW + 2.1 * DAY)
-        assert not right.sweep(ttl).threads
+        assert not right.retention.sweep(ttl).threads
         clock(NOW + 2.3 * DAY)
-        assert [each.thread_id for each in right.sweep(ttl).threads] == ["u"]
+        assert [each.thread_id for each in right.retention.sweep(ttl).threads] == ["u"]
         assert listed(right) == []
 
 
@@ -89,9 +89,9 @@ def test_an_idle_thread_of_a_host_whose_clock_is_ahead_is_pruned(
             put(saver, "t", NOW + YEAR)
         idle = Retention(last=1, idle=DAY)
         clock(NOW)
-        assert not saver.sweep(idle).threads
+        assert not saver.retention.sweep(idle).threads
         clock(NOW + 2 * DAY)
-        assert [each.removed for each in saver.sweep(idle).threads] == [2]
+        assert [each.removed for each in saver.retention.sweep(idle).threads] == [2]
 
 
 def test_a_clock_that_goes_back_does_not_keep_what_it_has_noted(clock: Callable[[datetime], None]) -> None:
@@ -100,7 +100,7 @@ def test_a_clock_that_goes_back_does_not_keep_what_it_has_noted(clock: Callable[
         put(saver, "t", NOW + 10 * YEAR)
         for now, deleted in ((NOW + YEAR, 0), (NOW, 0), (NOW + 2 * DAY, 1)):
             clock(now)
-            assert saver.sweep(Retention(ttl=DAY)).deleted == deleted
+            assert saver.retention.sweep(Retention(ttl=DAY)).deleted == deleted
 
 
 def test_many_threads_of_hosts_whose_clocks_differ(
@@ -115,11 +115,11 @@ def test_many_threads_of_hosts_whose_clocks_differ(
             put(saver, f"in use {number}", NOW)
             put(saver, f"old {number}", NOW - 2 * DAY)
         counter = Counter()
-        swept = with_tap(saver, counter).sweep(Retention(ttl=DAY))
+        swept = with_tap(saver, counter).retention.sweep(Retention(ttl=DAY))
         assert (swept.looked, swept.deleted) == (14, 7)
         assert {thread.partition(" ")[0] for thread in listed(saver)} == {"ahead", "in"}
         clock(NOW + 1.1 * DAY)
-        assert saver.sweep(Retention(ttl=DAY)).deleted == 14
+        assert saver.retention.sweep(Retention(ttl=DAY)).deleted == 14
 
 
 def test_a_list_asked_for_by_time_says_what_each_thread_says(place: Place) -> None:

@@ -306,7 +306,7 @@ def test_damaged_policies_are_refused(said: Any) -> None:
         table: CellTable[Any] = CellTable("retention", "", list, list)
         saver.engine.run(Cells(saver.engine.session, table, None).swap("policies", None, [said]))
         with pytest.raises(CorruptStore, match="retention policies"):
-            saver.retention()
+            saver.retention.policies()
 
 
 def test_patterns_and_words() -> None:

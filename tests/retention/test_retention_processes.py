@@ -29,7 +29,7 @@ def prune_until(place: Place, reading: int, writing: int) -> None:
     with place.open() as saver:
         while not select([reading], [], [], 0)[0]:
             saver.prune(["t"], strategy=Retention(last=3))
-            saver.sweep(Retention(per="run"))
+            saver.retention.sweep(Retention(per="run"))
 
 
 def test_pruning_while_another_process_appends(place: Place) -> None:

@@ -203,7 +203,7 @@ def test_a_report_is_shown_in_words_and_steers_no_terminal() -> None:
 
     with MemorySaver() as saver:
         Written(saver, "\x1b[2Jt\u202e").follow(3)
-        for report in (saver.prune(["\x1b[2Jt\u202e"], dry_run=True), saver.sweep(Retention(last=1))):
+        for report in (saver.prune(["\x1b[2Jt\u202e"], dry_run=True), saver.retention.sweep(Retention(last=1))):
             assert repr(report) == str(report)
             assert "\\x1b[2Jt\\u202e: " in str(report)
             assert "\x1b" not in str(report)

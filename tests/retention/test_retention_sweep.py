@@ -36,7 +36,11 @@ def saver(stores: Any, backend: str) -> Iterator[KeelSaver]:
 
 
 def sweep(saver: KeelSaver, face: str, *args: Any, **options: Any) -> SweepReport:
-    return saver.sweep(*args, **options) if face == "sync" else asyncio.run(saver.asweep(*args, **options))
+    return (
+        saver.retention.sweep(*args, **options)
+        if face == "sync"
+        else asyncio.run(saver.retention.asweep(*args, **options))
+    )
 
 
 def counts(saver: KeelSaver) -> dict[str, int]:
@@ -53,12 +57,16 @@ def four_threads(saver: KeelSaver) -> None:
 @each_face
 def test_stored_policies_are_swept_by(saver: KeelSaver, face: str, backend: str) -> None:
     four_threads(saver)
-    assert saver.retention() == ()
+    assert saver.retention.policies() == ()
     assert sweep(saver, face).looked == 0
     kept, long = Retention(threads="chat-*", last=2, idle=60), Retention(threads="job", ttl=timedelta(days=1))
-    saver.set_retention([Retention(last=9)])
-    saver.set_retention(kept, long, Retention(threads="j*", last=1))
-    assert saver.retention() == asyncio.run(saver.aretention()) == (kept, long, Retention(threads="j*", last=1))
+    saver.retention.set_policy([Retention(last=9)])
+    saver.retention.set_policy(kept, long, Retention(threads="j*", last=1))
+    assert (
+        saver.retention.policies()
+        == asyncio.run(saver.retention.apolicies())
+        == (kept, long, Retention(threads="j*", last=1))
+    )
     seen: list[Any] = []
     dry = sweep(saver, face, dry_run=True)
     assert counts(saver) == {"chat-1": 4, "chat-2": 4, "job": 4, "chat-live": 4}
@@ -76,9 +84,9 @@ def test_stored_policies_are_swept_by(saver: KeelSaver, face: str, backend: str)
     assert (dry.deleted, done.deleted, done.failed) == (1, 1, {})
     assert (dry.removed, done.removed) == (4, 4)
     assert dry.bytes
-    asyncio.run(saver.aset_retention())
-    assert saver.retention() == ()
-    assert str(sweep(saver, face)) == "no policies are stored: nothing was pruned (see set_retention)"
+    asyncio.run(saver.retention.aset_policy())
+    assert saver.retention.policies() == ()
+    assert str(sweep(saver, face)) == "no policies are stored: nothing was pruned (see retention.set_policy)"
 
 
 @each_backend
@@ -95,7 +103,7 @@ def test_sweepers_do_not_disturb_each_other(saver: KeelSaver, stores: Any, backe
         Written(saver, f"old{n}").follow(2)
     policies = [Retention(threads="old*", ttl=60), Retention(last=1)]
     with ThreadPoolExecutor(3) as pool:
-        sweeps = [pool.submit(stores[backend].open().sweep, policies) for _ in range(3)]
+        sweeps = [pool.submit(stores[backend].open().retention.sweep, policies) for _ in range(3)]
         assert all(not each.result().failed for each in sweeps)
     assert counts(saver) == {f"t{n}": 1 for n in range(6)}
 
@@ -114,7 +122,7 @@ def test_a_thread_that_becomes_active_is_not_deleted(saver: KeelSaver, stores: A
 
     done: list[bool] = []
     sweep(saver, "sync", Retention(ttl=60), dry_run=True)
-    with_tap(saver, Late()).sweep([Retention(ttl=60)])
+    with_tap(saver, Late()).retention.sweep([Retention(ttl=60)])
     assert done
     assert counts(saver) == {"t": 4}
 
@@ -127,7 +135,7 @@ def test_what_is_put_while_a_sweep_deletes_stays(saver: KeelSaver, stores: Any, 
         thread = Written(stores[backend].open(), hours=FIFTY_YEARS)
         thread.put()
         meanwhile = Meanwhile(trip, thread.put)
-        report = with_tap(saver, meanwhile).sweep(Retention(ttl=60))
+        report = with_tap(saver, meanwhile).retention.sweep(Retention(ttl=60))
         if not meanwhile.happened:
             break
         left.append((report.deleted, thread.ids()))
@@ -146,11 +154,11 @@ def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pyte
         saver.copy_thread("old", "copied")
         saver.fork(thread.config(chat[1]), "forked")
         policies = [Retention(threads="old", ttl=60), Retention(threads="copied", ttl=60), Retention(idle=60, last=1)]
-        assert {each.thread_id for each in saver.sweep(policies, dry_run=True).threads} == {"old"}
-        saver.sweep(policies)
+        assert {each.thread_id for each in saver.retention.sweep(policies, dry_run=True).threads} == {"old"}
+        saver.retention.sweep(policies)
         assert counts(saver) == {"copied": 3, "forked": 2}
         monkeypatch.setattr(Session, "milliseconds", saver.engine.session.milliseconds + 90_000)
-        saver.sweep(policies)
+        saver.retention.sweep(policies)
         assert counts(saver) == {"forked": 1}
         saver.copy_thread("forked", "again")
         saver.delete_thread("again")
@@ -163,7 +171,7 @@ def test_threads_that_are_in_use_are_not_looked_after(monkeypatch: pytest.Monkey
             Written(saver, f"live{n}", hours=1).follow(3)
         Written(saver, "old").follow(1)
         monkeypatch.setattr(Session, "milliseconds", (START + timedelta(hours=2, seconds=30)).timestamp() * 1000)
-        report = saver.sweep([Retention(threads="old", ttl=60), Retention(idle=60, last=1)])
+        report = saver.retention.sweep([Retention(threads="old", ttl=60), Retention(idle=60, last=1)])
         assert (report.looked, report.deleted) == (1, 1)
 
 
@@ -172,7 +180,7 @@ def test_what_cannot_be_read_is_told_and_stays() -> None:
         four_threads(saver)
         first = next(iter(driver_of(saver).state["job"].records.values()))
         first.entry = replace(first.entry, header=b"\x00broken")
-        report = saver.sweep(Retention(last=1))
+        report = saver.retention.sweep(Retention(last=1))
         assert list(report.failed) == ["job"]
         assert counts(saver) == {"chat-1": 1, "chat-2": 1, "job": 4, "chat-live": 1}
         assert "job: failed" in str(report)
@@ -184,19 +192,19 @@ def test_policies_that_are_none_or_damaged_are_refused() -> None:
     with MemorySaver() as saver:
         for wrong in ("keep_latest", [Retention(), 3], 7):
             with pytest.raises(InvalidInput, match="Retention"):
-                saver.sweep(wrong)  # type: ignore[arg-type]
+                saver.retention.sweep(wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="Retention"):
-            saver.set_retention({"last": 3})  # type: ignore[arg-type]
+            saver.retention.set_policy({"last": 3})  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="limit"):
-            saver.sweep(Retention(last=1), limit=-1)
+            saver.retention.sweep(Retention(last=1), limit=-1)
         swap = saver.engine.session.store.swap_cell(
             Shelf(None, "retention"), "policies", None, Cell("a", b"\x00broken")
         )
         saver.engine.run(swap)
         with pytest.raises(CorruptStore, match="retention"):
-            saver.retention()
-        saver.set_retention(Retention(last=1))
-        assert saver.retention() == (Retention(last=1),)
+            saver.retention.policies()
+        saver.retention.set_policy(Retention(last=1))
+        assert saver.retention.policies() == (Retention(last=1),)
 
 
 @pytest.mark.parametrize(
@@ -213,12 +221,12 @@ def test_policies_that_say_nothing_are_refused_everywhere(nothing: Retention, sa
     with MemorySaver() as saver:
         Written(saver).follow(3)
         with pytest.raises(InvalidInput, match=said):
-            saver.set_retention(Retention(threads="b", last=1), nothing)
+            saver.retention.set_policy(Retention(threads="b", last=1), nothing)
         with pytest.raises(InvalidInput, match=said):
-            saver.sweep(nothing)
+            saver.retention.sweep(nothing)
         with pytest.raises(InvalidInput, match=r"say what to keep|for sweep"):
             saver.prune(["t"], strategy=nothing)
-        assert (saver.retention(), counts(saver)) == ((), {"t": 3})
+        assert (saver.retention.policies(), counts(saver)) == ((), {"t": 3})
 
 
 @pytest.mark.parametrize(
@@ -240,10 +248,10 @@ def test_a_policy_that_would_never_count_is_refused(first: str, later: str, is_r
     policies = [Retention(threads=first, last=3), Retention(threads=later, last=100)]
     refused = pytest.raises(InvalidInput, match=re.escape(f"the policy for {later!r} would never count"))
     with MemorySaver() as saver:
-        for take in (saver.set_retention, saver.sweep):
+        for take in (saver.retention.set_policy, saver.retention.sweep):
             with refused if is_refused else nullcontext():
                 take(policies)
-        assert bool(saver.retention()) != is_refused
+        assert bool(saver.retention.policies()) != is_refused
 
 
 @each_face
@@ -269,13 +277,13 @@ def test_a_prune_that_was_cut_off_is_finished_by_a_sweep(saver: KeelSaver, store
         tapped.prune(["t"], strategy=Retention(last=2))
     assert counts(saver) == {"t": 2}
     before = len(stores[backend].raw())
-    assert not saver.sweep(Retention(last=2), dry_run=True).threads
-    (told,) = saver.sweep(Retention(last=2)).threads
+    assert not saver.retention.sweep(Retention(last=2), dry_run=True).threads
+    (told,) = saver.retention.sweep(Retention(last=2)).threads
     assert (told.thread_id, told.removed, told.kept) == ("t", 0, 2)
     assert told.rows == rows or backend == "files"
     assert "removed 0 of 2 checkpoints, and" in str(told)
     assert len(stores[backend].raw()) < before
-    assert not saver.sweep(Retention(last=2)).threads
+    assert not saver.retention.sweep(Retention(last=2)).threads
     assert secrets_in(stores[backend].raw(), thread.said) <= thread.expected(thread.all())
 
 
@@ -288,7 +296,7 @@ def test_a_sweep_over_small_threads_is_cheap() -> None:
         saver.prune(["pruned"])
         counter = Counter()
         tapped = with_tap(saver, counter)
-        swept = tapped.sweep(Retention(last=2))
+        swept = tapped.retention.sweep(Retention(last=2))
         assert (swept.looked, swept.threads) == (301, ())
         about_requests = 10
         assert counter.taken() <= 301 + 1 + 2 + about_requests

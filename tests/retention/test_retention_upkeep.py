@@ -27,6 +27,7 @@ from langgraph_keel import (
     Retention,
     SqliteSaver,
 )
+from langgraph_keel.engine.session import with_engine
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreUnavailable
 from langgraph_keel.provenance.methods import engine_apart
 from langgraph_keel.retention import background as upkeep_thread
@@ -259,7 +260,7 @@ def test_closing_does_not_wait_for_ever_for_a_prune_under_way(
 
 def test_a_stored_policy_counts_instead_of_the_savers_own() -> None:
     saver = MemorySaver(keep_last=2, upkeep_every=1000)
-    saver.set_retention(
+    saver.retention.set_policy(
         Retention(threads="vip-*", last=4),
         Retention(threads="all-*", ttl=9**9),
         Retention(threads="idle", idle=9, last=1),
@@ -280,7 +281,7 @@ def test_a_stored_policy_says_how_long_its_threads_live() -> None:
     with MemorySaver() as other, MemorySaver(ttl=60, upkeep_every=1000) as saver:
         upkeep_in(saver).saver = other
         four_threads(other)
-        other.set_retention(Retention(threads="chat-1", last=9), Retention(threads="chat-2", ttl=60))
+        other.retention.set_policy(Retention(threads="chat-1", last=9), Retention(threads="chat-2", ttl=60))
         upkeep_in(saver).round()
         assert set(counts(other)) == {"chat-1", "chat-live"}
 
@@ -290,7 +291,7 @@ def test_a_stored_policy_says_how_long_its_threads_live() -> None:
 
 def test_a_replay_is_not_pruned_while_it_runs_and_names_its_owner(tmp_path: Any) -> None:
     with SqliteSaver(tmp_path / "keel.db", keep_last=1, owner=lambda config: "ann") as saver:
-        apart = saver.with_engine(engine_apart(saver.engine))
+        apart = with_engine(saver, engine_apart(saver.engine))
         Written(apart, "replay").follow(3)
         Written(saver, "chat").follow(3)
     with SqliteSaver(tmp_path / "keel.db") as saver:

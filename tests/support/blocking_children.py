@@ -53,10 +53,10 @@ async def use(url: str, options: dict[str, Any]) -> None:
         assert await saver.aprovenance(config)
         await saver.aprune(["t"])
         await saver.adelete_thread("copied")
-        await saver.aset_retention(keel.Retention(last=2))
-        await saver.asweep()
-        await saver.areclaim()
-        await saver.aerase(user_id="ann")
+        await saver.retention.aset_policy(keel.Retention(last=2))
+        await saver.retention.asweep()
+        await saver.retention.areclaim_space()
+        await saver.retention.aerase(user_id="ann")
 
 
 def graph_of(cache: keel.ToolCache) -> Any:

@@ -9,7 +9,7 @@ from encoding_states import State
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 
-from langgraph_keel.engine.session import Hooks, Memo
+from langgraph_keel.engine.session import Hooks, Memo, with_engine
 from langgraph_keel.saver import KeelSaver
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
@@ -48,4 +48,4 @@ def twin(saver: KeelSaver, entries: int, nbytes: int) -> KeelSaver:
     """The saver as another process would have it: the same store, a memo of its own."""
     engine = saver.engine
     session = replace(engine.session, memo=Memo(entries, nbytes), hooks=Hooks())
-    return saver.with_engine(replace(engine, session=session))
+    return with_engine(saver, replace(engine, session=session))

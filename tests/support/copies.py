@@ -49,7 +49,7 @@ def write_history(backend: Any, count: int = 12, **options: Any) -> None:
     rig.author("a:b%{ü}/#1 \x1b[31m", face=face).put({"bytes": b"\0\xff", "set": {1, 2}})
     face.put_writes(at("stray", "", "none"), [("a", 1)], "task")
     saver.labels.set(middle, "middle")
-    saver.set_retention(Retention(last=9))
+    saver.retention.set_policy(Retention(last=9))
     face.delete_for_runs(["run 2"])
     for shelf, origin in ((Shelf("t", "later"), ""), (Shelf(None, "later"), "t"), (Shelf(None, "later"), "")):
         cell = Cell("0" * 8 + origin, raw_frame(PACKER.pack([1])), raw_frame(PACKER.pack(["b"] * 300)), origin)
@@ -69,7 +69,7 @@ def told(saver: KeelSaver) -> Any:
             [saver.labels.list(name) for name in names],
             [saver.get_delta_channel_history(config=at(name), channels=["delta"]) for name in names],
             [(each.address, each.batch) for each in strays],
-            saver.retention(),
+            saver.retention.policies(),
         ]
     )
 

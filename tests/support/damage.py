@@ -210,7 +210,7 @@ def ways(saver: KeelSaver, threads: list[str]) -> Iterator[tuple[str, Callable[[
     yield "all requests", lambda: [form(each) for each in saver.approvals.pending(status=STATUSES, limit=None)]
     yield "audit", lambda: [form(each) for each in saver.approvals.audit(limit=1000)]
     yield "verdict", lambda: form(saver.approvals.verify_audit())
-    yield "retention", lambda: form(list(saver.retention()))
+    yield "retention", lambda: form(list(saver.retention.policies()))
     for thread in threads:
         yield from ((f"{name} of {thread}", partial(read, saver, thread)) for name, read in OF_A_THREAD.items())
 

@@ -15,6 +15,7 @@ from langgraph.graph import START, StateGraph
 from provenance_models import Began, Failed, Fake, Told
 
 from langgraph_keel import KeelSaver, ModelCall
+from langgraph_keel.provenance.hook import Recorder
 
 
 def _joined(old: list[str], new: list[str]) -> list[str]:
@@ -27,6 +28,13 @@ class State(TypedDict):
 
 START_WITH: Any = {"said": ["hello"]}
 ASK: Any = [HumanMessage("what is the weather?")]
+
+
+def recorder_of(saver: KeelSaver) -> Recorder:
+    """What a saver has captured of model calls, and what its threads were written with."""
+    recorder = saver.engine.session.hooks.find(Recorder)
+    assert recorder
+    return recorder
 
 
 def both(blocking: Callable[[Any], Any], asynchronous: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -206,7 +206,10 @@ def reached() -> dict[str, Any]:
         timeline = saver.timeline("none")
         found = {
             "saver.approvals": type(saver.approvals),
-            "saver.recorder": type(saver.recorder),
+            "saver.keys": type(saver.keys),
+            "saver.moving": type(saver.moving),
+            "saver.retention": type(saver.retention),
+            "saver.tenants": type(saver.tenants),
             "timeline[:]": type(timeline[:]),
             "timeline.compare()": hints(langgraph_keel.Timeline.compare)["return"],
             "timeline.plot()": type(timeline.plot()),

@@ -14,7 +14,7 @@ from savers import BACKENDS as BACKENDS
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
-from langgraph_keel.engine.session import Hooks
+from langgraph_keel.engine.session import Hooks, with_engine
 from langgraph_keel.engine.tables import Cells, Kept
 
 FACES = ("invoke", "stream", "ainvoke", "astream")
@@ -101,7 +101,7 @@ def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
     engine = saver.engine
     others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims.RunClaims)]
     hooks = Hooks([claims.RunClaims(**options), *others])
-    return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    return with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
 def claim_of(saver: KeelSaver, thread_id: str = "t") -> Kept[claims.ClaimRecord] | None:

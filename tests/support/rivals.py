@@ -7,7 +7,7 @@ from threading import Barrier, Condition, Event
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.engine.hooks import Hook, Put
-from langgraph_keel.engine.session import Hooks, Session
+from langgraph_keel.engine.session import Hooks, Session, with_engine
 
 PATIENCE = 60
 """Seconds that a test waits for what must come."""
@@ -16,7 +16,7 @@ PATIENCE = 60
 def with_hook(saver: KeelSaver, hook: Hook) -> KeelSaver:
     engine = saver.engine
     hooks = Hooks([hook, *engine.session.hooks.all])
-    return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    return with_engine(saver, replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
 class Race(Hook):

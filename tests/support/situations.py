@@ -293,18 +293,18 @@ async def copied(stage: Stage, name: str) -> None:
 async def copied_from_elsewhere(stage: Stage, name: str) -> None:
     with MemorySaver() as other:
         await stage.stop(name, other)
-        await to_thread(other.copy_to, stage.saver, [name])
+        await to_thread(other.moving.copy_to, stage.saver, [name])
 
 
 async def imported(stage: Stage, name: str) -> None:
     other = InMemorySaver()
     await stage.stop(name, other)
-    await to_thread(stage.saver.import_from, other, [name])
+    await to_thread(stage.saver.moving.import_from, other, [name])
 
 
 async def erased(stage: Stage, name: str) -> None:
     await stage.stop(name)
-    await to_thread(stage.saver.erase, name)
+    await to_thread(stage.saver.retention.erase, name)
 
 
 SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {

@@ -58,7 +58,7 @@ def fenced(postgres_server: PostgresServer) -> Iterator[Fenced]:
     with postgres_saver() as saver, psycopg.connect(url, autocommit=True) as admin:
         for tenant in ("acme", "beta"):
             chat(saver.for_tenant(tenant)).invoke({"n": 1}, at("t"))
-            saver.for_tenant(tenant).set_retention([])
+            saver.for_tenant(tenant).retention.set_policy([])
         admin.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(Identifier(role)))
         for _ in range(2):  # it may be run again
             admin.execute(saver.for_tenant("acme").grants(role).encode())
@@ -75,12 +75,12 @@ def test_a_role_has_all_that_its_tenant_has(fenced: Fenced) -> None:
         ours.prune(["t"])
         assert sorted(each.thread_id for each in ours.threads()) == ["t", "u"]
         assert ours.approvals.pending() == []
-        assert sorted(ours.erase("ada", reclaim=False).threads) == ["t", "u"]
+        assert sorted(ours.retention.erase("ada", reclaim=False).threads) == ["t", "u"]
 
 
 def test_a_role_reaches_nothing_else(fenced: Fenced) -> None:
     with fenced.open() as saver:
-        assert (list(saver.threads()), saver.tenants()) == ([], ["acme"])
+        assert (list(saver.threads()), saver.tenants.list()) == ([], ["acme"])
         theirs = saver.for_tenant("beta")
         assert (list(theirs.threads()), theirs.get_tuple(at("t"))) == ([], None)
         theirs.delete_thread("t")

@@ -106,13 +106,13 @@ class Program:
         return self.saver.prune([thread], strategy="keep_latest").removed
 
     def keep(self, thread: str, user: str, run: UUID, text: str) -> Any:
-        return self.saver.set_retention(Retention(threads=thread, last=1 + len(text) % 3))
+        return self.saver.retention.set_policy(Retention(threads=thread, last=1 + len(text) % 3))
 
     def sweep(self, thread: str, user: str, run: UUID, text: str) -> Any:
-        return sorted((each.thread_id, each.removed) for each in self.saver.sweep().threads)
+        return sorted((each.thread_id, each.removed) for each in self.saver.retention.sweep().threads)
 
     def erase(self, thread: str, user: str, run: UUID, text: str) -> Any:
-        return sorted(self.saver.erase(user).threads)
+        return sorted(self.saver.retention.erase(user).threads)
 
     def label(self, thread: str, user: str, run: UUID, text: str) -> Any:
         return self.saver.labels.set(at(thread), LABELS[len(text) % 2])
@@ -121,10 +121,10 @@ class Program:
         return ToolCache(self.saver).clear(None)
 
     def reclaim(self, thread: str, user: str, run: UUID, text: str) -> Any:
-        self.saver.reclaim(strays=True)
+        self.saver.retention.reclaim_space(strays=True)
 
     def leave(self, thread: str, user: str, run: UUID, text: str) -> Any:
-        return self.who and self.shared.delete_tenant(self.who, reclaim=False).left
+        return self.who and self.shared.tenants.delete(self.who, reclaim=False).left
 
     def delete_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         if self.saver.get_tuple(at(thread)) and not self._commands("delete", thread, "--yes"):
@@ -141,7 +141,7 @@ class Program:
 
     def leave_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         if self.who and not (self.url and keel("tenants", "delete", self.who, "--yes", "--url", self.url)):
-            self.shared.delete_tenant(self.who)
+            self.shared.tenants.delete(self.who)
 
     def _commands(self, *words: str) -> bool:
         """Call a command, as somebody else would; `False` if the store has no URL."""
@@ -169,7 +169,7 @@ class Program:
                 if each.kind != "tenant deleted"  # told to whoever operates the store
             ),
             "labels": {each: [label.name for label in saver.labels.list(each)] for each in threads},
-            "policies": [str(each) for each in saver.retention()],
+            "policies": [str(each) for each in saver.retention.policies()],
             "tools": sorted((each.tool, each.state) for each in saver.tools(None)),
             "unfinished": sorted(each.thread_id for each in saver.unfinished()),
         }
@@ -232,7 +232,7 @@ def work(shared: KeelSaver, url: str = "") -> None:
         if number % 10 == 0 or number == count - 1:
             for each in WHO:
                 assert theirs[each].seen() == alone[each].seen(), f"{where}: seen by {each or 'nobody'}"
-    assert set(shared.tenants()) <= {*WHO[1:]}
+    assert set(shared.tenants.list()) <= {*WHO[1:]}
     for who in WHO if url else ():
         words = ["--tenant", who] if who else []
         found = keel_json(*words, "threads", "--limit", "1000", "--url", url)["threads"]

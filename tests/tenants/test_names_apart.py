@@ -25,13 +25,13 @@ def test_a_prefix_of_redis_is_no_tenant_of_another(redis_url: str, redis_prefix:
         put(saver)
         put(other)
         put(other.for_tenant("acme"))
-        assert (saver.tenants(), other.tenants()) == ([], ["acme"])
+        assert (saver.tenants.list(), other.tenants.list()) == ([], ["acme"])
         put(saver.for_tenant("shop"))
-        assert (saver.tenants(), other.tenants()) == (["shop"], ["acme"])
+        assert (saver.tenants.list(), other.tenants.list()) == (["shop"], ["acme"])
         assert [info.thread_id for info in saver.threads()] == ["t"]
-        saver.delete_tenant("shop")
-        saver.delete_tenant("acme")
-        assert saver.tenants() == []
+        saver.tenants.delete("shop")
+        saver.tenants.delete("acme")
+        assert saver.tenants.list() == []
         assert other.get_tuple(at("t"))
         assert other.for_tenant("acme").get_tuple(at("t"))
         assert list(saver.check()) == list(other.check()) == []
@@ -51,7 +51,7 @@ def test_the_directory_of_a_tenant_is_no_store_of_its_own(tmp_path: Path, read_o
         with nested, pytest.raises(NotAKeelStore, match=f"for_tenant.'{name}'"):
             nested.get_tuple(at("t"))
     with FileSaver(tmp_path) as saver:
-        assert saver.tenants() == ["acme"]
+        assert saver.tenants.list() == ["acme"]
         assert saver.for_tenant("acme").get_tuple(at("t"))
 
 
@@ -64,8 +64,8 @@ def test_schemas_of_postgres_are_apart(postgres_url: str) -> None:
     ):
         for each in (saver, other, third):
             put(each.for_tenant("acme"))
-        saver.delete_tenant("acme")
-        assert [each.tenants() for each in (saver, other, third)] == [[], ["acme"], ["acme"]]
+        saver.tenants.delete("acme")
+        assert [each.tenants.list() for each in (saver, other, third)] == [[], ["acme"], ["acme"]]
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for name in names:
             connection.execute(f'DROP SCHEMA "{name}" CASCADE'.encode())

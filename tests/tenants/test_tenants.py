@@ -70,17 +70,17 @@ def test_what_one_tenant_has_is_nobody_else_s(stores: Any, backend: str, options
             before = told(ours)
             assert before != nothing[1]
             assert [told(saver), told(theirs)] == nothing[1:]
-            assert saver.tenants() == ["acme"]
+            assert saver.tenants.list() == ["acme"]
             story.write(of("acme2"))
         assert told(ours) == before
         assert told(saver) == nothing[0]
-        assert saver.tenants() == ["acme", "acme2"]
+        assert saver.tenants.list() == ["acme", "acme2"]
         assert json.dumps(asyncio.run(aseen(ours)), default=str).count("acme") == 0
         for thread in list(theirs.threads()):
             theirs.delete_thread(thread.thread_id)
-        theirs.set_retention([])
-        theirs.reclaim(full=True, strays=True)
-        theirs.erase(story.USER)
+        theirs.retention.set_policy([])
+        theirs.retention.reclaim_space(full=True, strays=True)
+        theirs.retention.erase(story.USER)
         assert told(ours) == before
         assert [finding for finding in ours.check() if finding.kind != "harmless"] == []
 
@@ -96,7 +96,7 @@ def test_a_name_of_its_own_letters(place: Place, name: str) -> None:
     with place.open() as saver:
         chat(saver.for_tenant(name)).invoke({"n": 1}, at("t"))
         chat(saver.for_tenant("other")).invoke({"n": 1}, at("t"))
-        assert saver.tenants() == sorted([name, "other"])
+        assert saver.tenants.list() == sorted([name, "other"])
         assert saver.for_tenant(name.swapcase()).get_tuple(at("t")) is None
         assert [each.thread_id for each in saver.for_tenant(name).threads()] == ["t"]
 
@@ -139,17 +139,17 @@ def test_a_tenant_is_required(tmp_path: Path) -> None:
             lambda: list(saver.threads()),
             lambda: list(saver.list(None)),
             lambda: chat(saver).invoke({"n": 1}, at("t")),
-            lambda: saver.erase("ada"),
+            lambda: saver.retention.erase("ada"),
             lambda: saver.approvals.pending(),
-            saver.tenants,
-            saver.sweep,
+            saver.tenants.list,
+            saver.retention.sweep,
         ):
             with pytest.raises(InvalidInput, match="for_tenant"):
                 call()
         assert chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t")) == {"n": 2}
     with SqliteSaver(tmp_path / "agent.db") as saver:
         assert list(saver.threads()) == []
-        assert saver.tenants() == ["acme"]
+        assert saver.tenants.list() == ["acme"]
 
 
 def test_a_tenant_sees_no_other_one(saver: KeelSaver) -> None:
@@ -160,7 +160,7 @@ def test_a_tenant_sees_no_other_one(saver: KeelSaver) -> None:
     with pytest.raises(InvalidInput, match="tenant 'acme'"):
         ours.for_tenant("beta")
     with pytest.raises(InvalidInput, match="does not see"):
-        ours.tenants()
+        ours.tenants.list()
     with pytest.raises(InvalidInput, match=r"for_tenant\(name\)\.raw"):
         saver.raw.for_tenant("acme")
     assert ours.raw.get_tuple(at("t")) is None
@@ -220,11 +220,11 @@ def test_each_tenant_has_a_key_and_all_are_rotated(tmp_path: Path) -> None:
         for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
             chat(who).invoke({"n": 1}, at("t"))
     with open_with(new, old) as saver:
-        assert saver.for_tenant("acme").rotate_keys().needed == "old"
-        assert [saver.for_tenant(name).master_keys().is_current for name in ("acme", "beta")] == [True, False]
-        assert not saver.master_keys().is_current
-        assert saver.rotate_keys().needed == "old"
-        assert saver.master_keys().is_current
+        assert saver.for_tenant("acme").keys.rotate().needed == "old"
+        assert [saver.for_tenant(name).keys.list().is_current for name in ("acme", "beta")] == [True, False]
+        assert not saver.keys.list().is_current
+        assert saver.keys.rotate().needed == "old"
+        assert saver.keys.list().is_current
     with open_with(new) as saver:
         for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
             assert chat(who).invoke({"n": 5}, at("t")) == {"n": 6}
@@ -249,29 +249,29 @@ def test_a_tenant_who_leaves_leaves_nothing(place: Place, encryption: Keyring | 
     with place.open(encryption=encryption) as saver:
         for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
             chat(who).invoke({"n": 1}, at("t"))
-            who.set_retention(Retention(last=9))
-        looked = saver.delete_tenant("acme", dry_run=True)
+            who.retention.set_policy(Retention(last=9))
+        looked = saver.tenants.delete("acme", dry_run=True)
         assert (looked.threads, looked.checkpoints, looked.left, looked.complete) == (1, 3, True, False)
         told: list[tuple[int, int | None]] = []
-        receipt = saver.delete_tenant("acme", on_progress=lambda done, total: told.append((done, total)))
+        receipt = saver.tenants.delete("acme", on_progress=lambda done, total: told.append((done, total)))
         assert (receipt.threads, receipt.complete, receipt.problems) == (1, True, ())
         assert told[-1] == (1, 1)
         assert "tenant acme" in str(receipt)
-        assert saver.tenants() == ["beta"]
+        assert saver.tenants.list() == ["beta"]
         ours = saver.for_tenant("acme")
-        assert (list(ours.threads()), ours.retention(), ours.get_tuple(at("t"))) == ([], (), None)
+        assert (list(ours.threads()), ours.retention.policies(), ours.get_tuple(at("t"))) == ([], (), None)
         for who in (saver, saver.for_tenant("beta")):
             assert chat(who).invoke({"n": 5}, at("t")) == {"n": 6}
-            assert len(who.retention()) == 1
+            assert len(who.retention.policies()) == 1
         (event,) = saver.approvals.audit()
         assert event.kind == "tenant deleted"
         assert event.content == {**(event.content or {}), "tenant": receipt.tenant_hash, "threads": 1}
         assert chat(ours).invoke({"n": 7}, at("t")) == {"n": 8}  # who comes again has a new key
     with place.open(encryption=encryption) as saver:
         assert chat(saver.for_tenant("acme")).invoke({}, at("t")) == {"n": 9}
-        assert asyncio.run(saver.adelete_tenant("acme")).complete
-        assert asyncio.run(saver.atenants()) == ["beta"]
-        assert not saver.delete_tenant("acme").threads
+        assert asyncio.run(saver.tenants.adelete("acme")).complete
+        assert asyncio.run(saver.tenants.alist()) == ["beta"]
+        assert not saver.tenants.delete("acme").threads
 
 
 def test_what_a_deletion_left_that_was_cut_off_goes_with_the_next(place: Place) -> None:
@@ -281,14 +281,14 @@ def test_what_a_deletion_left_that_was_cut_off_goes_with_the_next(place: Place) 
         for cut in range(4):
             for name in "tuv":
                 chat(view).invoke({"n": 1}, at(name))
-            view.set_retention(Retention(last=9))
+            view.retention.set_policy(Retention(last=9))
             plan = view.engine.session.store.delete_all(1)
             with contextlib.suppress(StopIteration):
                 request = next(plan)
                 for _ in range(cut):
                     request = plan.send(saver.engine.driver.send(request))
-            assert saver.delete_tenant("acme", reclaim=False).complete
-            assert saver.tenants() == []
+            assert saver.tenants.delete("acme", reclaim=False).complete
+            assert saver.tenants.list() == []
 
 
 def test_what_is_damaged_goes_as_well(tmp_path: Path) -> None:
@@ -296,17 +296,17 @@ def test_what_is_damaged_goes_as_well(tmp_path: Path) -> None:
         chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
         (log,) = (tmp_path / "store" / "tenants" / "acme").glob("threads/*/log.jsonl")
         log.write_bytes(b"damage\n" * 3)
-        assert saver.delete_tenant("acme").complete
+        assert saver.tenants.delete("acme").complete
     assert not (tmp_path / "store" / "tenants" / "acme").exists()
 
 
 def test_a_tenant_that_another_process_has_deleted_comes_again(place: Place) -> None:
     with place.open() as ours, place.open() as others:
         chat(ours.for_tenant("acme")).invoke({"n": 1}, at("t"))
-        ours.for_tenant("acme").set_retention(Retention(last=9))
-        assert others.delete_tenant("acme").complete
-        ours.for_tenant("acme").set_retention(Retention(last=8))
-        assert others.for_tenant("acme").retention() == (Retention(last=8),)
+        ours.for_tenant("acme").retention.set_policy(Retention(last=9))
+        assert others.tenants.delete("acme").complete
+        ours.for_tenant("acme").retention.set_policy(Retention(last=8))
+        assert others.for_tenant("acme").retention.policies() == (Retention(last=8),)
         assert chat(ours.for_tenant("acme")).invoke({"n": 1}, at("t")) == {"n": 2}
 
 
@@ -314,17 +314,17 @@ def test_who_may_not_delete_a_tenant(saver: KeelSaver, tmp_path: Path) -> None:
     chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
     for name in WRONG:
         with pytest.raises(InvalidInput, match="cannot name a tenant"):
-            saver.delete_tenant(name)  # type: ignore[arg-type]
+            saver.tenants.delete(name)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="tenant 'acme'"):
-        saver.for_tenant("acme").delete_tenant("acme")
+        saver.for_tenant("acme").tenants.delete("acme")
     with pytest.raises(InvalidInput, match="reclaim"):
-        saver.delete_tenant("acme", reclaim="all")  # type: ignore[arg-type]
-    assert saver.tenants() == ["acme"]
+        saver.tenants.delete("acme", reclaim="all")  # type: ignore[arg-type]
+    assert saver.tenants.list() == ["acme"]
     with SqliteSaver(tmp_path / "agent.db", tenants="required") as strict:
         chat(strict.for_tenant("acme")).invoke({"n": 1}, at("t"))
-        assert strict.delete_tenant("acme").complete
+        assert strict.tenants.delete("acme").complete
     with SqliteSaver(tmp_path / "agent.db", read_only=True) as reader, pytest.raises(ReadOnlyStore):
-        reader.delete_tenant("acme")
+        reader.tenants.delete("acme")
 
 
 def test_a_tenant_is_deleted_by_a_command(tmp_path: Path) -> None:

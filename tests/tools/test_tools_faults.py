@@ -34,6 +34,7 @@ from tool_graphs import (
 from tool_keeping import THREAD
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
+from langgraph_keel.engine.session import with_engine
 from langgraph_keel.testing.faults import Fault, Injected, Tap, with_tap
 
 
@@ -232,7 +233,7 @@ class StuckDriver:
 
 
 def with_stuck(saver: MemorySaver, stuck: Stuck) -> Any:
-    return saver.with_engine(saver.engine.with_drivers(async_driver=StuckDriver(saver.engine.async_driver, stuck)))
+    return with_engine(saver, saver.engine.with_drivers(async_driver=StuckDriver(saver.engine.async_driver, stuck)))
 
 
 async def cancelled_at(graph: Any, stuck: Stuck, request: int) -> None:

@@ -29,7 +29,7 @@ from tool_graphs import (
 )
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
-from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.session import EngineSaver, with_engine
 
 pytestmark = pytest.mark.timeout(30)
 RETRIED = ToolPolicy(unknown="retry")
@@ -84,7 +84,7 @@ async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face:
     script = [calls(("first", {"q": "x"}, "call-1"), ("second", {"q": "y"}, "call-2"))]
     plain = MemorySaver()
     driver = Late(plain.engine.async_driver)
-    saver = plain.with_engine(plain.engine.with_drivers(async_driver=driver))
+    saver = with_engine(plain, plain.engine.with_drivers(async_driver=driver))
     with ToolCache(saver, {"first": ToolPolicy(scope=late)}, secret=bytes(32)) as cache:
         node = ToolNode(
             [first.tool, second.tool],

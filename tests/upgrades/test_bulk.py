@@ -24,6 +24,7 @@ from tiers import sized
 
 from langgraph_keel import CheckpointConflict, MemorySaver, NewerState, UpgradeFailed, upgrade
 from langgraph_keel.cli import app
+from langgraph_keel.engine.session import with_engine
 from langgraph_keel.upgrades.bulk import UPGRADED, upgrade_threads
 
 THREADS = int(os.environ.get("KEEL_UPGRADE_THREADS") or sized(14, 14, 500))
@@ -178,8 +179,8 @@ def test_what_is_killed_again_and_again_is_resumed(place: Place) -> None:
 
 def test_what_is_cut_off_in_memory_is_resumed() -> None:
     saver, number = MemorySaver(upgrades=apps.UPGRADES), 2 * len(apps.KINDS)
-    former = saver.with_engine(
-        replace(saver.engine, session=replace(saver.engine.session, hooks=MemorySaver().engine.session.hooks))
+    former = with_engine(
+        saver, replace(saver.engine, session=replace(saver.engine.session, hooks=MemorySaver().engine.session.hooks))
     )
     apps.write_all_1(former, range(number))
     for after in range(1, number + 1):

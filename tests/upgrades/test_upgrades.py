@@ -29,6 +29,7 @@ from langgraph_keel import (
     UpgradeFailed,
     upgrade,
 )
+from langgraph_keel.engine.session import with_engine
 
 THREADS = sized(len(apps.KINDS), len(apps.KINDS), 1_000)
 NUMBERS = range(len(apps.KINDS))
@@ -81,7 +82,7 @@ def upgraded(saver: MemorySaver, upgrades: Any) -> KeelSaver:
     session = dataclasses.replace(
         other.engine.session, store=saver.engine.session.store, driver=saver.engine.session.driver
     )
-    return other.with_engine(dataclasses.replace(saver.engine, session=session))
+    return with_engine(other, dataclasses.replace(saver.engine, session=session))
 
 
 async def test_the_async_face_reads_the_same(old: Place) -> None:

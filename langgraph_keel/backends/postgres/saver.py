@@ -43,8 +43,8 @@ WHERE c.oid = ANY (%(tables)s::regclass[])
 OR c.oid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = ANY (%(tables)s::regclass[]))
 """
 _USED_AGAIN = (
-    "the space is used again (VACUUM); bytes of deleted rows stay in it until then, or until saver.reclaim(full=True), "
-    "which locks the tables (VACUUM FULL)"
+    "the space is used again (VACUUM); bytes of deleted rows stay in it until then, or until "
+    "saver.retention.reclaim_space(full=True), which locks the tables (VACUUM FULL)"
 )
 _GIVEN_BACK = "the tables were written anew (VACUUM FULL)"
 _IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"

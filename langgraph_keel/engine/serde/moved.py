@@ -32,6 +32,7 @@ _FORMER: Mapping[str, tuple[str, ...]] = {
     "core.reclaiming": ("Reclaimed",),
     "core.recorded": ("DriftMark",),
     "core.records": ("ThreadInfo",),
+    "history.status": ("ThreadStatus",),
     "provenance.comparison": ("Difference",),
     "provenance.verdict": ("Replay",),
     "summaries.naming": ("FoundMessage",),
