@@ -43,7 +43,7 @@ class OptionsBesidesTtl(TypedDict, total=False):
     the default), or is kept as a branch that is not the latest ("fork")."""
 
     provenance: bool
-    """Whether to record every call of a model with the step it leads to (`provenance`). On by default."""
+    """Whether to record every call of a model with the step it leads to (`saver.provenance`). On by default."""
 
     graph_version: str | None
     """The application's own version: it stands in each checkpoint's metadata, and in the records."""

@@ -117,8 +117,6 @@ class KeelSaver(
     RetentionSaver,
     HistoryMethods,
     StatsMethods,
-    ProvenanceMethods,
-    ToolMethods,
     ArchiveMethods,
 ):
     """A LangGraph checkpointer over one store.
@@ -134,7 +132,7 @@ class KeelSaver(
         types: With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`).
         on_conflict: What happens when two runs continue the same checkpoint: the second put raises
             `CheckpointConflict` ("raise"), or is kept as a branch that is not the latest ("fork").
-        provenance: Whether to record every call of a model with the step it leads to (`provenance`).
+        provenance: Whether to record every call of a model with the step it leads to (`saver.provenance`).
         graph_version: The application's own version: it stands in each checkpoint's metadata, and in the records.
         on_drift: What happens when a thread goes on with another model, fingerprint, tool or version than it was
             written with: nothing ("ignore"), a `DriftWarning` ("warn"), or `DriftDetected` before the step is stored
@@ -821,6 +819,16 @@ class KeelSaver(
     def labels(self) -> LabelMethods:
         """Names that people give to checkpoints."""
         return LabelMethods(self)
+
+    @property
+    def tools(self) -> ToolMethods:
+        """The calls of tools in the ledger (`ToolCache`)."""
+        return ToolMethods(self)
+
+    @property
+    def provenance(self) -> ProvenanceMethods:
+        """Which models wrote a thread, and with what."""
+        return ProvenanceMethods(self)
 
     @property
     def approvals(self) -> Inbox:

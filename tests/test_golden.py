@@ -207,7 +207,7 @@ def test_what_waits_is_decided(golden: Store, face: str) -> None:
 
 def test_what_is_kept_of_tools_is_used_and_settled(golden: Store) -> None:
     with golden[1].open() as saver, story.tool_cache(saver, lease=1.0) as cache:
-        (doubtful,) = saver.tools("died")
+        (doubtful,) = saver.tools.calls("died")
         assert doubtful.state == "unknown"
         cache.settle("died", doubtful.key, "done", "it was done")
         state = story.tools_graph(cache, story.FATAL, lambda: pytest.fail("again")).invoke(None, story.config("died"))

@@ -228,7 +228,7 @@ def take_snapshot(stage: Stage) -> Snapshot:
         moments = list(saver.timeline(stage.thread)[:])[::-1]
         if not moments:
             raise NotFound(f"the store kept nothing of thread {stage.thread!r}: can two processes share it?")
-        return Snapshot(moments, moments[0].values.get("messages", []), list(saver.tools(stage.thread)))
+        return Snapshot(moments, moments[0].values.get("messages", []), list(saver.tools.calls(stage.thread)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,7 +331,7 @@ def fork(
         moment = moment_of(found, at)
         config = found.fork(moment, new, by=by)["configurable"]
         calls = [] if new is None else _calls_after(saver, thread, new)
-        doubts = [] if new is None else [call for call in saver.tools(new) if is_doubt(call)]
+        doubts = [] if new is None else [call for call in saver.tools.calls(new) if is_doubt(call)]
         given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
     if json:
         told = {"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)}
@@ -365,9 +365,9 @@ def _outlook(moment: Moment, ledger: str) -> Iterator[Text]:
 
 def _calls_after(saver: Any, thread: str, new: str) -> list[KeptCall]:
     """Return the calls that a thread has made and its fork has not: those after the fork point."""
-    made = {call.key for call in saver.tools(new)}
+    made = {call.key for call in saver.tools.calls(new)}
     is_made = ("done", "claimed", "unknown")
-    after = [call for call in saver.tools(thread) if call.key not in made and call.state in is_made]
+    after = [call for call in saver.tools.calls(thread) if call.key not in made and call.state in is_made]
     return sorted(after, key=lambda call: call.started_at)
 
 

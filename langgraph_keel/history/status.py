@@ -24,7 +24,6 @@ from langgraph_keel.engine.entries import Status, unpack_header
 from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
@@ -34,7 +33,7 @@ from langgraph_keel.history.arrivals import has_arrived
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moments_of
 from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
-from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, is_doubt, shelf_of
+from langgraph_keel.tools.ledger import UNKNOWN, CallPages, KeptCall, is_doubt
 
 _TEXT, _NAMED = 120, 3
 """Characters of an error, and calls in doubt, that a sentence names."""
@@ -265,11 +264,9 @@ def _command(answers: Mapping[str, Any]) -> Any:
 def _read_calls(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
     """Return the calls of a thread that are in doubt, or were until a person settled them."""
     found: list[KeptCall] = []
-    page = yield from calls_of(session, shelf_of(thread_id), None, PAGE)
-    while page:
+    pages = CallPages(session, thread_id)
+    while (page := (yield from pages.next())) is not None:
         found += [call for call in page if call.state == UNKNOWN or call.decided]
-        full = len(page) == PAGE
-        page = (yield from calls_of(session, shelf_of(thread_id), page[-1].key, PAGE)) if full else ()
     return found
 
 

@@ -48,9 +48,9 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "verdict", inbox.verify_audit()
     yield "archived", archive[0]
     yield "found", archive.search("question")[:1]
-    yield "calls", list(saver.tools("tools"))
-    yield "model calls", list(saver.provenance({"configurable": {"thread_id": "chat"}}))[:2]
-    yield "drifts", list(saver.drifts("chat"))
+    yield "calls", list(saver.tools.calls("tools"))
+    yield "model calls", list(saver.provenance.read({"configurable": {"thread_id": "chat"}}))[:2]
+    yield "drifts", list(saver.provenance.drifts("chat"))
     yield "labels", list(saver.labels.list("travel"))
     yield "moments", [replace(moment, owner=None) for moment in timeline]
     diff = saver.timeline(EVIL).diff(0, 1)

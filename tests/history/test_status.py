@@ -202,7 +202,7 @@ def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> No
         found = saver.status("t")
         assert (stands(found), found.doubts) == (("unfinished", False, ("look",)), ())
         assert "in doubt" not in str(found)
-        assert [(each.state, each.retries) for each in saver.tools("t")] == [("unknown", True)]
+        assert [(each.state, each.retries) for each in saver.tools.calls("t")] == [("unknown", True)]
     with pytest.raises(ToolOutcomeUnknown):
         go_on(None, "raise")
     assert [each.tool for each in saver.status("t").doubts] == ["look"]

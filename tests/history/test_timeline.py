@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 from timeline_talks import CONFIG, State, talk
@@ -14,6 +15,7 @@ from timeline_talks import saver as saver
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
 from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.session import with_engine
 from langgraph_keel.history.moment import Moment
 
 LARGE = {f"key {n}": {"deep": 1, "text": "x" * n} for n in range(20)}
@@ -223,6 +225,56 @@ def test_the_asynchronous_face(saver: KeelSaver) -> None:
         assert [moment.position for moment in every if moment.labels] == [7]
         await saver.labels.aremove("t", "here")
         assert await saver.labels.alist("t") == []
+
+    asyncio.run(look())
+
+
+class Refusing:
+    """A driver that blocks."""
+
+    def send(self, request: Any) -> Any:
+        raise AssertionError(request)
+
+
+def test_nothing_that_is_awaited_blocks(saver: KeelSaver) -> None:
+    graph = talk(saver)
+    blocking = saver.timeline("t")
+    diff, compared, drawn = blocking.diff(2), blocking.compare(2, 5), blocking.plot()
+    refusing: Any = Refusing()
+    tl = with_engine(saver, saver.engine.with_drivers(driver=refusing)).timeline("t")
+
+    async def look() -> None:
+        assert await tl.ahead() == blocking.head
+        assert [*await tl.alatest(3)] == [*blocking[-3:]]
+        assert [*await tl.afind(node="model")] == [*blocking.find(node="model")]
+        assert str(await tl.adiff(2)) == str(diff)
+        assert str(await tl.acompare(2, 5)) == str(compared)
+        assert str(await tl.aplot()) == str(await (await tl.alatest(9)).aplot()) == str(drawn)
+        moment = await tl.amoment(4)
+        assert await moment.avalues() == await tl.avalues(4) == blocking.values(4)
+        await moment.alabel("here")
+        assert await tl.amoment("here") == moment
+        await tl.aunlabel("here")
+        await (await tl.amoment(4)).afork("fork")
+        await (await tl.amoment(4)).arewind()
+        assert (await tl.ahead()).parent == moment.parent
+        config = await saver.timeline("t").afork(2, "other", graph=graph, values={"turns": 9}, as_node="model")
+        assert (await graph.aget_state(config)).values["turns"] == 9
+        with pytest.raises(InvalidUpdateError):
+            await saver.timeline("t").afork(2, "none", graph=graph, values={"turns": 9}, as_node="nobody")
+        assert not [info async for info in saver.athreads() if info.thread_id == "none"]
+
+    asyncio.run(look())
+
+
+def test_two_tasks_that_read_at_once_read_it_once(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+
+    async def look() -> None:
+        found = await asyncio.gather(tl.afind(), tl.afind(), tl.alatest(3))
+        assert [len(each) for each in found] == [9, 9, 3]
+        assert len(tl) == 9
 
     asyncio.run(look())
 

@@ -90,9 +90,9 @@ def test_a_replay_of_a_rewound_thread_compares_the_step_that_led_to_it() -> None
         for _ in range(2):
             made.invoke({"log": []}, CONFIG)
         saver.timeline("t").rewind(3)
-        assert saver.replay(made, CONFIG).same
+        assert saver.provenance.replay(made, CONFIG).same
         words.reverse()
-        assert not saver.replay(made, CONFIG).same
+        assert not saver.provenance.replay(made, CONFIG).same
 
 
 # -- forks with values ---------------------------------------------------------------------------------------------

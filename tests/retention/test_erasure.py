@@ -115,9 +115,9 @@ def left(saver: KeelSaver, name: str) -> Mapping[str, Any]:
         thread: (
             list(saver.list({"configurable": {"thread_id": thread}})),
             saver.labels.list(thread),
-            list(saver.tools(thread)),
-            [call for call in saver.tools(None) if call.thread_id == thread],
-            saver.provenance({"configurable": {"thread_id": thread}}),
+            list(saver.tools.calls(thread)),
+            [call for call in saver.tools.calls(None) if call.thread_id == thread],
+            saver.provenance.read({"configurable": {"thread_id": thread}}),
             saver.archive(thread).messages(),
             list(saver.approvals.pending(thread, status=STATUSES, limit=None)),
         )

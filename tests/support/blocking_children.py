@@ -49,8 +49,8 @@ async def use(url: str, options: dict[str, Any]) -> None:
         await saver.acopy_thread("t", "copied")
         assert [each async for each in saver.alist(config)]
         assert [each async for each in saver.athreads()]
-        assert [each async for each in saver.atools("t")]
-        assert await saver.aprovenance(config)
+        assert [each async for each in saver.tools.acalls("t")]
+        assert await saver.provenance.aread(config)
         await saver.aprune(["t"])
         await saver.adelete_thread("copied")
         await saver.retention.aset_policy(keel.Retention(last=2))

@@ -88,7 +88,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         (waits,), (claimed,), (free,) = map(saver.approvals.pending, ("waits", "claimed", "free question"))
         changed = story.request_of(saver, "changed")
         saver.for_tenant("acme").retention.set_policy(Retention(last=1))
-        (died,) = saver.tools("died")
+        (died,) = saver.tools.calls("died")
         # Which positions are those of subgraphs is different in each store that is made.
         root = next(str(each.position) for each in saver.timeline("travel") if each.position > 2 and not each.namespace)
     log = max((directory / "files").glob("threads/*/*.jsonl"), key=lambda path: path.stat().st_size, default=None)

@@ -170,7 +170,7 @@ class Program:
             ),
             "labels": {each: [label.name for label in saver.labels.list(each)] for each in threads},
             "policies": [str(each) for each in saver.retention.policies()],
-            "tools": sorted((each.tool, each.state) for each in saver.tools(None)),
+            "tools": sorted((each.tool, each.state) for each in saver.tools.calls(None)),
             "unfinished": sorted(each.thread_id for each in saver.unfinished()),
         }
 

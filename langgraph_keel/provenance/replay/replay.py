@@ -49,7 +49,7 @@ _ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", CONFIG_KEY_CHECKPOINT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be replayed, and how; see `KeelSaver.replay`."""
+    """What is to be replayed, and how; see `saver.provenance.replay`."""
 
     source: str
     start: str | None
