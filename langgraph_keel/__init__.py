@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from langgraph_keel.history.edits import Edit
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
-    from langgraph_keel.history.standing import Standing
+    from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.threads import ThreadCounts, Usage, count_threads
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
@@ -127,7 +127,7 @@ _NAMES = {
     "history.edits": ("Edit",),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
-    "history.standing": ("Standing",),
+    "history.status": ("ThreadStatus",),
     "history.threads": ("ThreadCounts", "Usage", "count_threads"),
     "history.timeline": ("Timeline",),
     "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
@@ -252,7 +252,6 @@ __all__ = [
     "SealBroken",
     "SlidingWindow",
     "SqliteSaver",
-    "Standing",
     "StateDiff",
     "StoreBusy",
     "StoreClosed",
@@ -271,6 +270,7 @@ __all__ = [
     "ThreadExists",
     "ThreadInfo",
     "ThreadPruned",
+    "ThreadStatus",
     "ThreadTaken",
     "TieredSaver",
     "Timeline",

@@ -140,7 +140,7 @@ class SaverOptions(TypedDict, total=False):
     the default), or is kept as a branch that is not the latest ("fork")."""
 
     provenance: Annotated[bool, _flag(True)]
-    """Whether to record every call of a model with the step it leads to (`provenance`). On by default."""
+    """Whether to record every call of a model with the step it leads to (`saver.provenance`). On by default."""
 
     graph_version: Annotated[
         str | None,

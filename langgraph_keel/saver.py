@@ -45,7 +45,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, with_allowlis
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.methods import HistoryMethods
+from langgraph_keel.history.methods import HistoryMethods, LabelMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.methods import KeyMethods, describe_backups
 from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
@@ -75,8 +75,6 @@ class KeelSaver(
     RetentionSaver,
     HistoryMethods,
     StatsMethods,
-    ProvenanceMethods,
-    ToolMethods,
     ArchiveMethods,
 ):
     """A LangGraph checkpointer over one store.
@@ -655,6 +653,21 @@ class KeelSaver(
         from langgraph_keel.retention.info import StoreInfo
 
         return StoreInfo(**asdict(facts), threads=counts[0], checkpoints=counts[1], waiting=waiting)
+
+    @property
+    def labels(self) -> LabelMethods:
+        """Names that people give to checkpoints."""
+        return LabelMethods(self)
+
+    @property
+    def tools(self) -> ToolMethods:
+        """The calls of tools in the ledger (`ToolCache`)."""
+        return ToolMethods(self)
+
+    @property
+    def provenance(self) -> ProvenanceMethods:
+        """Which models wrote a thread, and with what."""
+        return ProvenanceMethods(self)
 
     @property
     def approvals(self) -> Inbox:

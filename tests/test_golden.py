@@ -185,7 +185,7 @@ def test_what_waits_is_decided(golden: Store, face: str) -> None:
 
 def test_what_is_kept_of_tools_is_used_and_settled(golden: Store) -> None:
     with golden[1].open() as saver, story.tool_cache(saver, lease=1.0) as cache:
-        (doubtful,) = saver.tools("died")
+        (doubtful,) = saver.tools.calls("died")
         assert doubtful.state == "unknown"
         cache.settle("died", doubtful.key, "done", "it was done")
         state = story.tools_graph(cache, story.FATAL, lambda: pytest.fail("again")).invoke(None, story.config("died"))
@@ -203,7 +203,7 @@ def test_pruning_erasing_and_restoring(golden: Store, face: str) -> None:
         call = by(face, saver)
         report = call(saver, "prune", ["chat", "travel"], strategy=Retention(last=2))
         assert all(thread.removed for thread in report.threads)
-        assert {label.name for label in saver.labels("travel")} == {"early", "late one: \u00fc"}
+        assert {label.name for label in saver.labels.list("travel")} == {"early", "late one: \u00fc"}
         assert story.chat(saver, "fake-2").get_state(story.config("chat")).values["log"][-1] == "turn 6"
         call(saver, "rewind", saver.timeline("travel")["early"])
         graph = story.shortening(saver, lambda state: {})
@@ -213,7 +213,7 @@ def test_pruning_erasing_and_restoring(golden: Store, face: str) -> None:
         assert list(receipt.threads) == ["eve's"]
         assert list(saver.timeline("eve's")) == []
         with pytest.raises(NotFound):
-            saver.label(thread_config("eve's"), "gone")
+            saver.labels.set(thread_config("eve's"), "gone")
     golden[1].check()
 
 

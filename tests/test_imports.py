@@ -118,7 +118,7 @@ async def main():
     [state async for state in graph.aget_state_history(config)]
 asyncio.run(main())
 later = sorted(name for name in set(sys.modules) - before if name.startswith("langgraph"))
-json.dump([later, [call.model is not None for call in saver.provenance(config)]], sys.stdout)
+json.dump([later, [call.model is not None for call in saver.provenance.read(config)]], sys.stdout)
 saver.close()
 """
 

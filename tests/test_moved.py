@@ -132,8 +132,8 @@ def test_a_part_that_has_no_public_name_keeps_its_own() -> None:
         graph = builder.add_edge(START, "decide").compile(checkpointer=saver)
         config: Any = {"configurable": {"thread_id": "t"}}
         graph.invoke({}, config)
-        saver.label(config, "named")
-        (label,) = saver.labels("t")
+        saver.labels.set(config, "named")
+        (label,) = saver.labels.list("t")
         graph.update_state(config, {"label": label})
         assert graph.get_state(config).values["label"] == label
         assert type(label) is Label

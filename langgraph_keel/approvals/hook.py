@@ -143,7 +143,7 @@ class ApprovalHook(Hook):
         elif nodes := _find_unrun(put):
             _log.warning(
                 "thread %r had steps left and got new input, which takes their place: %s. A run that is at them is "
-                "refused. Before new input, saver.where(%r) says what a thread has left; with on_busy='wait' it waits "
+                "refused. Before new input, saver.status(%r) says what a thread has left; with on_busy='wait' it waits "
                 "for its turn",
                 thread_id,
                 ", ".join(nodes),

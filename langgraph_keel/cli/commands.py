@@ -27,7 +27,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     },
     "Look": {
         "threads": "List the threads in a store, the one last active first.",
-        "where": "Say what a thread has left to do, and what is safe to do next.",
+        "status": "Say what a thread has left to do, and what is safe to do next.",
         "usage": (
             "Say what threads have taken: tokens, cost, checkpoints, bytes; by owner, tenant, status, day or thread."
         ),
@@ -120,7 +120,7 @@ COMMANDS = {name: summary for panel in PANELS.values() for name, summary in pane
 
 _NAMES = {
     "demo": ("demo",),
-    "threads": ("threads", "usage", "where"),
+    "threads": ("threads", "usage", "status"),
     "show": ("show",),
     "history": ("history", "timeline", "diff", "rewind", "fork", "label", "unlabel"),
     "provenance": ("provenance", "export"),

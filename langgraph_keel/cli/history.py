@@ -301,9 +301,9 @@ def fork(
         found = open_timeline(saver, thread)
         moment = moment_of(found, at)
         config = found.fork(moment, new, by=by)["configurable"]
-        theirs = [] if new is None else list(saver.tools(new))
+        theirs = [] if new is None else list(saver.tools.calls(new))
         doubts, made = [call for call in theirs if is_doubt(call)], {call.key for call in theirs}
-        ours = [] if new is None else saver.tools(thread)  # the fork has those up to the fork point
+        ours = [] if new is None else saver.tools.calls(thread)  # the fork has those up to the fork point
         calls = [call for call in ours if call.key not in made and call.state in ("done", "claimed", "unknown")]
         calls.sort(key=lambda call: call.started_at)
         given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
@@ -391,7 +391,7 @@ def unlabel(thread: Thread, name: Name, url: Url = DEFAULT_URL, json: AsJson = F
     Example: `keel unlabel my-thread "before migration"`
     """
     with open_to_change(url) as saver:
-        saver.unlabel(thread, name)
+        saver.labels.remove(thread, name)
     _print_label(thread, name, "took back the label", json, None)
 
 

@@ -96,7 +96,7 @@ def provenance(
 
 def _read_calls(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
     """Return the calls and the marks of a thread, or of one checkpoint in it."""
-    calls, marks = saver.provenance(config_of(thread, None)), saver.drifts(thread)
+    calls, marks = saver.provenance.read(config_of(thread, None)), saver.provenance.drifts(thread)
     if wanted is not None:
         moment = moment_of(open_timeline(saver, thread), wanted)
         at = moment.namespace, moment.id
@@ -109,7 +109,7 @@ def _read_calls(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[M
 
 def _is_cut(saver: Any, thread: str) -> bool:
     """Return whether calls of a thread are gone; `False` too if nobody knows: without messages, or damaged."""
-    return any(line["usage"] is None for line in saver.trajectories([thread], on_skip=lambda *_: None))
+    return any(line["usage"] is None for line in saver.provenance.trajectories([thread], on_skip=lambda *_: None))
 
 
 # -- the page --------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def export(
         is_shown = console(stderr=True).is_terminal and not quiet
         total = len(threads) if threads else sum(1 for _ in saver.threads()) if is_shown else None
         report = Report(tell, total, quiet=json)
-        for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
+        for line in saver.provenance.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
             report.take(find_unread(line))
     _tell(report, output, as_report=json)

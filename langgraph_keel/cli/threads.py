@@ -29,7 +29,7 @@ from langgraph_keel.cli.output import (
 from langgraph_keel.display.text import count_of, format_money, format_size, plain
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.standing import UnfinishedThreads
+from langgraph_keel.history.status import UnfinishedThreads
 from langgraph_keel.history.threads import Order, Usage, count_threads, filter_of
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
@@ -130,13 +130,13 @@ def threads(
         tenants = 0 if found or others or saver.tenant else len(saver.tenants.list())
     more, found = len(found) > limit, found[:limit]
     if json:
-        fields = _standing_json if unfinished else _thread_json
+        fields = _status_json if unfinished else _thread_json
         print_json({"threads": list(map(fields, found)), "more": more})
     elif not found:
         console().print(Text(_say_none(url, others, tenants, unfinished, wanted), "dim"), soft_wrap=True)
     elif unfinished:
-        for standing in found:
-            console().print(Text(plain(str(standing))), soft_wrap=True)
+        for each in found:
+            console().print(Text(plain(str(each))), soft_wrap=True)
     else:
         console().print(_threads_table(found))
     if more and not json:
@@ -169,21 +169,21 @@ def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
         console().print(Text(str(counts)), soft_wrap=True)
 
 
-def where(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """Say what a thread has left to do, and what is safe to do next.
 
-    Example: `keel where my-thread`
+    Example: `keel status my-thread`
     """
     from langgraph_keel.cli.history import check_thread
 
     with open_to_read(url) as saver:
-        standing = saver.where(thread)
-        if standing.state == "new":
+        found = saver.status(thread)
+        if found.state == "new":
             check_thread(saver, thread)
     if json:
-        print_json(_standing_json(standing))
+        print_json(_status_json(found))
     else:
-        console().print(Text(plain(str(standing))), soft_wrap=True)
+        console().print(Text(plain(str(found))), soft_wrap=True)
 
 
 class UsageBy(StrEnum):
@@ -283,8 +283,8 @@ def _show_decided(saver: Any, info: Any) -> Any:
 
 def _find_unfinished(saver: Any, wanted: Mapping[str, Any], order: Order) -> Iterator[Any]:
     found = UnfinishedThreads(saver.engine.session, filter_of(**wanted), order)
-    while (standing := saver.engine.run(found.next())) is not None:
-        yield standing
+    while (page := saver.engine.run(found.next())) is not None:
+        yield from page
 
 
 def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:
@@ -300,14 +300,14 @@ def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Map
     return f"None of {count_of(others, 'thread')} in {without_password(url)} fits"
 
 
-def _standing_json(standing: Any) -> dict[str, Any]:
+def _status_json(status: Any) -> dict[str, Any]:
     fields = ("thread_id", "state", "can_go_on", "updated_at", "questions")
     return {
-        **{name: getattr(standing, name) for name in fields},
-        "next": list(standing.next),
-        "requests": [request.id for request in standing.requests],
-        "errors": list(standing.errors),
-        "doubts": [call.key for call in standing.doubts],
+        **{name: getattr(status, name) for name in fields},
+        "next": list(status.next),
+        "requests": [request.id for request in status.requests],
+        "errors": list(status.errors),
+        "doubts": [call.key for call in status.doubts],
     }
 
 

@@ -230,10 +230,10 @@ def tools(
         return
     owner = _owner(thread, shared)
     with open_to_read(url, imports) as saver:
-        calls = sorted(saver.tools(owner), key=lambda call: call.started_at)
+        calls = sorted(saver.tools.calls(owner), key=lambda call: call.started_at)
         if owner is not None and not calls and saver.get_tuple(config_of(owner, "")) is None:
             raise no_thread(saver, owner, "")
-        has_shared = owner is not None and not json and any(True for _ in saver.tools(None))
+        has_shared = owner is not None and not json and any(True for _ in saver.tools.calls(None))
     tell_unread(calls, imports)
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for call in calls]})
@@ -254,7 +254,7 @@ def _list_unknown(
         if thread is None and not shared:
             every = _every_call(saver, quiet=json)
         else:
-            every = ((owner, call) for call in saver.tools(owner))
+            every = ((owner, call) for call in saver.tools.calls(owner))
         found = sorted((each for each in every if is_doubt(each[1])), key=lambda each: each[1].started_at)
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for _, call in found]})
@@ -292,8 +292,8 @@ def settle(
     """
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
-        saver.settle(owner, key, decision.value, result, by=by)
-        (call,) = [call for call in saver.tools(owner) if begins_with(call.key, key)]
+        saver.tools.settle(owner, key, decision.value, result, by=by)
+        (call,) = [call for call in saver.tools.calls(owner) if begins_with(call.key, key)]
     if json:
         print_json({"decision": decision.value, **call_json(call)})
     else:
@@ -340,7 +340,7 @@ def clear(
     else:
         now = datetime.now(UTC)
         with open_to_read(url) as saver:
-            calls = [call for owner in owners for call in saver.tools(owner) if call.state in ("done", "failed")]
+            calls = [call for owner in owners for call in saver.tools.calls(owner) if call.state in ("done", "failed")]
         ends = [(call.tool, call.expires_at) for call in calls]
         found = Counter(name for name, end in ends if not expired or (end and datetime.fromisoformat(end) <= now))
     if json:
@@ -374,9 +374,9 @@ def _owner(thread: str | None, shared: bool) -> str | None:
 
 def _every_call(saver: Any, *, quiet: bool) -> Iterator[tuple[str | None, KeptCall]]:
     """Yield all calls, each with the thread whose it is; `None` for those that threads share."""
-    yield from ((None, call) for call in saver.tools(None))
+    yield from ((None, call) for call in saver.tools.calls(None))
     for info in with_bar(list(saver.threads()), "Reading threads", quiet=quiet):
-        yield from ((info.thread_id, call) for call in saver.tools(info.thread_id))
+        yield from ((info.thread_id, call) for call in saver.tools.calls(info.thread_id))
 
 
 def call_json(call: KeptCall) -> dict[str, Any]:

@@ -534,7 +534,7 @@ def _was_taken(writes: Sequence[tuple[str, Any]], there: Sequence[PendingWrite],
 
 def _warn_of_stray(address: Address) -> None:
     _log.warning(
-        "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.where(%r) says what the "
+        "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.status(%r) says what the "
         "thread waits for",
         *(address.thread_id, address.checkpoint_id, address.thread_id),
     )

@@ -123,4 +123,5 @@ def _describe(plan: Any, name: str, *both: tuple[Any, str]) -> None:
         face.__name__, face.__doc__, face.__module__ = called, doc, plan.__module__
         face.__qualname__ = plan.__qualname__.removesuffix(plan.__name__) + called
         face.__annotations__ = {**plan.__annotations__, "return": returned}
+        face.__wrapped__ = plan  # by which names in annotations are found
         face.__signature__ = signature(plan).replace(return_annotation=returned)

@@ -352,7 +352,7 @@ class ThreadInfo:
             stands there.
         status: What is so of its latest checkpoint. `"waiting"`: a task of the next step asks a person. `"failed"`:
             one has failed. `"incomplete"`: there are tasks for a next step; a run may be at them, or not: see
-            `saver.where(thread_id)`. `"done"`: its last run has come to its end. `"idle"`: no run has,
+            `saver.status(thread_id)`. `"done"`: its last run has come to its end. `"idle"`: no run has,
             but nothing is next: a program put the state there. Empty if that cannot be read.
         next: The nodes that run next.
         error: The class of what a task has failed with, if it is `"failed"`.

@@ -98,7 +98,7 @@ def give_label(session: Session, address: Address, name: str) -> Plan[None]:
     if held is not None and held.record != new:
         raise InvalidInput(
             f"thread {address.thread_id!r}: {name!r} is checkpoint {held.record.checkpoint_id} already: "
-            "take another name, or take this one back first (unlabel)"
+            "take another name, or take this one back first (`labels.remove`, `keel unlabel`)"
         )
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_keel.engine.config import Address, address_of, config_of, thread_id_of
+from langgraph_keel.engine.config import Address, address_of, thread_id_of
 from langgraph_keel.engine.engine import EngineSaver
+from langgraph_keel.engine.faces import Component, Pages, faces, iterator_faces
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.history.labels import Label, give_label, read_labels, remove_label
 
 if TYPE_CHECKING:
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.moment import Moment
-    from langgraph_keel.history.standing import Standing, UnfinishedThreads
+    from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.timeline import Timeline
 
 At: TypeAlias = "Mapping[str, Any] | Moment"
@@ -34,11 +35,11 @@ class HistoryMethods(EngineSaver):
         Raises:
             InvalidConfig: `thread_id` is no usable id.
         """
-        from langgraph_keel.history.reading import Pages
+        from langgraph_keel.history.reading import Pages as ThreadPages
         from langgraph_keel.history.timeline import Timeline
 
         thread_id = thread_id_of(thread_id)
-        return Timeline(self, thread_id, lambda: Pages(self.engine.session, thread_id))
+        return Timeline(self, thread_id, lambda: ThreadPages(self.engine.session, thread_id))
 
     async def atimeline(self, thread_id: str, limit: int | None = 20) -> Timeline:
         """As `timeline`, with the latest moments read already, asynchronously: `None` for all of them.
@@ -50,7 +51,7 @@ class HistoryMethods(EngineSaver):
         await self.engine.arun(found.pages.moments(range(0, limit or len(found.pages.entries))))
         return found
 
-    def where(self, thread_id: str) -> Standing:
+    def _status(self, thread_id: str) -> Plan[ThreadStatus]:
         """Return where a thread stands, whether it may go on by itself, and what to invoke its graph with then.
 
         Six round trips, and one for each question. Nothing is written. A thread that is not there is `"new"`.
@@ -59,38 +60,24 @@ class HistoryMethods(EngineSaver):
             InvalidConfig: `thread_id` is no usable id.
             CorruptStore: Its latest checkpoint cannot be read.
         """
-        return self.engine.run(self._where(thread_id))
+        from langgraph_keel.history.status import read_status
 
-    async def awhere(self, thread_id: str) -> Standing:
-        """As `where`, asynchronously."""
-        return await self.engine.arun(self._where(thread_id))
+        return read_status(self.engine.session, thread_id_of(thread_id))
 
-    def _where(self, thread_id: str) -> Plan[Standing]:
-        from langgraph_keel.history.standing import read_standing
+    status, astatus = faces(_status)
 
-        return read_standing(self.engine.session, thread_id_of(thread_id))
-
-    def unfinished(self) -> Iterator[Standing]:
+    def _unfinished(self) -> Pages[ThreadStatus]:
         """Yield where those threads stand that have something left to do, last activity first.
 
         The index of threads names them: idle threads are not read. A thread that is damaged is logged, and left out.
         """
-        found = self._unfinished()
-        while (standing := self.engine.run(found.next())) is not None:
-            yield standing
-
-    async def aunfinished(self) -> AsyncIterator[Standing]:
-        """As `unfinished`, asynchronously."""
-        found = self._unfinished()
-        while (standing := await self.engine.arun(found.next())) is not None:
-            yield standing
-
-    def _unfinished(self) -> UnfinishedThreads:
-        from langgraph_keel.history.standing import UnfinishedThreads
+        from langgraph_keel.history.status import UnfinishedThreads
 
         return UnfinishedThreads(self.engine.session)
 
-    def diff(self, before: At, after: At) -> StateDiff:
+    unfinished, aunfinished = iterator_faces(_unfinished)
+
+    def _diff(self, before: At, after: At) -> Plan[StateDiff]:
         """Return what changed between two checkpoints, also of two threads or branches.
 
         An `Unread` stands for what may not be revived here; of a data object, its fields are compared all the same.
@@ -104,18 +91,13 @@ class HistoryMethods(EngineSaver):
             InvalidConfig: One of them names no usable thread.
             CorruptStore: Stored bytes do not add up.
         """
-        return self.engine.run(self._diff(before, after))
-
-    async def adiff(self, before: At, after: At) -> StateDiff:
-        """As `diff`, asynchronously."""
-        return await self.engine.arun(self._diff(before, after))
-
-    def _diff(self, before: At, after: At) -> Plan[StateDiff]:
         from langgraph_keel.history.diff import diff_checkpoints
 
-        return diff_checkpoints(self.engine.session, _address(before), _address(after))
+        return diff_checkpoints(self.engine.session, address_at(before), address_at(after))
 
-    def rewind(self, at: At, *, by: str | None = None) -> RunnableConfig:
+    diff, adiff = faces(_diff)
+
+    def _rewind(self, at: At, *, by: str | None = None) -> Plan[RunnableConfig]:
         """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.
 
         What runs from here does so anew: tasks that had ended, and questions that were answered or waited. Tools of a
@@ -133,18 +115,13 @@ class HistoryMethods(EngineSaver):
             NotFound: There is no such checkpoint.
             InvalidInput: It belongs to a subgraph.
         """
-        return _thread(self.engine.run(self._rewound(at, by)))
+        from langgraph_keel.history.travel import rewind_to
 
-    async def arewind(self, at: At, *, by: str | None = None) -> RunnableConfig:
-        """As `rewind`, asynchronously."""
-        return _thread(await self.engine.arun(self._rewound(at, by)))
+        return rewind_to(self.engine.session, address_at(at), by)
 
-    def _rewound(self, at: At, by: str | None) -> Plan[Address]:
-        from langgraph_keel.history.travel import rewind
+    rewind, arewind = faces(_rewind)
 
-        return rewind(self.engine.session, _address(at), by)
-
-    def fork(self, at: At, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
+    def _fork(self, at: At, thread_id: str | None = None, *, by: str | None = None) -> Plan[RunnableConfig]:
         """Begin another way from a checkpoint: in a thread of its own, or on a branch.
 
         A new thread has the tool calls of its history: they are answered from the ledger, and one whose outcome is
@@ -165,27 +142,17 @@ class HistoryMethods(EngineSaver):
             ThreadExists: The new thread holds something already.
             InvalidInput: It belongs to a subgraph.
         """
-        if thread_id is None:
-            return config_of(self.engine.run(self._branch(at, by)), "named")
-        return _thread(self.engine.run(self._fork(at, thread_id, by)))
+        from langgraph_keel.history.travel import fork_at
 
-    async def afork(self, at: At, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
-        """As `fork`, asynchronously."""
-        if thread_id is None:
-            return config_of(await self.engine.arun(self._branch(at, by)), "named")
-        return _thread(await self.engine.arun(self._fork(at, thread_id, by)))
+        return fork_at(self.engine.session, address_at(at), thread_id, by)
 
-    def _branch(self, at: At, by: str | None) -> Plan[Address]:
-        from langgraph_keel.history.travel import branch
+    fork, afork = faces(_fork)
 
-        return branch(self.engine.session, _address(at), by)
 
-    def _fork(self, at: At, thread_id: str, by: str | None) -> Plan[Address]:
-        from langgraph_keel.history.travel import fork
+class LabelMethods(Component):
+    """`saver.labels`: the names that people give to checkpoints."""
 
-        return fork(self.engine.session, _address(at), thread_id_of(thread_id), by)
-
-    def label(self, at: At, name: str) -> None:
+    def _set(self, at: At, name: str) -> Plan[None]:
         """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.
 
         Args:
@@ -196,38 +163,29 @@ class HistoryMethods(EngineSaver):
             NotFound: There is no such checkpoint.
             InvalidInput: `name` cannot be a label, or another checkpoint of the thread has it.
         """
-        self.engine.run(give_label(self.engine.session, _address(at), name))
+        return give_label(self.engine.session, address_at(at), name)
 
-    async def alabel(self, at: At, name: str) -> None:
-        """As `label`, asynchronously."""
-        await self.engine.arun(give_label(self.engine.session, _address(at), name))
+    set, aset = faces(_set)
 
-    def unlabel(self, thread_id: str, name: str) -> None:
+    def _remove(self, thread_id: str, name: str) -> Plan[None]:
         """Take a name back.
 
         Raises:
             NotFound: No checkpoint of the thread has it.
         """
-        self.engine.run(remove_label(self.engine.session, thread_id_of(thread_id), name))
+        return remove_label(self.engine.session, thread_id_of(thread_id), name)
 
-    async def aunlabel(self, thread_id: str, name: str) -> None:
-        """As `unlabel`, asynchronously."""
-        await self.engine.arun(remove_label(self.engine.session, thread_id_of(thread_id), name))
+    remove, aremove = faces(_remove)
 
-    def labels(self, thread_id: str) -> Sequence[Label]:
+    def _list(self, thread_id: str) -> Plan[Sequence[Label]]:
         """Return the names in a thread and the checkpoints that have them, in the order of the checkpoints' ids."""
-        return self.engine.run(read_labels(self.engine.session, thread_id_of(thread_id)))
+        return read_labels(self.engine.session, thread_id_of(thread_id))
 
-    async def alabels(self, thread_id: str) -> Sequence[Label]:
-        """As `labels`, asynchronously."""
-        return await self.engine.arun(read_labels(self.engine.session, thread_id_of(thread_id)))
+    list, alist = faces(_list)
 
 
-def _address(at: At) -> Address:
+def address_at(at: At) -> Address:
+    """Return the address of a checkpoint."""
     from langgraph_keel.history.moment import Moment
 
     return at.address if isinstance(at, Moment) else address_of(at)
-
-
-def _thread(address: Address) -> RunnableConfig:
-    return {"configurable": {"thread_id": address.thread_id}}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 from langchain_core.runnables import RunnableConfig
 
@@ -16,22 +16,6 @@ from langgraph_keel.history.records import MomentRecord
 
 MOST_SHOWN = 500
 """Moments of a long list that a page shows, the newest: 10,000 would be 17 MB of HTML."""
-
-
-class TimelineDoor(Protocol):
-    """The timeline that a moment was taken from."""
-
-    def label(self, at: Any, name: str) -> None:
-        """Give a moment a name."""
-
-    def rewind(self, at: Any, *, by: str | None = None) -> RunnableConfig:
-        """Make a moment the latest again."""
-
-    def fork(self, at: Any, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
-        """Begin another branch at a moment."""
-
-    def values(self, at: Any) -> dict[str, Any]:
-        """Return the state at a moment."""
 
 
 @publish
@@ -70,7 +54,7 @@ class Moment(MomentRecord):
         owner: The timeline that it was taken from.
     """
 
-    owner: TimelineDoor | None = None
+    owner: Any = None  # a `Timeline`, whose module imports this one
 
     def __repr__(self) -> str:
         """Return which moment it is, in one line."""
@@ -103,22 +87,44 @@ class Moment(MomentRecord):
     @property
     def values(self) -> dict[str, Any]:
         """The whole state at this moment, read when it is asked for; without the values of delta channels."""
-        return self._owner.values(self)
+        values: dict[str, Any] = self._owner.values(self)
+        return values
+
+    async def avalues(self) -> dict[str, Any]:
+        """As `values`, asynchronously."""
+        values: dict[str, Any] = await self._owner.avalues(self)
+        return values
 
     def label(self, name: str) -> None:
         """Give it a name. It is found by that name, and it is kept when the thread is pruned."""
         self._owner.label(self, name)
 
+    async def alabel(self, name: str) -> None:
+        """As `label`, asynchronously."""
+        await self._owner.alabel(self, name)
+
     def rewind(self, *, by: str | None = None) -> RunnableConfig:
         """Make it the latest again; see `Timeline.rewind`."""
-        return self._owner.rewind(self, by=by)
+        config: RunnableConfig = self._owner.rewind(self, by=by)
+        return config
+
+    async def arewind(self, *, by: str | None = None) -> RunnableConfig:
+        """As `rewind`, asynchronously."""
+        config: RunnableConfig = await self._owner.arewind(self, by=by)
+        return config
 
     def fork(self, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """Begin another branch here; see `Timeline.fork`."""
-        return self._owner.fork(self, thread_id, by=by)
+        config: RunnableConfig = self._owner.fork(self, thread_id, by=by)
+        return config
+
+    async def afork(self, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
+        """As `fork`, asynchronously."""
+        config: RunnableConfig = await self._owner.afork(self, thread_id, by=by)
+        return config
 
     @property
-    def _owner(self) -> TimelineDoor:
+    def _owner(self) -> Any:
         if self.owner is None:
             raise InvalidInput("this moment was not taken from a timeline: use saver.timeline(thread_id)[...]")
         return self.owner
@@ -130,20 +136,20 @@ class Moments(Sequence[Moment]):
     Args:
         moments: The moments, oldest first.
         older: How many come before them in the thread; `None` if that is not known.
-        measure: Returns moments with `state_bytes`, for `plot`.
+        timeline: The timeline that they were taken from.
         drawn: The same moments, each with the nearest one of the list as its parent; for a list with gaps.
     """
 
     def __init__(
         self,
         moments: Sequence[Moment],
-        older: int | None = 0,
-        measure: Callable[[Sequence[Moment]], Sequence[Moment]] | None = None,
+        older: int | None,
+        timeline: Any,
         drawn: Sequence[Moment] | None = None,
     ) -> None:
         self._moments = tuple(moments)
         self._drawn = self._moments if drawn is None else tuple(drawn)
-        self._measure = measure
+        self._timeline = timeline
         self.older = older
 
     def __len__(self) -> int:
@@ -157,14 +163,16 @@ class Moments(Sequence[Moment]):
     def __getitem__(self, which: int | slice) -> Moment | Moments:
         """Return one of them, or some."""
         if isinstance(which, slice):
-            return Moments(self._moments[which], None, self._measure, self._drawn[which])
+            return Moments(self._moments[which], None, self._timeline, self._drawn[which])
         return self._moments[which]
 
     def plot(self) -> Any:
-        """Show how the size of the state, tokens and cost grew, each as a line of text."""
-        from langgraph_keel.history.render.plots import plot_moments
+        """Return a picture: size of the state, tokens and cost, step by step."""
+        return self._timeline.plot(self._moments)
 
-        return plot_moments(self._measure(self._moments) if self._measure else self._moments)
+    async def aplot(self) -> Any:
+        """As `plot`, asynchronously."""
+        return await self._timeline.aplot(self._moments)
 
     def _newest(self) -> tuple[Sequence[Moment], int | None]:
         """Return the moments that fit a page, and how many come before them."""

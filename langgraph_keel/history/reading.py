@@ -302,8 +302,9 @@ class Pages:
             page = yield from self._session.store.scan(Query(self.thread_id, limit=PAGE, after=last))
             if last is None:
                 yield from self._open(page)
-            self._take(page)
-            self.is_whole = len(page) < PAGE
+            if last is (self.entries[-1] if self.entries else None):  # else another task has read it meanwhile
+                self._take(page)
+                self.is_whole = len(page) < PAGE
 
     def _open(self, page: Sequence[Entry]) -> Plan[None]:
         labels: dict[Address, tuple[str, ...]] = {}

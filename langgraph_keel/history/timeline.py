@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast, overload
+from functools import partial
+from typing import Any, Self, TypeAlias, TypeVar, overload
 
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.display.text import count_of
-from langgraph_keel.engine.config import Address, address_of, config_of
-from langgraph_keel.engine.engine import Engine, engine_of
+from langgraph_keel.engine.checkpoints import delete_thread, get_tuple
+from langgraph_keel.engine.config import Address, address_of, config_of, thread_id_of
+from langgraph_keel.engine.engine import EngineSaver, engine_of
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.faces import Component, faces
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
-from langgraph_keel.history.diff import StateDiff
-from langgraph_keel.history.moment import Moment, Moments, TimelineDoor
+from langgraph_keel.history.diff import StateDiff, diff_checkpoints
+from langgraph_keel.history.labels import give_label, remove_label
+from langgraph_keel.history.moment import Moment, Moments
 from langgraph_keel.history.reading import SHORTEST_PART, STRETCH, Pages
 from langgraph_keel.history.search import Search, When, time_of
+from langgraph_keel.history.travel import fork_at, rewind_to, thread_config
 
 SHOWN = 20
 """Moments that are shown if nobody asks for more."""
@@ -28,45 +35,23 @@ Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
 """A moment: itself, its position, its id or the unique beginning or end of it, its label, or its config."""
 
 
-class Saver(Protocol):
-    """What a timeline needs of a saver."""
+@publish
+class Timeline(Component):
+    """A thread's moments, oldest first. `tl[0]` is the first one, `tl[-1]` the one that was put last.
 
-    def diff(self, before: Any, after: Any) -> StateDiff:
-        """Compare two checkpoints."""
+    It shows the thread as it was when it was first read; `refresh()` reads it again. Headers are read in pages, newest
+    first, so `tl[-20:]` of a long thread reads little; `len(tl)`, `tl[14]` and a search read all headers.
 
-    def rewind(self, at: Any, *, by: str | None = None) -> RunnableConfig:
-        """Make a checkpoint the latest again."""
-
-    def fork(self, at: Any, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
-        """Begin another way from a checkpoint."""
-
-    def label(self, at: Any, name: str) -> None:
-        """Give a checkpoint a name."""
-
-    def unlabel(self, thread_id: str, name: str) -> None:
-        """Take a name back."""
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread."""
-
-    def get_tuple(self, config: RunnableConfig) -> Any:
-        """Read a checkpoint."""
-
-    @property
-    def engine(self) -> Engine:
-        """What it runs on."""
-
-
-class Listing:
-    """A thread's moments, oldest first: by position, by name, or by a search.
+    Every method that takes a moment takes the moment itself, its position, its checkpoint id (or a unique end of the
+    id), its label, or its config.
 
     Args:
         pages: Makes an empty `Pages`, which holds what is read of the thread.
     """
 
-    def __init__(self, saver: Saver, thread_id: str, pages: Callable[[], Pages]) -> None:
+    def __init__(self, saver: EngineSaver, thread_id: str, pages: Callable[[], Pages]) -> None:
+        super().__init__(saver)
         self.thread_id = thread_id
-        self._saver = saver
         self._new = pages
         self.pages = pages()
 
@@ -79,12 +64,15 @@ class Listing:
 
     def __len__(self) -> int:
         """Count the moments. All headers are read."""
-        self._read(None)
+        return self.engine.run(self._count())
+
+    def _count(self) -> Plan[int]:
+        yield from self.pages.upto(None)
         return len(self.pages.entries)
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
-        self._read(1)
+        self.engine.run(self.pages.upto(1))
         return bool(self.pages.entries)
 
     def __iter__(self) -> Iterator[Moment]:
@@ -98,40 +86,37 @@ class Listing:
     def __getitem__(self, which: Reference) -> Moment: ...
     def __getitem__(self, which: slice | Reference) -> Moment | Moments:
         """Return a moment by anything that names it, or a slice of moments."""
-        if not isinstance(which, slice):
-            return self.moment(which)
+        return self.engine.run(self._slice(which)) if isinstance(which, slice) else self.moment(which)
+
+    def _slice(self, which: slice) -> Plan[Moments]:
         if type(which.start) is int and which.start < 0 and which.stop is None and which.step in (None, 1):
-            return self.latest(-which.start)
-        positions = range(len(self))[which]
+            return (yield from self._latest(-which.start))
+        count = yield from self._count()
+        positions = range(count)[which]
         if not positions:
-            return Moments((), 0, self._measure)
+            return Moments((), 0, self)
         low, high = min(positions), max(positions)
-        found = {moment.position: moment for moment in self._between(len(self) - 1 - high, len(self) - low)}
+        read = yield from self._between(count - 1 - high, count - low)
+        found = {moment.position: moment for moment in read}
         moments = [found[each] for each in positions if each in found]
-        return Moments(moments, low, self._measure) if which.step in (None, 1) else self._select(moments)
+        return Moments(moments, low, self) if which.step in (None, 1) else self._select(moments)
 
-    def latest(self, count: int = SHOWN) -> Moments:
+    def _latest(self, count: int = SHOWN) -> Plan[Moments]:
         """Return the moments that were put last."""
-        moments = self._between(0, count)
+        moments = yield from self._between(0, count)
         older = len(self.pages.entries) - len(moments) if self.pages.is_whole else None
-        return Moments(moments, older, self._measure)
+        return Moments(moments, older, self)
 
-    def _between(self, start: int, stop: int) -> list[Moment]:
+    latest, alatest = faces(_latest)
+
+    def _between(self, start: int, stop: int) -> Plan[list[Moment]]:
         """Return the moments at places counted from the newest, oldest first."""
-        found = self._saver.engine.run(self.pages.moments(range(start, stop)))
-        return [replace(moment, owner=cast(TimelineDoor, self)) for moment in reversed(found)]
-
-    def _read(self, count: int | None) -> None:
-        self._saver.engine.run(self.pages.upto(count))
-
-    def _measure(self, moments: Sequence[Moment]) -> Sequence[Moment]:
-        places = [place for moment in moments if (place := self.pages.place_of(moment.address)) is not None]
-        sizes = self._saver.engine.run(self.pages.measured(places))
-        return [replace(moment, state_bytes=sizes.get(moment.address)) for moment in moments]
+        found = yield from self.pages.moments(range(start, stop))
+        return [replace(moment, owner=self) for moment in reversed(found)]
 
     # -- finding moments ---------------------------------------------------------------------------------------
 
-    def moment(self, which: Reference) -> Moment:
+    def _moment(self, which: Reference) -> Plan[Moment]:
         """Return the moment that an id, a label, a position or a config names.
 
         Raises:
@@ -139,42 +124,45 @@ class Listing:
             NotFound: There is no such moment.
             InvalidInput: It belongs to another thread, or several ids begin or end so.
         """
-        found = self._between(place := self._place(which), place + 1)
+        place = yield from self._place(which)
+        found = yield from self._between(place, place + 1)
         if not found:
             raise NotFound(f"thread {self.thread_id!r}: the moment {which!r} was deleted")
         return found[0]
 
-    def _place(self, which: Reference) -> int:
+    moment, amoment = faces(_moment)
+
+    def _place(self, which: Reference) -> Plan[int]:
         if isinstance(which, int):
-            self._read(-which if which < 0 else None)
+            yield from self.pages.upto(-which if which < 0 else None)
             count = len(self.pages.entries)
             if not -count <= which < count:
                 moments = count_of(count, "moment")
                 raise MomentNotFound(f"thread {self.thread_id!r} has {moments}: there is no moment {which}")
             return -1 - which if which < 0 else count - 1 - which
         if isinstance(which, str):
-            return self._place_by_name(which)
+            return (yield from self._place_by_name(which))
         address = which.address if isinstance(which, Moment) else address_of(which)
         if address.thread_id != self.thread_id:
             raise InvalidInput(f"{address.thread_id!r} is another thread than {self.thread_id!r}, which this shows")
-        return self._place_of(address)
+        return (yield from self._place_of(address))
 
-    def _place_of(self, address: Address) -> int:
-        self._read(1)
+    def _place_of(self, address: Address) -> Plan[int]:
+        yield from self.pages.upto(1)
         if address.checkpoint_id is None:
             address = self.pages.head(address.checkpoint_ns) or address
         if self.pages.place_of(address) is None:
-            self._read(None)
+            yield from self.pages.upto(None)
         place = self.pages.place_of(address)
         if place is None:
             raise NotFound(f"{address}: there is no such moment")
         return place
 
-    def _place_by_name(self, name: str) -> int:
-        self._read(1)
+    def _place_by_name(self, name: str) -> Plan[int]:
+        yield from self.pages.upto(1)
         if labelled := self.pages.labelled(name):
-            return self._place_of(labelled)
-        self._read(None)
+            return (yield from self._place_of(labelled))
+        yield from self.pages.upto(None)
         places = self.pages.named(name)
         if len(places) > 1:
             count = f"{len(places)} ids begin or end with {name!r}"
@@ -188,7 +176,7 @@ class Listing:
             raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: no label, and no id begins or ends so")
         return places[0]
 
-    def find(
+    def _find(
         self,
         *,
         node: str | None = None,
@@ -205,7 +193,7 @@ class Listing:
         after: datetime | Reference | None = None,
         before: datetime | Reference | None = None,
         where: Callable[[Moment], object] | None = None,
-    ) -> Moments:
+    ) -> Plan[Moments]:
         """Return the moments that meet all of these conditions, oldest first. The whole thread is searched.
 
         Args:
@@ -227,7 +215,7 @@ class Listing:
         Raises:
             InvalidInput: `after` or `before` names neither a time nor a moment.
         """
-        self._read(None)  # positions count from the first, once that is known
+        count = yield from self._count()  # positions count from the first, once that is known
         search = Search(
             node=node,
             tool=tool,
@@ -240,19 +228,22 @@ class Listing:
             text=text,
             asked=asked,
             waits=waits,
-            after=self._when(after),
-            before=self._when(before),
+            after=(yield from self._when(after)),
+            before=(yield from self._when(before)),
             where=where,
         )
-        return self._select([moment for moment in self if search(moment)])
+        every = yield from self._between(0, count)
+        return self._select([moment for moment in every if search(moment)])
+
+    find, afind = faces(_find)
 
     def _select(self, moments: Sequence[Moment]) -> Moments:
         """Return some moments as a list. Drawn, each continues the nearest one before it in the list."""
         shown = {moment.address for moment in moments}
         drawn = [replace(moment, parent=self.pages.nearest(moment.address, shown)) for moment in moments]
-        return Moments(moments, 0, self._measure, drawn)
+        return Moments(moments, 0, self, drawn)
 
-    def _when(self, when: datetime | Reference | None) -> When | None:
+    def _when(self, when: datetime | Reference | None) -> Plan[When | None]:
         if when is None:
             return None
         if isinstance(when, str) and self.pages.labelled(when) is None and (time := time_of(when)):
@@ -260,46 +251,28 @@ class Listing:
         if isinstance(when, datetime):
             return when.astimezone()
         try:
-            return self.moment(when)
+            return (yield from self._moment(when))
         except (NotFound, InvalidInput) as error:
             raise InvalidInput(
                 f"{when!r} is neither a time (a datetime, or text in ISO format) nor a moment"
             ) from error
 
-
-__all__ = ["SHOWN", "Timeline"]
-
-
-@publish
-class Timeline(Listing):
-    """A thread's moments, oldest first. `tl[0]` is the first one, `tl[-1]` the one that was put last.
-
-    It shows the thread as it was when it was first read; `refresh()` reads it again. Headers are read in pages, newest
-    first, so `tl[-20:]` of a long thread reads little; `len(tl)`, `tl[14]` and a search read all headers.
-
-    Every method that takes a moment takes the moment itself, its position, its checkpoint id (or a unique end of the
-    id), its label, or its config.
-
-    Args:
-        saver: Where the thread is.
-        thread_id: The thread.
-        pages: Makes an empty `Pages`, which holds what is read of the thread.
-    """
-
     # -- going through it --------------------------------------------------------------------------------------
 
-    def values(self, at: Reference) -> dict[str, Any]:
+    def _values(self, at: Reference) -> Plan[dict[str, Any]]:
         """Return the state at a moment, all of it decoded; without delta channels, which only their graph can make.
 
         Raises:
             NotFound: There is no such moment.
             RefusedType: A value is of a type that may not be revived here (`saver.raw.timeline(...)` shows the others).
         """
-        moment = self.moment(at)
-        found = self._saver.get_tuple(moment.config)
+        moment = yield from self._moment(at)
+        found = yield from get_tuple(self.engine.session, moment.config)
         if found is None:
             raise NotFound(f"{moment.address}: it was deleted")
         return dict(found.checkpoint["channel_values"])
+
+    values, avalues = faces(_values)
 
     @property
     def head(self) -> Moment:
@@ -308,9 +281,16 @@ class Timeline(Listing):
         Raises:
             NotFound: The thread has none.
         """
-        return self.moment({"configurable": {"thread_id": self.thread_id}})
+        return self.engine.run(self._head())
 
-    def diff(self, before: Reference, after: Reference | None = None) -> StateDiff:
+    async def ahead(self) -> Moment:
+        """As `head`, asynchronously."""
+        return await self.engine.arun(self._head())
+
+    def _head(self) -> Plan[Moment]:
+        return self._moment(thread_config(self.thread_id))
+
+    def _diff(self, before: Reference, after: Reference | None = None) -> Plan[StateDiff]:
         """Return what changed between two moments; a moment of another thread may be passed itself, or by its config.
 
         Args:
@@ -320,40 +300,60 @@ class Timeline(Listing):
         Raises:
             NotFound: One of them is not there.
         """
-        return self._saver.diff(self._anywhere(before), self.head if after is None else self._anywhere(after))
+        first = yield from self._anywhere(before)
+        second = yield from (self._anywhere(after) if after is not None else self._anywhere((yield from self._head())))
+        return (yield from diff_checkpoints(self.engine.session, first, second))
 
-    def _anywhere(self, which: Reference) -> Moment | Mapping[str, Any]:
-        return which if isinstance(which, Moment | Mapping) else self.moment(which)
+    diff, adiff = faces(_diff)
 
-    def compare(self, left: Reference, right: Reference) -> Comparison:
+    def _anywhere(self, which: Reference) -> Plan[Address]:
+        if isinstance(which, Mapping):
+            return address_of(which)
+        return (which if isinstance(which, Moment) else (yield from self._moment(which))).address
+
+    def _compare(self, left: Reference, right: Reference) -> Plan[Comparison]:
         """Return two branches side by side, from where they part. Each ends with a given moment; one may be of a fork.
 
         Raises:
             NotFound: One of them is not there.
         """
-        (one, way), (other, other_way) = self._way(left), self._way(right)
+        one, other = (
+            each.owner if isinstance(each, Moment) and isinstance(each.owner, Timeline) else self
+            for each in (left, right)
+        )
+        way, other_way = (yield one._call(one._way(left))), (yield other._call(other._way(right)))
         same = [a.checkpoint_id == b.checkpoint_id for a, b in zip(way, other_way, strict=False)]  # also in a fork
         parting = max([*same, False].index(False) - 1, 0)
-        return compare_branches(one._at(way[parting:]), other._at(other_way[parting:]))
+        ours, theirs = one._call(one._at(way[parting:])), other._call(other._at(other_way[parting:]))
+        return compare_branches((yield ours), (yield theirs))
 
-    def _way(self, which: Reference) -> tuple[Timeline, Sequence[Address]]:
-        """Return the way to a moment, and the timeline that it is in."""
-        if isinstance(which, Moment) and isinstance(which.owner, Timeline) and which.owner is not self:
-            return which.owner._way(which)
-        moment = self.moment(which)
-        self._read(None)
-        return self, self.pages.way_to(moment.address)
+    compare, acompare = faces(_compare)
 
-    def _at(self, way: Sequence[Address]) -> list[Moment]:
-        return [self.moment(config_of(address, "named")) for address in way]
+    def _call(self, plan: Plan[Any]) -> Call:
+        """Return an errand that carries a plan out in the store of this timeline: a moment may be of another one."""
+        return Call(partial(self.engine.run, plan), partial(self.engine.arun, plan))
 
-    def rewind(self, at: Reference, *, by: str | None = None) -> RunnableConfig:
+    def _way(self, which: Reference) -> Plan[Sequence[Address]]:
+        moment = yield from self._moment(which)
+        yield from self.pages.upto(None)
+        return self.pages.way_to(moment.address)
+
+    def _at(self, way: Sequence[Address]) -> Plan[list[Moment]]:
+        found = []
+        for address in way:
+            found.append((yield from self._moment(config_of(address, "named"))))
+        return found
+
+    def _rewind(self, at: Reference, *, by: str | None = None) -> Plan[RunnableConfig]:
         """Make a moment the latest again, in this timeline, too; see `KeelSaver.rewind`."""
-        config = self._saver.rewind(self.moment(at), by=by)
+        moment = yield from self._moment(at)
+        config = yield from rewind_to(self.engine.session, moment.address, by)
         self.refresh()
         return config
 
-    def fork(
+    rewind, arewind = faces(_rewind)
+
+    def _fork(
         self,
         at: Reference,
         thread_id: str | None = None,
@@ -362,7 +362,7 @@ class Timeline(Listing):
         values: Any = None,
         as_node: str | None = None,
         by: str | None = None,
-    ) -> RunnableConfig:
+    ) -> Plan[RunnableConfig]:
         """Begin another branch at a moment, in a new thread or in this one; see `KeelSaver.fork`.
 
         Args:
@@ -382,46 +382,66 @@ class Timeline(Listing):
             InvalidInput: `values` or `as_node` without a graph, or with one of another saver. Nothing was made.
             Exception: What the graph's `update_state` raises. A new thread is deleted again.
         """
-        moment = self.moment(at)
-        if values is None and as_node is None:
-            config = self._saver.fork(moment, thread_id, by=by)
-        else:
-            config = self._fork_with_values(moment, thread_id, graph, values, as_node, by)
+        moment, session = (yield from self._moment(at)), self.engine.session
+        writes = values is not None or as_node is not None
+        if writes:
+            self._check_graph(graph)
+        config = yield from fork_at(session, moment.address, thread_id, by)
+        if writes:
+            update = partial(graph.update_state, config, values, as_node=as_node)
+            try:
+                yield Call(update, partial(graph.aupdate_state, config, values, as_node=as_node))
+            except BaseException:
+                if thread_id is not None:  # which is new: it held nothing a moment ago
+                    yield from delete_thread(session, thread_id_of(thread_id))
+                raise
+            config = thread_config(config["configurable"]["thread_id"])
         self.refresh()
         return config
 
-    def _fork_with_values(
-        self, moment: Moment, thread_id: str | None, graph: Any, values: Any, as_node: str | None, by: str | None
-    ) -> RunnableConfig:
+    fork, afork = faces(_fork)
+
+    def _check_graph(self, graph: Any) -> None:
         if graph is None:
             raise InvalidInput("values= and as_node= are written by the graph's update_state: pass graph=, too")
         engine = engine_of(getattr(graph, "checkpointer", None))
-        if engine is None or not engine.is_same_store(self._saver.engine):
+        if engine is None or not engine.is_same_store(self.engine):
             raise InvalidInput("values= are written by the graph: it must be compiled with the saver of this timeline")
-        config = self._saver.fork(moment, thread_id, by=by)
-        try:
-            graph.update_state(config, values, as_node=as_node)
-        except BaseException:
-            if thread_id is not None:  # which is new: it held nothing a moment ago
-                self._saver.delete_thread(thread_id)
-            raise
-        return {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
 
-    def label(self, at: Reference, name: str) -> None:
-        """Give a moment a name; see `KeelSaver.label`."""
-        self._saver.label(self.moment(at), name)
+    def _label(self, at: Reference, name: str) -> Plan[None]:
+        """Give a moment a name; see `saver.labels.set`."""
+        moment = yield from self._moment(at)
+        yield from give_label(self.engine.session, moment.address, name)
         self.refresh()
 
-    def unlabel(self, name: str) -> None:
+    label, alabel = faces(_label)
+
+    def _unlabel(self, name: str) -> Plan[None]:
         """Take a name back."""
-        self._saver.unlabel(self.thread_id, name)
+        yield from remove_label(self.engine.session, self.thread_id, name)
         self.refresh()
+
+    unlabel, aunlabel = faces(_unlabel)
 
     # -- showing it --------------------------------------------------------------------------------------------
 
-    def plot(self) -> Any:
-        """Show how the size of the state, tokens and cost grew. The whole thread is read."""
-        return self[:].plot()
+    def _plot(self, moments: Sequence[Moment] | None = None) -> Plan[Any]:
+        """Return a picture: size of the state, tokens and cost, step by step.
+
+        Args:
+            moments: The moments that it shows; without them, the whole thread is read.
+        """
+        from langgraph_keel.history.render.plots import plot_moments
+
+        shown = (yield from self._slice(slice(None))) if moments is None else moments
+        return plot_moments((yield from self._measure(shown)))
+
+    plot, aplot = faces(_plot)
+
+    def _measure(self, moments: Sequence[Moment]) -> Plan[Sequence[Moment]]:
+        places = [place for moment in moments if (place := self.pages.place_of(moment.address)) is not None]
+        sizes = yield from self.pages.measured(places)
+        return [replace(moment, state_bytes=sizes.get(moment.address)) for moment in moments]
 
     def __str__(self) -> str:
         """Return the latest moments as a table in plain text."""

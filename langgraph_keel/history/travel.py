@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel.engine.audit import append_act, check_by
-from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.config import Address, config_of, thread_id_of
 from langgraph_keel.engine.entries import STATE, Header, pack_header, rest_of, unpack_header
 from langgraph_keel.engine.events import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
@@ -144,6 +145,23 @@ def fork(session: Session, address: Address, target: str, by: str | None = None)
         about = {"checkpoint": entry.address.checkpoint_id, "to": target}
         yield from append_act(session, address.thread_id, "forked", by, **about)
     return replace(entry.address, thread_id=target)
+
+
+def rewind_to(session: Session, address: Address, by: str | None) -> Plan[RunnableConfig]:
+    """As `rewind`; return the config of the thread."""
+    return thread_config((yield from rewind(session, address, by)).thread_id)
+
+
+def fork_at(session: Session, address: Address, thread_id: str | None, by: str | None) -> Plan[RunnableConfig]:
+    """As `fork`, or without `thread_id` as `branch`; return the config to go on from."""
+    if thread_id is None:
+        return config_of((yield from branch(session, address, by)), "named")
+    return thread_config((yield from fork(session, address, thread_id_of(thread_id), by)).thread_id)
+
+
+def thread_config(thread_id: str) -> RunnableConfig:
+    """Return the config of a thread."""
+    return {"configurable": {"thread_id": thread_id}}
 
 
 def _called_by(node: Node, codec: Codec) -> object:

@@ -24,7 +24,9 @@ def check_by(by: str, tenant: str | None) -> None:
         raise InvalidInput(f"this saver is tenant {tenant!r}'s, who does not see which others there are")
     if isinstance(by, str) and by in get_args(By):
         return
-    of_models = ": tokens are kept by thread; saver.provenance(config) has those of each model" if by == "model" else ""
+    of_models = (
+        ": tokens are kept by thread; saver.provenance.read(config) has those of each model" if by == "model" else ""
+    )
     raise InvalidInput(f"by must be one of {', '.join(get_args(By))}, not {by!r:.100}{of_models}")
 
 

@@ -75,7 +75,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFilter:
-    """Which threads are wanted, and which channel of them; see `KeelSaver.trajectories`."""
+    """Which threads are wanted, and which channel of them; see `saver.provenance.trajectories`."""
 
     channel: str = "messages"
     model: str | None = None
@@ -139,15 +139,15 @@ class Export:
         self._left = checked_limit(limit)
         self._on_skip: OnSkip | None = on_skip
 
-    def next(self) -> Plan[dict[str, Any] | None]:
-        """Return the next trajectory, or `None` if there are no more."""
+    def next(self) -> Plan[Sequence[dict[str, Any]] | None]:
+        """Return the next trajectory, as a page; `None` if there are no more."""
         while self._left != 0:
             if not (self._ids or (yield from self._list())):
                 return None
             found = yield from self._attempt(self._ids.popleft())
             if found is not None:
                 self._left = self._left if self._left is None else self._left - 1
-                return found
+                return (found,)
         return None
 
     def _list(self) -> Plan[bool]:

@@ -1,15 +1,16 @@
-"""What a saver shows of the calls of models: records, drift, threads as training data, and a thread run once more."""
+"""`saver.provenance`: calls of models, drift, threads as training data, and a thread run once more."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.engine import Engine, EngineSaver, with_engine
+from langgraph_keel.engine.faces import Component, Pages, faces, iterator_faces
 from langgraph_keel.engine.memo import Memo
-from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Hooks
@@ -19,15 +20,15 @@ from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace
 from langgraph_keel.provenance.records import ModelCall
 
 if TYPE_CHECKING:
-    from langgraph_keel.provenance.export import Export, Label, OnSkip
+    from langgraph_keel.provenance.export import Label, OnSkip
     from langgraph_keel.provenance.replay.replay import Order, Replayer
     from langgraph_keel.provenance.replay.verdict import Replay
 
 
-class ProvenanceMethods(EngineSaver):
-    """The methods that say which model wrote what."""
+class ProvenanceMethods(Component):
+    """`saver.provenance`: which model wrote what, and whether it would do so again."""
 
-    def provenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
+    def _read(self, config: Mapping[str, Any]) -> Plan[Sequence[ModelCall]]:
         """Return the calls of models that led to a checkpoint, or to all of a thread, in the order of the checkpoints.
 
         Args:
@@ -41,34 +42,27 @@ class ProvenanceMethods(EngineSaver):
             InvalidConfig: The config names no usable thread.
             CorruptStore: Stored bytes do not add up.
         """
-        query = _query_of(config)
-        return [*self.engine.run(read_calls(self.engine.session, query)), *self._waiting(query)]
-
-    async def aprovenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
-        """As `provenance`, asynchronously."""
-        query = _query_of(config)
-        return [*await self.engine.arun(read_calls(self.engine.session, query)), *self._waiting(query)]
-
-    def _waiting(self, query: Query) -> Sequence[ModelCall]:
-        recorder = self.engine.session.hooks.find(Recorder)
+        session, query = self.engine.session, _query_of(config)
+        found = yield from read_calls(session, query)
+        recorder = session.hooks.find(Recorder)
         if recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
-            return ()
-        return recorder.find_waiting(str(query.thread_id))
+            return found
+        return [*found, *recorder.find_waiting(str(query.thread_id))]
 
-    def drifts(self, thread_id: str) -> Sequence[DriftMark]:
+    read, aread = faces(_read)
+
+    def _drifts(self, thread_id: str) -> Plan[Sequence[DriftMark]]:
         """Return where a thread went on with something else than it was written with, oldest first.
 
         Raises:
             InvalidConfig: `thread_id` is no usable id. Of a thread that is not there, nothing is returned.
             CorruptStore: Stored bytes do not add up.
         """
-        return self.engine.run(read_trace(self.engine.session, thread_id_of(thread_id))).marks()
+        return (yield from read_trace(self.engine.session, thread_id_of(thread_id))).marks()
 
-    async def adrifts(self, thread_id: str) -> Sequence[DriftMark]:
-        """As `drifts`, asynchronously."""
-        return (await self.engine.arun(read_trace(self.engine.session, thread_id_of(thread_id)))).marks()
+    drifts, adrifts = faces(_drifts)
 
-    def trajectories(
+    def _trajectories(
         self,
         threads: Iterable[str] | None = None,
         *,
@@ -79,11 +73,11 @@ class ProvenanceMethods(EngineSaver):
         max_cost: float | None = None,
         limit: int | None = None,
         on_skip: OnSkip | None = None,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Pages[dict[str, Any]]:
         """Yield threads as training data, a plain dict each, one thread in memory at a time.
 
         A trajectory is the way to the thread's latest checkpoint: `thread_id`, `checkpoint_id`, `label`, `messages` in
-        the format of OpenAI's chat, `tools_called` (how often), `calls` of models (as `provenance`: model, parameters,
+        the format of OpenAI's chat, `tools_called` (how often), `calls` of models (as `read`: model, parameters,
         tools offered), `usage` (tokens, summed), `cost` (summed; `None` if a call does not say), `is_pruned`, `steps`,
         `started_at`, `ended_at`, `drift`. Calls on branches that were left are no part of it. Where `is_pruned`, the
         first checkpoints are gone, and `started_at` is `None`; so are `usage` and `cost`, unless it was a prune that
@@ -111,37 +105,14 @@ class ProvenanceMethods(EngineSaver):
             RefusedType: A message is of a type that may not be revived here. (An `Unread` stands for what is in another
                 channel, at which `label` may look.)
         """
-        wanted = {"channel": channel, "model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost}
-        export = self._export(wanted, threads, limit, on_skip)
-        while (found := self.engine.run(export.next())) is not None:
-            yield found
-
-    async def atrajectories(
-        self,
-        threads: Iterable[str] | None = None,
-        *,
-        channel: str = "messages",
-        model: str | None = None,
-        label: Label | None = None,
-        min_cost: float | None = None,
-        max_cost: float | None = None,
-        limit: int | None = None,
-        on_skip: OnSkip | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
-        """As `trajectories`, asynchronously."""
-        wanted = {"channel": channel, "model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost}
-        export = self._export(wanted, threads, limit, on_skip)
-        while (found := await self.engine.arun(export.next())) is not None:
-            yield found
-
-    def _export(
-        self, wanted: Mapping[str, Any], threads: Iterable[str] | None, limit: int | None, on_skip: OnSkip | None
-    ) -> Export:
         from langgraph_keel.provenance.export import Export, ThreadFilter
 
-        return Export(self.engine.session, ThreadFilter(**wanted), threads, limit, on_skip)
+        wanted = ThreadFilter(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        return Export(self.engine.session, wanted, threads, limit, on_skip)
 
-    def replay(
+    trajectories, atrajectories = iterator_faces(_trajectories)
+
+    def _replay(
         self,
         graph: Any,
         config: Mapping[str, Any],
@@ -155,7 +126,7 @@ class ProvenanceMethods(EngineSaver):
         limit: int = 100,
         keep: bool = False,
         on_step: Callable[[int], object] | None = None,
-    ) -> Replay:
+    ) -> Plan[Replay]:
         """Run a thread again as it was run before, in a fork, and say whether the same happens.
 
         The fork follows the way to the latest checkpoint: each run gets the input that is recorded, each question the
@@ -202,37 +173,13 @@ class ProvenanceMethods(EngineSaver):
             InvalidConfig: `config` names no usable thread.
             StoreError: The store failed. The thread is as it was: it is only read.
         """
-        from langgraph_keel.engine.errands import ErrandDriver
         from langgraph_keel.provenance.replay.replay import check_order
-        from langgraph_keel.provenance.replay.run import Play
 
         options = {} if context is None else {"context": context}
         order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
-        return run(self._replayer(graph, order).replay(), ErrandDriver(self.engine.driver, Play))
+        return self._replayer(graph, order).replay()
 
-    async def areplay(
-        self,
-        graph: Any,
-        config: Mapping[str, Any],
-        *,
-        configurable: Mapping[str, Any] | None = None,
-        inputs: Sequence[Any] = (),
-        context: Any = None,
-        bind: bool = False,
-        allow_tools: Collection[str] = (),
-        ignore: Collection[str] = (),
-        limit: int = 100,
-        keep: bool = False,
-        on_step: Callable[[int], object] | None = None,
-    ) -> Replay:
-        """As `replay`, asynchronously: the graph is run by its async face."""
-        from langgraph_keel.engine.errands import AsyncErrandDriver
-        from langgraph_keel.provenance.replay.replay import check_order
-        from langgraph_keel.provenance.replay.run import Play
-
-        options = {} if context is None else {"context": context}
-        order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
-        return await arun(self._replayer(graph, order).replay(), AsyncErrandDriver(self.engine.async_driver, Play))
+    replay, areplay = faces(_replay)
 
     def _replayer(self, graph: Any, order: Order) -> Replayer:
         from langgraph_keel.provenance.replay.replay import Replayer
@@ -241,8 +188,8 @@ class ProvenanceMethods(EngineSaver):
             raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
         # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
         own = graph.checkpointer
-        is_ours = isinstance(own, ProvenanceMethods) and own.engine.is_same_store(self.engine)
-        saver = own if is_ours else self
+        is_ours = isinstance(own, EngineSaver) and own.engine.is_same_store(self.engine)
+        saver = own if is_ours else self._saver
         twin = with_engine(saver, engine_apart(saver.engine))
         runnable = graph.copy({"checkpointer": twin, "cache": None})
         return Replayer(twin.engine.session, runnable, order)

@@ -60,7 +60,7 @@ _KINDS: Mapping[Any, tuple[type, ...]] = {
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """One call of a model, as `saver.provenance` returns it. What nobody reported is `None`, or empty.
+    """One call of a model, as `saver.provenance.read` returns it. What nobody reported is `None`, or empty.
 
     Attributes:
         id: LangChain's id of the call (its run id), a UUID.

@@ -349,7 +349,7 @@ class ReadingContract(RigFixtures):
         assert values_of(next(rig.face.list(at()))) == values_of(found)
 
     def test_an_entry_whose_refs_were_emptied_is_read_with_its_writes_and_without_rows(self, warm: Rig) -> None:
-        """So `saver.provenance` asks for what stands beside the writes, and for no values."""
+        """So `saver.provenance.read` asks for what stands beside the writes, and for no values."""
         for config in warm.author().follow([STATE, {"list": [1]}]):
             warm.face.put_writes(config, [("a", id_of(config))], "task one")
             warm.face.put_writes(config, [("b", "x" * 600)], "task two", "path")

@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import time
+from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import astuple
 from functools import partial
@@ -23,8 +24,9 @@ from langchain_core.tools import BaseTool
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.engine import Engine, bare, engine_of
+from langgraph_keel.engine.engine import Engine, EngineSaver, bare, engine_of
 from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
+from langgraph_keel.engine.faces import Component, faces
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.moved import publish
@@ -51,7 +53,6 @@ from langgraph_keel.tools.ledger import (
     Ledger,
 )
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
-from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.tools.playback import Playback
 from langgraph_keel.tools.policy import ToolPolicy, check_number
 from langgraph_keel.tools.results import is_reference_to, place_of_result
@@ -103,7 +104,7 @@ Execute: TypeAlias = Callable[[Any], Any]
 
 
 @publish
-class ToolCache:
+class ToolCache(Component):
     """Runs each tool call once: claimed in the ledger before it runs, its result stored before it is used.
 
         cache = ToolCache(saver, {"search": ToolPolicy(unknown="retry", ttl=3600)})
@@ -140,7 +141,7 @@ class ToolCache:
 
     def __init__(
         self,
-        saver: ToolMethods,
+        saver: EngineSaver,
         policies: Mapping[str, ToolPolicy | None] | None = None,
         *,
         default: ToolPolicy | None = None,
@@ -151,7 +152,8 @@ class ToolCache:
     ) -> None:
         policies = {} if policies is None else policies
         check_cache(saver, policies, default, secret, lease)
-        self.saver = saver
+        super().__init__(saver)
+        self.saver: Any = saver  # a `KeelSaver`, whose module imports this one
         self._twin = partial(
             ToolCache,
             policies=policies,
@@ -197,6 +199,10 @@ class ToolCache:
         self._account.flush()
         self._keeper.flush(timeout)
 
+    async def aclose(self, timeout: float = 5.0) -> None:
+        """As `close`, asynchronously."""
+        await to_thread(self.close, timeout)
+
     @property
     def stats(self) -> CacheStats:
         """What this cache has seen in this process, of all tenants."""
@@ -215,7 +221,7 @@ class ToolCache:
         """
         if not self._keeps(request):
             return execute(request)
-        return run(self._answer(request, execute, False), ErrandDriver(self.saver.engine.driver, Pause, RunTool))
+        return run(self._answer(request, execute, False), ErrandDriver(self.engine.driver, Pause, RunTool))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -224,7 +230,7 @@ class ToolCache:
         if not self._keeps(request):
             return await execute(request)
         return await arun(
-            self._answer(request, execute, True), AsyncErrandDriver(self.saver.engine.async_driver, Pause, RunTool)
+            self._answer(request, execute, True), AsyncErrandDriver(self.engine.async_driver, Pause, RunTool)
         )
 
     def middleware(self) -> AgentMiddleware[Any, Any]:
@@ -292,10 +298,10 @@ class ToolCache:
         try:
             session = self._session_of(config)
             if guard := find_guard(config):
-                secret = yield from self._secret.read(self.saver.engine.session)
+                secret = yield from self._secret.read(self.engine.session)
                 playback = Playback(guard, self._builder, session, secret)
                 return (yield from playback.answer(tool, args, call_id, config, slot, make))
-            secret = yield from self._secret.read_or_make(self.saver.engine.session)
+            secret = yield from self._secret.read_or_make(self.engine.session)
             yield from self._check_store(config, by_time)
             call = self._builder.build(tool, args, call_id, config, slot, secret, make)
             flow = Flow(session, self._keeper, self._account, self._under_way, self._watch, _now, self._lease, by_time)
@@ -306,7 +312,7 @@ class ToolCache:
     def _of_run(self, config: RunnableConfig) -> ToolCache:
         """Return the cache of the tenant whose graph runs, for the ledger is the tenant's; this one, if it is ours."""
         saver: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
-        ours, engine = self.saver.engine, engine_of(saver)
+        ours, engine = self.engine, engine_of(saver)
         if engine is None or not engine.is_same_place(ours) or engine.is_same_store(ours):
             return self
         tenant = engine.session.tenant or ""
@@ -339,7 +345,7 @@ class ToolCache:
 
         Names do not tell: one server has several, and several servers have a database of one name.
         """
-        ours = self.saver.engine
+        ours = self.engine
         if engine.is_same_store(ours):
             return True
         seen = self._seen.setdefault(bare(engine.driver), set())
@@ -358,34 +364,25 @@ class ToolCache:
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
         runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
-        ours, engine = self.saver.engine, engine_of(runs_on)
+        ours, engine = self.engine, engine_of(runs_on)
         return engine.session if engine is not None and engine.is_same_store(ours) else ours.session
 
     def _renew(self, claim: Claim) -> bool:
-        engine = self.saver.engine
+        engine = self.engine
         return engine.run(Ledger(engine.session, self._watch).renew(claim, _now() + self._lease))
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
-    def settle(
+    def _settle(
         self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
-    ) -> None:
-        """Say what became of a call whose outcome is unknown; see `KeelSaver.settle`."""
-        self.saver.engine.run_patiently(self._settled(thread_id, key, decision, result, by))
-
-    async def asettle(
-        self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
-    ) -> None:
-        """As `settle`, asynchronously."""
-        await self.saver.engine.arun_patiently(self._settled(thread_id, key, decision, result, by))
-
-    def _settled(
-        self, thread_id: str | None, key: str, decision: str, result: str | None, by: str | None
     ) -> Plan[None]:
+        """Say what became of a call whose outcome is unknown; see `saver.tools.settle`."""
         # What this cache has seen of the claim shortens the wait.
-        return settle_call(self.saver.engine.session, thread_id, key, decision, result, by, _now(), self._watch)
+        return settle_call(self.engine.session, thread_id, key, decision, result, by, _now(), self._watch)
 
-    def clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> int:
+    settle, asettle = faces(_settle)
+
+    def _clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> Plan[int]:
         """Forget the settled calls of a thread, or with `None` those that threads share; return how many.
 
         They will be made again when they are asked for. Calls that are under way or whose outcome is unknown stay.
@@ -399,10 +396,11 @@ class ToolCache:
         def is_over(record: CallRecord, cell: Cell) -> bool:
             return record.state in (DONE, FAILED) and not (expired_only and cell.is_live(now))
 
-        engine = self.saver.engine
-        return engine.run(forget(engine.session, shelf_of_calls(thread_id), is_over))
+        return forget(self.engine.session, shelf_of_calls(thread_id), is_over)
 
-    def result(self, thread_id: str, reference: str) -> Any:
+    clear, aclear = faces(_clear)
+
+    def _result(self, thread_id: str, reference: str) -> Plan[Any]:
         """Return the whole of a result that was too large for the conversation (`ToolPolicy.offload_bytes`).
 
         Args:
@@ -412,12 +410,14 @@ class ToolCache:
         Raises:
             NotFound: The ledger does not have it, or no longer.
         """
-        engine = self.saver.engine
-        found = engine.run(read_result(engine.session, thread_id_of(thread_id), reference))
+        session = self.engine.session
+        found = yield from read_result(session, thread_id_of(thread_id), reference)
         if found is None:
             raise NotFound(f"thread {thread_id!r}: the ledger has no result {reference!r}")
-        (whole,) = engine.session.codec.decode(found)
+        (whole,) = session.codec.decode(found)
         return whole
+
+    result, aresult = faces(_result)
 
     def forget(self) -> None:
         """Start afresh in a process that was forked. Happens by itself."""

@@ -22,6 +22,7 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Watch, is_dead, looks_alive
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
@@ -507,19 +508,27 @@ def shelf_of(thread_id: str | None) -> Shelf:
     return Shelf(None if thread_id is None else thread_id_of(thread_id), TOOLS)
 
 
-def calls_of(
-    session: Session,
-    shelf: Shelf,
-    after: str | None,
-    limit: int,
-) -> Plan[Sequence[KeptCall]]:
-    """Read a page of calls, in the order of their keys. Two trips."""
-    page = yield from Cells(session, CALLS, shelf.thread_id).page(after=after, limit=limit)
-    if not page:
-        return []
-    counts = yield from Cells(session, COUNTS, shelf.thread_id).read([key for key, _ in page])
-    hits = {key: count.record for key, count in counts.items()}
-    return [_describe(key, kept, hits.get(key, 0), session.milliseconds) for key, kept in page]
+class CallPages:
+    """Reads the calls of a thread, or with `None` those that threads share, in the order of their keys."""
+
+    def __init__(self, session: Session, thread_id: str | None) -> None:
+        self._session, self._shelf = session, shelf_of(thread_id)
+        self._after: str | None = None
+        self._is_whole = False
+
+    def next(self) -> Plan[Sequence[KeptCall] | None]:
+        """Return the next page; `None` after the last one. Two trips."""
+        if self._is_whole:
+            return None
+        session, thread_id = self._session, self._shelf.thread_id
+        page = yield from Cells(session, CALLS, thread_id).page(after=self._after, limit=PAGE)
+        self._is_whole = len(page) < PAGE
+        if not page:
+            return None
+        self._after = page[-1][0]
+        counts = yield from Cells(session, COUNTS, thread_id).read([key for key, _ in page])
+        hits = {key: count.record for key, count in counts.items()}
+        return [_describe(key, kept, hits.get(key, 0), session.milliseconds) for key, kept in page]
 
 
 def _cost(stored: Any) -> float | None:

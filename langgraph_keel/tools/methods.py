@@ -1,52 +1,30 @@
-"""What a saver shows of the calls of tools."""
+"""`saver.tools`: the calls of tools in the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-
-from langgraph_keel.engine.engine import EngineSaver
+from langgraph_keel.engine.faces import Component, Pages, faces, iterator_faces
 from langgraph_keel.engine.leases import Watch
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.queries import PAGE
-from langgraph_keel.tools.ledger import LEASE, KeptCall, calls_of, shelf_of
+from langgraph_keel.tools.ledger import LEASE, CallPages, KeptCall
 
 
-class ToolMethods(EngineSaver):
-    """The methods that read the ledger, and settle a call whose outcome is unknown."""
+class ToolMethods(Component):
+    """`saver.tools`: the calls of tools in the ledger, and the outcome of those that were cut off."""
 
-    def tools(self, thread_id: str | None) -> Iterator[KeptCall]:
+    def _calls(self, thread_id: str | None) -> Pages[KeptCall]:
         """Yield the tool calls in the ledger of a thread (see `ToolCache`), with `None` those that threads share."""
-        after: str | None = None
-        while True:
-            page = self.engine.run(self._calls(thread_id, after))
-            yield from page
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
+        return CallPages(self.engine.session, thread_id)
 
-    def _calls(self, thread_id: str | None, after: str | None) -> Plan[Sequence[KeptCall]]:
-        session = self.engine.session
-        return calls_of(session, shelf_of(thread_id), after, PAGE)
+    calls, acalls = iterator_faces(_calls)
 
-    async def atools(self, thread_id: str | None) -> AsyncIterator[KeptCall]:
-        """As `tools`, asynchronously."""
-        after: str | None = None
-        while True:
-            page = await self.engine.arun(self._calls(thread_id, after))
-            for call in page:
-                yield call
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
-
-    def settle(
+    def _settle(
         self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
-    ) -> None:
+    ) -> Plan[None]:
         """Say what became of a tool call whose outcome is unknown. The audit trail records it.
 
         Args:
             thread_id: Its thread; `None` for a call that is shared by threads (`scope="shared"` or a function). As a
-                `ToolOutcomeUnknown` and the `doubts` of `where` have it.
+                `ToolOutcomeUnknown` and the `doubts` of `saver.status` have it.
             key: Its key, or the beginning of it, at least 6 characters.
             decision: `"retry"`: it may be made again. `"done"`: it was carried out, and the tool would have said
                 `result`. `"skip"`: nobody knows, and it shall not be made again.
@@ -58,18 +36,9 @@ class ToolMethods(EngineSaver):
             InvalidInput: There is no such decision, or it has no result; `key` is too short, or begins several keys;
                 or `by` names nobody.
         """
-        self.engine.run_patiently(self._settled(thread_id, key, decision, result, by))
-
-    async def asettle(
-        self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
-    ) -> None:
-        """As `settle`, asynchronously."""
-        await self.engine.arun_patiently(self._settled(thread_id, key, decision, result, by))
-
-    def _settled(
-        self, thread_id: str | None, key: str, decision: str, result: str | None, by: str | None
-    ) -> Plan[None]:
         from langgraph_keel.tools.settling import settle_call
 
         session = self.engine.session
         return settle_call(session, thread_id, key, decision, result, by, session.milliseconds, Watch(LEASE))
+
+    settle, asettle = faces(_settle)

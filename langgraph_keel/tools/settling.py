@@ -43,7 +43,7 @@ def settle_call(
     now: int,
     watch: Watch,
 ) -> Plan[None]:
-    """Record how a call ended, as a person says, in the audit trail too; see `KeelSaver.settle`."""
+    """Record how a call ended, as a person says, in the audit trail too; see `saver.tools.settle`."""
     check_by(by)
     shelf = shelf_of(thread_id)
     if not isinstance(key, str) or len(key) < _LEAST:

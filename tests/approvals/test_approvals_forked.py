@@ -106,11 +106,11 @@ async def test_a_decision_is_not_valid_in_another_thread(
     assert (ASKED in again, paid()) == (True, 0)
     (request,) = saver.approvals.pending("other")
     assert (request.id != original, request.status, request.decision) == (True, "waiting", None)
-    assert saver.where("other").state == "waits"
+    assert saver.status("other").state == "waits"
 
     await resumed(saver, face, graph, "t")
     assert (paid(), [each.id for each in saver.approvals.pending("other")]) == (1, [request.id])
     assert await answer(saver, face, "other", way) == request.id
     await resumed(saver, face, graph, "other")
     assert paid() == 2
-    assert [saver.where(name).state for name in ("t", "other")] == ["idle", "idle"]
+    assert [saver.status(name).state for name in ("t", "other")] == ["idle", "idle"]

@@ -215,7 +215,7 @@ def test_an_input_that_never_ran_is_told_of(caplog: pytest.LogCaptureFixture) ->
         stream = graph.stream(START_STATE, CONFIG, stream_mode="checkpoints", durability="sync")
         next(stream)
         stream.close()
-        assert saver.where("t").state == "unfinished"
+        assert saver.status("t").state == "unfinished"
         graph.invoke(START_STATE, CONFIG)
     (told,) = caplog.messages
     assert "its input" in told

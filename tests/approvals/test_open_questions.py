@@ -52,7 +52,7 @@ async def test_an_answered_question_is_not_open(saver: KeelSaver, face: str) -> 
     await run(graph, face, {}, T)
     await run(graph, face, Command(resume="A"), T)
     assert await to_thread(seen, saver) == [["q2"], ["q2"]]
-    (request,) = saver.where("t").requests
+    (request,) = saver.status("t").requests
     assert request.value == "q2"
     await saver.approvals.aanswer(request.id, value="B", by="ann")
     result = await run(graph, face, await saver.approvals.aresume("t"), T)
@@ -73,7 +73,7 @@ async def test_an_answer_that_is_stored_is_not_open(saver: KeelSaver, face: str,
     assert await to_thread(seen, saver) == [[], []]
     with pytest.raises(NotFound):
         await saver.approvals.aresume("t")
-    found = saver.where("t")
+    found = saver.status("t")
     assert (found.state, found.questions, found.errors) == ("failed", 0, ("ConnectionError()",))
     assert [each.state for each in saver.unfinished()] == ["failed"]
     await run(graph, face, None, T)
@@ -208,7 +208,7 @@ async def test_a_decision_that_a_failed_task_has_not_reached_is_not_consumed(sav
     node.fails_after = 1
     with pytest.raises(ConnectionError):
         await run(graph, face, await saver.approvals.aresume("t"), T)
-    for each in (await saver.approvals.aget(request.id), *saver.where("t").requests):
+    for each in (await saver.approvals.aget(request.id), *saver.status("t").requests):
         assert each.status == "answered"
 
 
@@ -224,7 +224,7 @@ async def test_a_task_that_asks_again_after_it_failed_is_decided_and_not_failed(
     await run(graph, face, None, T)
     (request,) = await saver.approvals.apending("t")
     await saver.approvals.aanswer(request.id, value="B", by="ann")
-    assert saver.where("t").state == "decided"
+    assert saver.status("t").state == "decided"
 
 
 @each_face
@@ -235,7 +235,7 @@ async def test_a_decision_of_a_finished_task_in_a_subgraph_is_not_delivered_agai
     first, second = sorted(await saver.approvals.apending("t"), key=lambda each: each.action)
     await saver.approvals.aapprove(first.id, by="ann")
     await run(graph, face, await saver.approvals.aresume("t"), T)
-    assert saver.where("t").state == "waits"
+    assert saver.status("t").state == "waits"
     with pytest.raises(NotFound):
         await saver.approvals.aresume("t")
     await saver.approvals.areject(second.id, by="ann")
@@ -265,4 +265,4 @@ def test_a_run_that_is_about_to_give_its_thread_back_has_ended(saver: KeelSaver)
     record = ClaimRecord(this_holder(), "ended", int(since.timestamp() * 1000) + 30_000, since.isoformat())
     # private: a claim whose run has ended, and whose release is on its way
     saver.engine.run(take(saver.engine.session, Claim("t", claims_hook._ours.ljust(32, "0"), record), lambda *_: False))
-    assert saver.where("t").state == "decided"
+    assert saver.status("t").state == "decided"

@@ -283,13 +283,13 @@ class World:
         assert self.saver.approvals.pending(thread_id, status=STATUSES) == []
         if self.is_over:
             return
-        assert self.saver.where(thread_id).state == "forked"
+        assert self.saver.status(thread_id).state == "forked"
         self.graph.invoke(None, config)
         pending = self.saver.approvals.pending(thread_id, status=STATUSES)
         assert sorted((self.text(each), each.status) for each in pending) == [
             (f"{name} 0", "waiting") for name in self.tasks
         ]
-        assert self.saver.where(thread_id).state == "waits"
+        assert self.saver.status(thread_id).state == "waits"
         with pytest.raises(NotFound):
             self.saver.approvals.resume(thread_id)
 
@@ -367,8 +367,8 @@ class World:
         for thread in ("t", None):
             seen = [each for each in self.saver.approvals.pending(thread) if each.thread_id == "t"]
             assert sorted(map(self.text, seen)) == expected
-        standing = self.saver.where("t")
-        asked = [self.text(each) for each in standing.requests if each.status in ("waiting", "claimed")]
+        status = self.saver.status("t")
+        asked = [self.text(each) for each in status.requests if each.status in ("waiting", "claimed")]
         assert sorted(asked) == expected
         redelivered = self.redelivered
         if not redelivered:
@@ -380,7 +380,7 @@ class World:
             assert set(command.resume) == {self.ids[name] for name in redelivered}
         if not self.has_failed and not self.is_rewound:
             state = "idle" if self.is_over else "decided" if redelivered else "waits"
-            assert standing.state == state
+            assert status.state == state
         for name, task in self.tasks.items():
             if task.is_done:
                 assert self.got[name] == [value for value, _ in task.answers]

@@ -59,7 +59,7 @@ def fill(saver: RedisSaver) -> None:
             config = saver.put(config, checkpoint_of(f"{number:08}", values), metadata, {})
             saver.put_writes(config, [("a", number)], "task", "path")
             saver.put_writes(config, [("b", number)], "other")
-        saver.label(config, "good")
+        saver.labels.set(config, "good")
         saver.set_ttl(thread, 1000)
     shelf, cell = Shelf(None, "caches"), Cell("token", frame(b"header"), b"", "t")
     run(store_of(saver).swap_cell(shelf, "key", None, cell), driver_of(saver))
@@ -292,7 +292,7 @@ def test_the_keys_of_a_tenant_are_as_they_should_be(url: str) -> None:
     with filled(url) as (saver, client):
         theirs = saver.for_tenant("acme")
         theirs.put(config_for("t"), checkpoint_of("00000001", {}), METADATA, {})
-        theirs.label(config_for("t"), "here")
+        theirs.labels.set(config_for("t"), "here")
         assert [*client.scan_iter(match="acme#*:names:t")]
         assert [each for each in theirs.check() if each.kind != "harmless"] == []
 

@@ -177,7 +177,7 @@ def test_the_rights_that_the_page_names_are_enough() -> None:
                 put(saver, 1, thread)
                 put(saver, 2, thread)
             assert id_of(saver.get_tuple(at())) == "0002"
-            saver.label(at(), "here")
+            saver.labels.set(at(), "here")
             saver.set_ttl("t", 100)
             saver.prune(["t"])
             saver.copy_thread("t", "copy")

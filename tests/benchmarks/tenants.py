@@ -25,7 +25,7 @@ ASKED: Mapping[str, Callable[[Any, str], object]] = {
     "get_tuple": lambda saver, name: saver.get_tuple(thread(name)),
     "list": lambda saver, name: list(saver.list(thread(name))),
     "timeline": lambda saver, name: len(saver.timeline(name)),
-    "where, as of keel show": lambda saver, name: saver.where(name),
+    "where, as of keel show": lambda saver, name: saver.status(name),
     "delete_thread": lambda saver, name: saver.delete_thread(name),
 }
 

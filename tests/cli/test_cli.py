@@ -38,7 +38,7 @@ def test_the_commands_are_those_promised() -> None:
     looking = {
         "threads",
         "usage",
-        "where",
+        "status",
         "history",
         "show",
         "provenance",
@@ -334,7 +334,7 @@ def test_a_pruned_parent_is_no_branch(tmp_path: Path) -> None:
             made.invoke({"log": []}, CONFIG)
         inputs = [each for each in saver.timeline("t") if each.source == "input"]
         for name, moment in zip(("first", "second"), inputs[:2], strict=True):
-            saver.label(moment.config, name)
+            saver.labels.set(moment.config, name)
         saver.prune(["t"])
         assert len(saver.timeline("t")) == 3
         drawn = str(saver.timeline("t"))

@@ -54,7 +54,7 @@ def test_a_role_may_use_the_tables_and_make_none(postgres_url: str, postgres_ser
                 for thread in ("a", "b"):
                     put(saver, thread)
                     put(saver, thread, checkpoint_id="00000002")
-                saver.label(config_for("a"), "here")
+                saver.labels.set(config_for("a"), "here")
                 saver.prune(["a"])
                 saver.delete_thread("b")
                 saver.copy_thread("a", "c")

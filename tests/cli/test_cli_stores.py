@@ -312,8 +312,8 @@ async def test_a_path_is_no_wait_for_a_running_loop(tmp_path: Path, monkeypatch:
 
 
 def test_the_command_where(url: str) -> None:
-    assert keel("where", "customer-17", "--url", url).stdout == "thread 'customer-17' is idle: it takes new input.\n"
-    assert keel_json("where", "customer-5", "--url", url)["state"] == "waits"
+    assert keel("status", "customer-17", "--url", url).stdout == "thread 'customer-17' is idle: it takes new input.\n"
+    assert keel_json("status", "customer-5", "--url", url)["state"] == "waits"
     assert "there is no thread 'customer-55': did you mean 'customer-5'?" in keel(
-        "where", "customer-55", "--url", url, status=1
+        "status", "customer-55", "--url", url, status=1
     ).stderr.replace("\n", " ")

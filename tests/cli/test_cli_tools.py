@@ -260,7 +260,7 @@ def test_clear_takes_shared_calls_and_results_of_nodes(url: str) -> None:
     assert "Forgot 1 call and all results of nodes." in told
     with open_saver(url) as saver:
         assert KeelCache(saver).get([(("ns",), "key")]) == {}
-        assert list(saver.tools(None)) == []
+        assert list(saver.tools.calls(None)) == []
 
 
 def test_clear_of_nodes_alone_counts_no_calls(url: str) -> None:

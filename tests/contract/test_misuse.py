@@ -154,7 +154,7 @@ def test_files_are_their_owners_alone(url: str, tmp_path: Path) -> None:
         checkpoint: Any = checkpoint_of("1", {"long": "x" * 100_000})
         config = saver.put(at(), checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
         saver.put_writes(config, [("a", 1)], "task")
-        saver.label(config, "kept")
+        saver.labels.set(config, "kept")
         modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert len(modes) >= 4
     assert modes == {path: 0o600 if mode & 0o100 == 0 else 0o700 for path, mode in modes.items()}

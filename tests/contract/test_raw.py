@@ -67,11 +67,11 @@ def check_shown(saver: KeelSaver) -> None:
     assert found["basket", "orders", "o7", "items", 0].after == "milk"
     assert found["order", "status"].after.stored == "PAID"
     assert not [path for path in found if path[0] == "found"]
-    assert saver.where("t").state == "waits"
-    assert saver.where("t").next == ("ask", "beside")
-    lines = {line["thread_id"]: line for line in saver.trajectories(["t", "called"])}
+    assert saver.status("t").state == "waits"
+    assert saver.status("t").next == ("ask", "beside")
+    lines = {line["thread_id"]: line for line in saver.provenance.trajectories(["t", "called"])}
     assert [message["role"] for message in lines["t"]["messages"]] == ["user", "tool", "assistant"]
-    assert saver.provenance(CONFIG) == []
+    assert saver.provenance.read(CONFIG) == []
 
 
 def test_all_that_can_be_read_is_read(place: Place) -> None:

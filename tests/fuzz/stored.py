@@ -181,7 +181,7 @@ class Stored:
 
 
 MORE: tuple[Callable[[KeelSaver, str], Any], ...] = (
-    lambda saver, thread: str(saver.where(thread)),
+    lambda saver, thread: str(saver.status(thread)),
     lambda saver, thread: str(saver.timeline(thread)),
     lambda saver, thread: [*saver.raw.list(thread_config(thread))],
     lambda saver, thread: [*saver.check()],

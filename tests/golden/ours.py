@@ -52,10 +52,10 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "verdict", inbox.verify_audit()
     yield "archived", archive[0]
     yield "found", archive.search("question")[:1]
-    yield "calls", list(saver.tools("tools"))
-    yield "model calls", list(saver.provenance({"configurable": {"thread_id": "chat"}}))[:2]
-    yield "drifts", list(saver.drifts("chat"))
-    yield "labels", list(saver.labels("travel"))
+    yield "calls", list(saver.tools.calls("tools"))
+    yield "model calls", list(saver.provenance.read({"configurable": {"thread_id": "chat"}}))[:2]
+    yield "drifts", list(saver.provenance.drifts("chat"))
+    yield "labels", list(saver.labels.list("travel"))
     yield "moments", [replace(moment, owner=None) for moment in timeline]
     diff = saver.timeline(EVIL).diff(0, 1)
     yield "diff", replace(diff, edits=[each for each in diff if repr(each.before) != "nothing" != repr(each.after)])
@@ -65,7 +65,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "tenant", saver.tenants.delete("nobody", dry_run=True)
     yield "sizes", saver.stats()
     yield "threads", list(saver.threads(2))
-    yield "standings", [saver.where("waits"), saver.where("decided")]
+    yield "statuses", [saver.status("waits"), saver.status("decided")]
     yield from made()
 
 

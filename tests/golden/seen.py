@@ -25,7 +25,7 @@ LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
     "KeptCall": ("retries",),
     "Decision": ("unchecked",),
-    "Standing": ("can_go_on", "is_settled"),
+    "ThreadStatus": ("can_go_on", "is_settled"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 
@@ -136,11 +136,11 @@ def _thread(saver: KeelSaver, thread: str) -> dict[str, Any]:
         "timeline": str(timeline.latest(1000)).splitlines(),
         "moments": [moment_form(moment) for moment in timeline],
         "diff": str(timeline.diff(0, -1)).splitlines() if len(timeline) > 1 else [],
-        "labels": form(list(saver.labels(thread))),
+        "labels": form(list(saver.labels.list(thread))),
         "requests": [form(each) for each in saver.approvals.pending(thread, status=STATUSES, limit=None)],
-        "tools": [form(each) for each in saver.tools(thread)],
-        "provenance": [form(each) for each in saver.provenance(config)],
-        "drifts": [form(each) for each in saver.drifts(thread)],
+        "tools": [form(each) for each in saver.tools.calls(thread)],
+        "provenance": [form(each) for each in saver.provenance.read(config)],
+        "drifts": [form(each) for each in saver.provenance.drifts(thread)],
         "archive": [form(each) for each in archive],
         "archived": [form(each) for each in archive.messages()],
         "deltas": _deltas(saver, config) if thread == DELTA else None,
@@ -161,7 +161,7 @@ def seen(saver: KeelSaver) -> dict[str, Any]:
         "listed": [config_form(each.config) for each in saver.list(None)],
         "audit": [form(each) for each in saver.approvals.audit(limit=1000)],
         "verdict": form(saver.approvals.verify_audit()),
-        "shared tools": [form(each) for each in saver.tools(None)],
+        "shared tools": [form(each) for each in saver.tools.calls(None)],
         "retention": form(list(saver.retention.policies())),
         "cache": form(KeelCache(saver).get([CACHE_KEY])),
     }
@@ -177,11 +177,11 @@ async def aseen(saver: KeelSaver) -> dict[str, Any]:
         said[str(thread)] = {
             "checkpoints": found,
             "latest": tuple_form(await saver.aget_tuple(config)),
-            "labels": form(list(await saver.alabels(thread))),
+            "labels": form(list(await saver.labels.alist(thread))),
             "requests": [form(each) for each in await saver.approvals.apending(thread, status=STATUSES, limit=None)],
-            "tools": [form(each) async for each in saver.atools(thread)],
-            "provenance": [form(each) for each in await saver.aprovenance(config)],
-            "drifts": [form(each) for each in await saver.adrifts(thread)],
+            "tools": [form(each) async for each in saver.tools.acalls(thread)],
+            "provenance": [form(each) for each in await saver.provenance.aread(config)],
+            "drifts": [form(each) for each in await saver.provenance.adrifts(thread)],
             "archive": [form(each) for each in await archive.aentries()],
             "archived": [form(each) for each in await archive.amessages()],
         }

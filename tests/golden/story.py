@@ -144,8 +144,8 @@ def travels(saver: KeelSaver) -> None:
     for _ in range(3):
         graph.invoke({"log": ["begin"]}, config("travel"))
     root = [each for each in saver.timeline("travel") if not each.address.checkpoint_ns]
-    saver.label(root[2], "early")
-    saver.label(root[-2], "late one: \u00fc")
+    saver.labels.set(root[2], "early")
+    saver.labels.set(root[-2], "late one: \u00fc")
     saver.fork(root[3], "travel-forked")
     graph.invoke(None, saver.fork(root[4]))
     saver.rewind(root[5])
@@ -342,7 +342,7 @@ def removed(saver: KeelSaver) -> None:
     for thread in ("pruned", "pruned runs"):
         for turn in range(4):
             graph.invoke({"log": [f"turn {turn}"]}, {**config(thread, run_id=f"{thread} {turn}")})
-    saver.label(saver.timeline("pruned")[1], "stays")
+    saver.labels.set(saver.timeline("pruned")[1], "stays")
     saver.prune(["pruned"], strategy=Retention(last=3))
     saver.delete_for_runs(["pruned runs 1"])
     for turn in range(9):

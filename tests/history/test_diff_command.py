@@ -27,7 +27,7 @@ def url(place: Place) -> str:
     with place.open() as saver:
         stored(saver, VERSIONS)
         (first,) = stored(saver, [{"note": "another"}], EVIL)
-        saver.label(first, "start")
+        saver.labels.set(first, "start")
     return place.url
 
 

@@ -17,12 +17,12 @@ def test_labels(saver: KeelSaver) -> None:
     tl = saver.timeline("t")
     for place, name in ((3, "b"), (1, "a"), (3, "ß \u202e <script>")):
         tl.label(place, name)
-    assert [(label.name, label.address) for label in saver.labels("t")] == [
+    assert [(label.name, label.address) for label in saver.labels.list("t")] == [
         ("a", tl[1].address),
         ("b", tl[3].address),
         ("ß \u202e <script>", tl[3].address),
     ]
-    saver.label(CONFIG, "latest")
+    saver.labels.set(CONFIG, "latest")
     assert tl.refresh()["latest"] == tl[-1]
     with pytest.raises(InvalidInput, match="already"):
         tl.label(2, "b")
@@ -32,9 +32,9 @@ def test_labels(saver: KeelSaver) -> None:
     with pytest.raises(NotFound, match="no label"):
         tl.unlabel("gone")
     with pytest.raises(NotFound):
-        saver.label({"configurable": {"thread_id": "other"}}, "x")
+        saver.labels.set({"configurable": {"thread_id": "other"}}, "x")
     with pytest.raises(NotFound):
-        saver.label({"configurable": {"thread_id": "t", "checkpoint_id": "other"}}, "x")
+        saver.labels.set({"configurable": {"thread_id": "t", "checkpoint_id": "other"}}, "x")
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 201, "14", "-1", "\ud800", None, 3])
@@ -42,8 +42,8 @@ def test_what_cannot_be_a_label(name: Any) -> None:
     with MemorySaver() as saver:
         talk(saver, 1)
         with pytest.raises(InvalidInput, match="label"):
-            saver.label(CONFIG, name)
-        assert saver.labels("t") == []
+            saver.labels.set(CONFIG, name)
+        assert saver.labels.list("t") == []
 
 
 def test_a_prune_keeps_what_has_a_label(saver: KeelSaver) -> None:
@@ -63,11 +63,11 @@ def test_a_prune_keeps_what_has_a_label(saver: KeelSaver) -> None:
 
 def test_labels_go_with_their_thread(saver: KeelSaver) -> None:
     talk(saver)
-    saver.label(CONFIG, "mine")
+    saver.labels.set(CONFIG, "mine")
     saver.copy_thread("t", "copy")
-    assert saver.labels("copy") == []
+    assert saver.labels.list("copy") == []
     saver.delete_thread("t")
-    assert saver.labels("t") == []
+    assert saver.labels.list("t") == []
 
 
 def test_a_label_is_seen_on_the_way_that_was_gone_back_to(saver: KeelSaver) -> None:
@@ -81,4 +81,4 @@ def test_a_label_is_seen_on_the_way_that_was_gone_back_to(saver: KeelSaver) -> N
         assert (tl.head.labels, tl["before"].id) == (("before",), original)
     tl.rewind(tl.head)
     assert tl[-1].labels == ("before",)
-    assert [label.name for label in saver.labels("t")] == ["before"]
+    assert [label.name for label in saver.labels.list("t")] == ["before"]

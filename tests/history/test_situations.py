@@ -53,19 +53,19 @@ async def stage(place: Place) -> Any:
 async def test_a_run_without_a_claim_is_not_cut_off_by_an_older_one(stage: Stage) -> None:
     """A killed process has left its claim, and a run that claims nothing has begun since: it may be anywhere."""
     await killed_claimed(stage, "t")
-    assert stage.saver.where("t").can_go_on
+    assert stage.saver.status("t").can_go_on
     await stage.elsewhere("t")
-    assert stage.saver.where("t").state == "unfinished"
+    assert stage.saver.status("t").state == "unfinished"
 
 
 async def test_a_decision_that_killed_two_runs_is_not_taken_a_third_time(stage: Stage) -> None:
     await decided(stage, "t")
     seen = []
     for _ in range(2):
-        found = stage.saver.where("t")
+        found = stage.saver.status("t")
         seen.append((found.state, found.can_go_on))
         await stage.elsewhere("t", dies=True, given=found.given)
-    found = stage.saver.where("t")
+    found = stage.saver.status("t")
     assert [*seen, (found.state, found.can_go_on)] == [("decided", True), ("cut off", True), ("cut off", False)]
     assert found.given is None
 
@@ -75,7 +75,7 @@ async def test_a_run_that_ends_is_the_end_of_a_row_of_deaths(stage: Stage) -> No
     with stage.place.open(on_busy="wait") as saver:
         graph_of(saver).invoke(None, CONFIG)
     await killed_claimed(stage, "t")
-    assert stage.saver.where("t").can_go_on
+    assert stage.saver.status("t").can_go_on
 
 
 async def test_a_decision_that_arrived_is_not_taken_here(stage: Stage, tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ async def test_a_decision_that_arrived_is_not_taken_here(stage: Stage, tmp_path:
     await decided(stage, "t")
     with MemorySaver() as staging:
         stage.saver.moving.copy_to(staging)
-        found = staging.where("t")
+        found = staging.status("t")
         assert (found.state, found.can_go_on, found.given) == ("arrived", False, None)
-        assert stage.saver.where("t").can_go_on
+        assert stage.saver.status("t").can_go_on
 
 
 async def test_a_copy_that_has_run_is_a_thread_like_others(stage: Stage) -> None:
@@ -93,21 +93,21 @@ async def test_a_copy_that_has_run_is_a_thread_like_others(stage: Stage) -> None
     stage.saver.copy_thread("source", "t")
     graph_of(stage.saver).invoke(None, CONFIG)
     await stopped(stage, "t")
-    assert stage.saver.where("t").state == "unfinished"
+    assert stage.saver.status("t").state == "unfinished"
     stage.saver.copy_thread("t", "u")
     stage.saver.fork({"configurable": {"thread_id": "t"}}, "f")
     stage.saver.rewind({"configurable": {"thread_id": "f"}})
-    assert [stage.saver.where(name).state for name in "uf"] == ["arrived", "rewound"]
+    assert [stage.saver.status(name).state for name in "uf"] == ["arrived", "rewound"]
 
 
 async def test_a_fork_of_a_thread_that_asks_waits_once_it_has_run(stage: Stage) -> None:
     """A fork has none of the writes of its last checkpoint: its step has to run again, and asks then."""
     await asks(stage, "t")
     stage.saver.fork({"configurable": {"thread_id": "t"}}, "f")
-    found = stage.saver.where("f")
+    found = stage.saver.status("f")
     assert (found.state, found.questions, found.can_go_on) == ("forked", 0, False)
     graph_of(stage.saver, ask).invoke(None, {"configurable": {"thread_id": "f"}})
-    found = stage.saver.where("f")
+    found = stage.saver.status("f")
     assert (found.state, found.questions, found.can_go_on) == ("waits", 1, False)
 
 
@@ -180,7 +180,7 @@ async def test_a_router_that_failed_routes_when_its_thread_goes_on(
         with pytest.raises(Broken):
             await run(made, face, {"log": []}, CONFIG, durability=durability)
         assert isinstance(saver, KeelSaver)
-        assert saver.where("t").state == "failed"
+        assert saver.status("t").state == "failed"
         assert [channel for _, channel, _ in saver.get_tuple(CONFIG).pending_writes] == ["__error__"]  # type: ignore[union-attr]
         state = await run(made, face, None, CONFIG, durability=durability)
         assert state["log"] == ["n", "sink"]

@@ -86,7 +86,7 @@ def test_a_list_does_not_say_that_a_run_lives_which_was_cut_off(place: Place) ->
     os.close(seeing)
     with place.open() as saver:
         info = only(saver, "t")
-        assert (info.status, info.next, saver.where("t").state) == ("incomplete", ("look",), "cut off")
+        assert (info.status, info.next, saver.status("t").state) == ("incomplete", ("look",), "cut off")
         assert [each.thread_id for each in saver.threads(status="incomplete")] == ["t"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import ormsgpack
 import pytest
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 from timeline_talks import CONFIG, State, talk
@@ -18,6 +19,7 @@ from timeline_talks import saver as saver
 
 from langgraph_keel import CorruptStore, InvalidInput, KeelSaver, MemorySaver, NotFound, SqliteSaver
 from langgraph_keel.engine.encoding.bodies import raw_frame
+from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.records import Query
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.testing.rig import checkpoint_of
@@ -115,7 +117,7 @@ def test_bytes(saver: KeelSaver) -> None:
     sizes = [moment.bytes for moment in tl]
     assert all(100 < size < 5000 for size in sizes)
     # private: what a drawing is made of: the pixels do not say it
-    state = [moment.state_bytes or 0 for moment in tl._measure(tl[:])]
+    state = [moment.state_bytes or 0 for moment in saver.engine.run(tl._measure(tl[:]))]
     assert all(state)
     assert state[-1] > state[0]
     # What a moment shows was stored for it or for one before it.
@@ -239,13 +241,63 @@ def test_the_asynchronous_face(saver: KeelSaver) -> None:
 
     async def look() -> None:
         tl = await saver.atimeline("t", limit=3)
-        await saver.alabel(tl[-2].config, "here")
-        await saver.alabel(tl[-2], "here")  # it is so already
-        assert [label.name for label in await saver.alabels("t")] == ["here"]
+        await saver.labels.aset(tl[-2].config, "here")
+        await saver.labels.aset(tl[-2], "here")  # it is so already
+        assert [label.name for label in await saver.labels.alist("t")] == ["here"]
         every = await saver.atimeline("t", limit=None)
         assert [moment.position for moment in every if moment.labels] == [7]
-        await saver.aunlabel("t", "here")
-        assert await saver.alabels("t") == []
+        await saver.labels.aremove("t", "here")
+        assert await saver.labels.alist("t") == []
+
+    asyncio.run(look())
+
+
+class Refusing:
+    """A driver that blocks."""
+
+    def send(self, request: Any) -> Any:
+        raise AssertionError(request)
+
+
+def test_nothing_that_is_awaited_blocks(saver: KeelSaver) -> None:
+    graph = talk(saver)
+    blocking = saver.timeline("t")
+    diff, compared, drawn = blocking.diff(2), blocking.compare(2, 5), blocking.plot()
+    refusing: Any = Refusing()
+    tl = with_engine(saver, saver.engine.with_drivers(driver=refusing)).timeline("t")
+
+    async def look() -> None:
+        assert await tl.ahead() == blocking.head
+        assert [*await tl.alatest(3)] == [*blocking[-3:]]
+        assert [*await tl.afind(node="model")] == [*blocking.find(node="model")]
+        assert str(await tl.adiff(2)) == str(diff)
+        assert str(await tl.acompare(2, 5)) == str(compared)
+        assert str(await tl.aplot()) == str(await (await tl.alatest(9)).aplot()) == str(drawn)
+        moment = await tl.amoment(4)
+        assert await moment.avalues() == await tl.avalues(4) == blocking.values(4)
+        await moment.alabel("here")
+        assert await tl.amoment("here") == moment
+        await tl.aunlabel("here")
+        await (await tl.amoment(4)).afork("fork")
+        await (await tl.amoment(4)).arewind()
+        assert (await tl.ahead()).parent == moment.parent
+        config = await saver.timeline("t").afork(2, "other", graph=graph, values={"turns": 9}, as_node="model")
+        assert (await graph.aget_state(config)).values["turns"] == 9
+        with pytest.raises(InvalidUpdateError):
+            await saver.timeline("t").afork(2, "none", graph=graph, values={"turns": 9}, as_node="nobody")
+        assert not [info async for info in saver.athreads() if info.thread_id == "none"]
+
+    asyncio.run(look())
+
+
+def test_two_tasks_that_read_at_once_read_it_once(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+
+    async def look() -> None:
+        found = await asyncio.gather(tl.afind(), tl.afind(), tl.alatest(3))
+        assert [len(each) for each in found] == [9, 9, 3]
+        assert len(tl) == 9
 
     asyncio.run(look())
 

@@ -59,7 +59,7 @@ def test_a_prune_keeps_what_subgraphs_remembered_where_a_label_is(saver: KeelSav
     inner = StateGraph(State).add_node("count", lambda state: {"log": ["once"]}).add_edge(START, "count")
     made = graph(saver, ("sub", inner.compile(checkpointer=True)))
     made.invoke({"log": [1]}, CONFIG, durability="sync")
-    saver.label(CONFIG, "one turn")
+    saver.labels.set(CONFIG, "one turn")
     remembered = memory(saver)
     made.invoke({"log": [2]}, CONFIG, durability="sync")
     assert memory(saver) != remembered
@@ -90,9 +90,9 @@ def test_a_replay_of_a_rewound_thread_compares_the_step_that_led_to_it() -> None
         for _ in range(2):
             made.invoke({"log": []}, CONFIG)
         saver.timeline("t").rewind(3)
-        assert saver.replay(made, CONFIG).same
+        assert saver.provenance.replay(made, CONFIG).same
         words.reverse()
-        assert not saver.replay(made, CONFIG).same
+        assert not saver.provenance.replay(made, CONFIG).same
 
 
 # -- forks with values ---------------------------------------------------------------------------------------------

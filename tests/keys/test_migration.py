@@ -73,7 +73,7 @@ def story(saver: KeelSaver) -> Written:
     written.put(name_of(1))
     written.put(ns="sub")
     saver.put_writes(at("t", "", "later"), [("messages", "an orphan: <secret>")], "task")
-    saver.label(at("t", "", name_of(2)), "<secret> label")
+    saver.labels.set(at("t", "", name_of(2)), "<secret> label")
     return written
 
 
@@ -109,7 +109,7 @@ def test_it_is_cut_off_at_each_request_and_resumed(store: Any, backend: str) -> 
     assert not plain_in(store)
     with store.open(encryption=STRICT) as saver:
         assert values(saver) == before
-        assert [label.name for label in saver.labels("t")] == ["<secret> label"]
+        assert [label.name for label in saver.labels.list("t")] == ["<secret> label"]
 
 
 @each_backend

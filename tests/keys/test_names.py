@@ -202,7 +202,7 @@ def test_a_mismatch_is_refused_and_nothing_is_written(store: Any, backend: str, 
         lambda saver: [*saver.threads()],
         lambda saver: saver.copy_thread("t", "u"),
         lambda saver: saver.prune(["t"]),
-        lambda saver: saver.label(at("t"), "name"),
+        lambda saver: saver.labels.set(at("t"), "name"),
         lambda saver: saver.keys.rotate(),
         lambda saver: saver.keys.renew(),
     ):
@@ -231,7 +231,7 @@ def test_what_is_asked_of_an_empty_store_makes_no_keys(store: Any, backend: str)
     with store.open(encryption=HIDING) as saver:
         assert saver.get_tuple(at("t", "sub")) is None
         assert [*saver.list(None)] == [*saver.threads()] == []
-        assert saver.labels("t") == []
+        assert saver.labels.list("t") == []
     assert store.raw() == before
 
 
@@ -291,14 +291,14 @@ def test_after_the_first_a_put_and_a_read_are_one_trip(store: Any, backend: str)
 def test_a_renewal_leaves_names_as_they_are(tmp_path: Path) -> None:
     with SqliteSaver(tmp_path / "keel.db", encryption=HIDING) as saver:
         put(saver)
-        saver.label(at("t"), "name")
+        saver.labels.set(at("t"), "name")
         saver.keys.renew()
         put(saver, number=2)
     with SqliteSaver(tmp_path / "keel.db", encryption=HIDING) as saver:
         saver.keys.renew()
         put(saver, number=3)
         assert [len(found.checkpoint["channel_values"]["list"]) for found in saver.list(at("t"))] == [3, 2, 1]
-        assert [label.name for label in saver.labels("t")] == ["name"]
+        assert [label.name for label in saver.labels.list("t")] == ["name"]
 
 
 @pytest.mark.parametrize("keyring", [None, OPEN, HIDING], ids=["plain", "sealed", "hiding"])
@@ -362,7 +362,7 @@ def test_commands_need_the_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with open_saver(url, encryption=Keyring.from_env(hide_names=True)) as saver:
         put(saver)
         put(saver, number=2)
-        saver.label(at("t"), "name")
+        saver.labels.set(at("t"), "name")
     assert "item 1" in keel("show", "t", "--url", url).stdout
     assert "name" in keel("timeline", "t", "--url", url).stdout
     assert keel_json("check", "--url", url)["clean"]

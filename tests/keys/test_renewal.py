@@ -73,7 +73,7 @@ def work(saver: KeelSaver, number: int) -> None:
     """Write each kind of record: to a thread that is there from the first time on, and to a new one."""
     put(saver, "t", number)
     put(saver, f"new {number}", 1)
-    saver.label(at("t"), f"label {number}")
+    saver.labels.set(at("t"), f"label {number}")
     saver.retention.set_policy(Retention(last=number))
     saver.copy_thread("t", f"copy {number}")
     saver.prune(["t"], strategy="keep_latest")
@@ -82,7 +82,7 @@ def work(saver: KeelSaver, number: int) -> None:
 def read(saver: KeelSaver, number: int) -> None:
     for thread in ("t", *(f"copy {nth}" for nth in range(1, number + 1))):
         assert length(saver, thread) == (number if thread == "t" else int(thread.split()[1]))
-    assert {label.name for label in saver.labels("t")} <= {f"label {nth}" for nth in range(1, number + 1)}
+    assert {label.name for label in saver.labels.list("t")} <= {f"label {nth}" for nth in range(1, number + 1)}
 
 
 @each_backend

@@ -123,7 +123,7 @@ def tell(saver: KeelSaver, mark: str, *, names: bool = False) -> None:
             inside: Any = at("t", f"{mark}:1|{mark}:2")
             inside = saver.put(inside, checkpoint, metadata, {})
             saver.put_writes(inside, [(mark, mark)], f"task {mark}", f"~__pregel_pull, {mark}")
-    saver.label(at("t"), mark)
+    saver.labels.set(at("t"), mark)
     saver.retention.set_policy(Retention(last=2, threads=f"{mark}*"))
     saver.prune(["t"])
     saver.copy_thread("t", "u")

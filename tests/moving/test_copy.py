@@ -197,7 +197,7 @@ def go_on(rig: Rig) -> None:
     rig.face.put_writes(at("stray", "", "none"), [("a", 2)], "task 2")
     rig.author("new").put({"n": 1})
     rig.face.delete_thread("delta")
-    rig.face.saver.label(rig.face.read(at()).config, "late")
+    rig.face.saver.labels.set(rig.face.read(at()).config, "late")
     rig.face.prune(["t"])
 
 
@@ -454,7 +454,7 @@ def test_what_both_have_moved_in_from_a_third_is_the_same(tmp_path: Path) -> Non
             for mode in ("look", "copy", "copy", "verify"):
                 report = source.moving.copy_to(target, mode=mode)
                 assert (report.is_done, report.copied, report.same) == (True, 0, 2), report.to_dict()
-            target.label({"configurable": {"thread_id": "chat"}}, "good")
+            target.labels.set({"configurable": {"thread_id": "chat"}}, "good")
             report = source.moving.copy_to(target, shared=True)
             assert [*report.exists] == ["chat"]
             assert (

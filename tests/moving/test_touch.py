@@ -111,7 +111,7 @@ TOUCHES: dict[str, Callable[[KeelSaver], object]] = {
     "copy": lambda saver: saver.copy_thread("chat", "copied"),
     "fork": lambda saver: saver.timeline("chat")[2].fork("forked"),
     "history": lambda saver: list(old_graphs.chat(saver).get_state_history(config_of("chat"))),
-    "where": lambda saver: saver.where("chat"),
+    "status": lambda saver: saver.status("chat"),
     "update": lambda saver: old_graphs.chat(saver).update_state(config_of("chat"), {"messages": [("user", "by hand")]}),
     "prune": lambda saver: saver.prune(["chat"]),
 }

@@ -137,7 +137,7 @@ def doubtful(saver: KeelSaver, thread_id: str, paid: list[int]) -> tuple[str, Ca
 
     with pytest.raises(Killed):
         go_on(hello())
-    (call,) = saver.tools(thread_id)
+    (call,) = saver.tools.calls(thread_id)
     return call.key, go_on
 
 
@@ -151,7 +151,7 @@ async def test_a_settlement_that_was_acted_on_before_its_retry_is_done(place: Pl
             key, go_on = doubtful(direct, name, paid)
 
             def act_on(name: str = name, go_on: Callable[[], object] = go_on) -> None:
-                if [call.decided for call in direct.tools(name)] == ["retry"]:
+                if [call.decided for call in direct.tools.calls(name)] == ["retry"]:
                     go_on()
 
             async with cut_at(place, face, number, act_on) as (saver, happened):

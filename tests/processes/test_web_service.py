@@ -143,14 +143,14 @@ def test_a_refund_is_paid_once_in_kills_forks_and_restarts(place: Place, tmp_pat
             service.approve(request)  # the second click
         until(lambda: not _left(service, saver, orders), "the threads to end", seconds=90)
         paid = Counter(line.split()[0] for line in service.refunds.read_text().splitlines())
-        in_doubt = {order for order in orders if saver.where(order).doubts}
+        in_doubt = {order for order in orders if saver.status(order).doubts}
     assert max(paid.values()) == 1
     assert set(paid) | in_doubt == set(orders)
     assert in_doubt != set(orders)
 
 
 def _has_asked(service: Service, saver: KeelSaver, order: str) -> bool:
-    if saver.where(order).state == "new":
+    if saver.status(order).state == "new":
         service.say(order, f"refund {order}")
     return waiting_in(saver, order) is not None
 
@@ -159,10 +159,10 @@ def _left(service: Service, saver: KeelSaver, orders: list[str]) -> list[str]:
     """The threads that are neither at their end nor in doubt; an operator resumes those that may not go on alone."""
     left = []
     for order in orders:
-        standing = saver.where(order)
-        if standing.state == "idle" or standing.doubts:
+        status = saver.status(order)
+        if status.state == "idle" or status.doubts:
             continue
         left.append(order)
-        if standing.state not in ("waits", "runs", "decided"):
+        if status.state not in ("waits", "runs", "decided"):
             service.ask("POST", f"/operator/threads/{order}/resume")
     return left

@@ -104,7 +104,7 @@ def test_ignored(place: Place, world: World, durability: Any) -> None:
         world.served = "m-2"
         world.run(saver, durability=durability)
         assert marks(saver) == []
-        assert [call.served_model for call in saver.provenance(CONFIG)] == ["m-1", "m-2"]
+        assert [call.served_model for call in saver.provenance.read(CONFIG)] == ["m-1", "m-2"]
 
 
 @faces
@@ -120,7 +120,7 @@ def test_the_node_that_called_fails_before_anything_acts(
                 world.run(saver, given, is_async, durability=durability)
             assert caught.value.report.changes == (Change("served_model", "m-1", "m-2", 2, "model"),)
         assert world.acted == 1
-        assert [(call.served_model, call.error) for call in saver.provenance(CONFIG)] == [
+        assert [(call.served_model, call.error) for call in saver.provenance.read(CONFIG)] == [
             ("m-1", None),
             ("m-2", "DriftDetected"),
             ("m-2", "DriftDetected"),
@@ -155,7 +155,7 @@ def test_a_node_that_swallows_the_refusal_is_not_stored(
         assert "sorry" not in str(world.graph(saver).get_state(CONFIG).values)
         world.served = "m-1"
         world.run(saver, is_async=is_async, durability=durability)
-        assert [call.error for call in saver.provenance(CONFIG)] == [None, "DriftDetected", None]
+        assert [call.error for call in saver.provenance.read(CONFIG)] == [None, "DriftDetected", None]
 
 
 @durabilities
@@ -221,7 +221,7 @@ def test_another_version_of_the_application_is_noticed_before_anything_runs(
     with place.open(graph_version="1.0") as saver:
         world.run(saver)
         assert {found.metadata["graph_version"] for found in saver.list(CONFIG)} == {"1.0"}  # type: ignore[typeddict-item]
-        assert saver.provenance(CONFIG)[0].graph_version == "1.0"
+        assert saver.provenance.read(CONFIG)[0].graph_version == "1.0"
         assert len(list(saver.list(CONFIG, filter={"graph_version": "1.0"}))) == 5
     with place.open(graph_version="1.1", on_drift="raise") as saver:
         with pytest.raises(DriftDetected, match=r"graph_version was 1\.0 up to step 2, now 1\.1"):
@@ -262,11 +262,11 @@ def test_an_old_checkpoint_is_continued_with_what_it_was_written_with(place: Pla
 def test_no_drift_is_seen_where_nothing_was_recorded(place: Place, world: World) -> None:
     with place.open(provenance=False) as saver:
         world.run(saver)
-        assert saver.provenance(CONFIG) == []
+        assert saver.provenance.read(CONFIG) == []
     world.served = "m-2"
     with place.open(on_drift="raise") as saver:
         world.run(saver)
-        assert [call.served_model for call in saver.provenance(CONFIG)] == ["m-2"]
+        assert [call.served_model for call in saver.provenance.read(CONFIG)] == ["m-2"]
 
 
 # -- the comparison itself -------------------------------------------------------------------------------------

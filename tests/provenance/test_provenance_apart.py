@@ -46,7 +46,7 @@ async def test_what_another_run_of_the_thread_called_is_not_held_against_this_on
         await graph_of(saver, "b", opened(), opened()).ainvoke(HELLO, CONFIG, durability=durability)
     go_on.set()
     assert (await other)["messages"][-1].content == "by a"
-    for call in saver.provenance(CONFIG):
+    for call in saver.provenance.read(CONFIG):
         found = saver.get_tuple({"configurable": {**CONFIG["configurable"], "checkpoint_id": call.checkpoint_id}})
         assert found
         assert (found.checkpoint["channel_values"]["messages"][-1].content == "by a") == (call.error is None)
@@ -58,7 +58,7 @@ async def test_each_of_very_many_threads_has_its_call() -> None:
     graph = graph_of(saver, "a", opened(), opened())
     configs: list[Any] = [{"configurable": {"thread_id": f"t{number}"}} for number in range(1200)]
     await graph.abatch([HELLO] * len(configs), configs)
-    assert {len(saver.provenance(config)) for config in configs} == {1}
+    assert {len(saver.provenance.read(config)) for config in configs} == {1}
     assert len(recorder_of(saver).waiting) == 0
 
 
@@ -93,7 +93,7 @@ def test_what_has_no_json_costs_no_record(odd: Any) -> None:
     saver = MemorySaver()
     graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile(checkpointer=saver)
     graph.invoke(HELLO, CONFIG)
-    [call] = saver.provenance(CONFIG)
+    [call] = saver.provenance.read(CONFIG)
     assert call.model == "m"
     assert call.prompt_hash
     assert call.answer_hash
@@ -110,7 +110,7 @@ def test_files_are_told_apart_by_their_ids() -> None:
 
         builder = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")
         builder.compile(checkpointer=saver).invoke(HELLO, CONFIG)
-        hashes.add(saver.provenance(CONFIG)[0].prompt_hash)
+        hashes.add(saver.provenance.read(CONFIG)[0].prompt_hash)
     assert len(hashes) == 2
 
 
@@ -127,4 +127,4 @@ def test_calls_of_one_subgraph_have_one_path() -> None:
     saver = MemorySaver()
     graph = StateGraph(MessagesState).add_node("outer", outer).add_edge(START, "outer").compile(checkpointer=saver)
     graph.invoke(HELLO, CONFIG)
-    assert [call.path for call in saver.provenance(CONFIG)] == ["outer|inner"] * 3
+    assert [call.path for call in saver.provenance.read(CONFIG)] == ["outer|inner"] * 3

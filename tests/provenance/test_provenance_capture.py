@@ -140,4 +140,4 @@ def test_a_thread_without_the_context_is_not_recorded() -> None:
             return {"said": ["two"]}
 
         scene.compiled(("a", node)).invoke(START_WITH, scene.config)
-        assert [call.id for call in saver.provenance(scene.config)] == scene.told.ids[1:]
+        assert [call.id for call in saver.provenance.read(scene.config)] == scene.told.ids[1:]

@@ -114,7 +114,7 @@ async def test_another_process_goes_on_with_what_has_failed_or_asks(stores: Any,
 def told_in_a_child(place: Place) -> None:
     with place.open() as saver:
         two_steps(saver).invoke(START_WITH, thread_config("child"))
-        assert len(saver.provenance(thread_config("child"))) == 2
+        assert len(saver.provenance.read(thread_config("child"))) == 2
 
 
 def test_a_child_of_a_fork_has_its_own_memory(place: Place) -> None:
@@ -136,8 +136,8 @@ def test_a_child_of_a_fork_has_its_own_memory(place: Place) -> None:
         stop.set()
         thread.join()
         two_steps(saver).invoke(START_WITH, thread_config("parent"))
-        assert len(saver.provenance(thread_config("parent"))) == 2
-        assert len(saver.provenance(thread_config("child"))) == 2
+        assert len(saver.provenance.read(thread_config("parent"))) == 2
+        assert len(saver.provenance.read(thread_config("child"))) == 2
 
 
 # -- as long as the checkpoints ----------------------------------------------------------------------------------------

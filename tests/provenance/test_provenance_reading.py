@@ -101,9 +101,9 @@ async def test_no_thread_is_not_all_of_them(config: Any) -> None:
     with MemorySaver() as saver:
         await write(saver, "sync", "t", "one")
         with pytest.raises(InvalidConfig):
-            saver.provenance(config)
+            saver.provenance.read(config)
         with pytest.raises(InvalidConfig):
-            await saver.aprovenance(config)
+            await saver.provenance.aread(config)
 
 
 async def test_a_thread_that_is_a_number() -> None:
@@ -114,14 +114,14 @@ async def test_a_thread_that_is_a_number() -> None:
 
         def node(state: Any) -> Any:
             said = ask.invoke(state)
-            waiting.extend(saver.provenance(thread_config(5)))
+            waiting.extend(saver.provenance.read(thread_config(5)))
             return said
 
         await scene.run(scene.compiled(("a", node)))
-        (found,) = saver.provenance(thread_config(5))
+        (found,) = saver.provenance.read(thread_config(5))
         assert [(call.id, call.thread_id, call.checkpoint_id) for call in waiting] == [(found.id, "5", None)]
         assert found.checkpoint_id
-        assert saver.drifts(5) == saver.drifts("5") == []  # type: ignore[arg-type]
+        assert saver.provenance.drifts(5) == saver.provenance.drifts("5") == []  # type: ignore[arg-type]
 
 
 # -- serializers -------------------------------------------------------------------------------------------------------

@@ -65,10 +65,10 @@ def test_calls_of_a_refused_run_are_not_the_threads(saver: KeelSaver, durability
     chat = Chat(saver)
     assert chat.overtake(durability) == ["first", "second", "to second"]
     assert chat.say("third", durability)[-1] == "to third"
-    assert [call.step for call in saver.provenance(CONFIG)] == [3, 6]
-    (line,) = saver.trajectories()
+    assert [call.step for call in saver.provenance.read(CONFIG)] == [3, 6]
+    (line,) = saver.provenance.trajectories()
     assert line["usage"] == {name: 2 * count for name, count in USAGE.items()}
     assert [call["step"] for call in line["calls"]] == [3, 6]
     saver.prune(["t"], strategy=Retention(last=1))
-    (line,) = saver.trajectories()
+    (line,) = saver.provenance.trajectories()
     assert [call["step"] for call in line["calls"]] == [3, 6]

@@ -40,7 +40,7 @@ def at(thread: str) -> Any:
 
 
 def ids(saver: KeelSaver, thread: str) -> list[str]:
-    return [call.id for call in saver.provenance(at(thread))]
+    return [call.id for call in saver.provenance.read(at(thread))]
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
@@ -48,11 +48,11 @@ def test_a_rewound_thread_cost_what_led_there(saver: KeelSaver, is_pruned: bool)
     first, second = ids(saver, "t")
     saver.rewind(saver.timeline("t")["good"])
     if is_pruned:
-        saver.unlabel("t", "good")
+        saver.labels.remove("t", "good")
         saver.prune(["t"])
         assert len(saver.timeline("t")) == 1
     assert ids(saver, "t") == ([first] if is_pruned else [first, second])
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     assert len(line["messages"]) == 2
     assert len(line["calls"]) == 1
     assert (line["cost"], line["usage"]["total_tokens"]) == (2.0, 11)
@@ -61,7 +61,7 @@ def test_a_rewound_thread_cost_what_led_there(saver: KeelSaver, is_pruned: bool)
 def test_a_branch_cost_what_led_there(saver: KeelSaver) -> None:
     config = saver.fork(saver.timeline("t")["good"])
     chat(saver).invoke({"messages": [("user", "again")]}, config, durability="sync")
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     assert (len(line["messages"]), line["cost"]) == (4, 4.0)
 
 
@@ -72,7 +72,7 @@ def test_a_fork_of_a_pruned_thread_has_its_records(saver: KeelSaver) -> None:
     saver.fork(saver.timeline("t")["good"], "fork")
     saver.fork(at("t"), "all of it")
     assert [ids(saver, name) for name in ("fork", "all of it", "t")] == [[first], [first, second], [first, second]]
-    assert [line["cost"] for line in saver.trajectories(["fork", "all of it"])] == [2.0, 4.0]
+    assert [line["cost"] for line in saver.provenance.trajectories(["fork", "all of it"])] == [2.0, 4.0]
     saver.delete_thread("t")
     assert ids(saver, "fork") == [first]
 

@@ -122,14 +122,14 @@ async def test_a_cancelled_replay_leaves_nothing(scene: Scene) -> None:
         await asyncio.sleep(60)
 
     slow = scene.agent(nodes=wait)
-    task = asyncio.create_task(scene.saver.areplay(slow, thread("t")))
+    task = asyncio.create_task(scene.saver.provenance.areplay(slow, thread("t")))
     await begun.wait()
     assert len(scene.threads) == 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (everything(scene.saver, "t"), scene.threads) == (before, ["t"])
-    assert (await scene.saver.areplay(graph, thread("t"))).same
+    assert (await scene.saver.provenance.areplay(graph, thread("t"))).same
 
 
 async def test_two_at_once(scene: Scene) -> None:
@@ -137,8 +137,11 @@ async def test_two_at_once(scene: Scene) -> None:
     other = agent(scene.saver, scene.tools(), scene.cache, system="Other.")
     await run(other, "async", hello("other"), thread("u"))
     acted = scene.acted
-    jobs = [scene.saver.areplay(graph, thread("t")), scene.saver.areplay(other, thread("u"))]
-    jobs += [asyncio.to_thread(scene.saver.replay, graph, thread("t")), scene.saver.areplay(graph, thread("u"))]
+    jobs = [scene.saver.provenance.areplay(graph, thread("t")), scene.saver.provenance.areplay(other, thread("u"))]
+    jobs += [
+        asyncio.to_thread(scene.saver.provenance.replay, graph, thread("t")),
+        scene.saver.provenance.areplay(graph, thread("u")),
+    ]
     first, second, third, fourth = await asyncio.gather(*jobs)
     assert [first.same, second.same, third.same, fourth.same] == [True, True, True, False]
     assert (scene.acted, sorted(scene.threads)) == (acted, ["t", "u"])
@@ -191,13 +194,13 @@ async def test_what_is_not_there(scene: Scene, face: str) -> None:
 def test_what_cannot_be_meant(memory: Scene) -> None:
     saver, graph = memory.saver, memory.agent()
     with pytest.raises(InvalidInput, match="compiled graph"):
-        saver.replay(lambda state: state, thread("t"))
+        saver.provenance.replay(lambda state: state, thread("t"))
     with pytest.raises(InvalidInput, match="limit=0"):
-        saver.replay(graph, thread("t"), limit=0)
+        saver.provenance.replay(graph, thread("t"), limit=0)
     with pytest.raises(InvalidInput, match="one string"):
-        saver.replay(graph, thread("t"), allow_tools="pay")
+        saver.provenance.replay(graph, thread("t"), allow_tools="pay")
     with pytest.raises(InvalidInput, match="root graph"):
-        saver.replay(graph, {"configurable": {"thread_id": "t", "checkpoint_ns": "sub:1"}})
+        saver.provenance.replay(graph, {"configurable": {"thread_id": "t", "checkpoint_ns": "sub:1"}})
 
 
 # -- what the models are asked with ------------------------------------------------------------------------------------

@@ -199,6 +199,6 @@ async def test_a_stream_is_the_same_as_an_answer_in_one_piece(provider: str, is_
         graph: Any = builder.compile(checkpointer=saver)
         mode = "messages" if is_streamed else "values"
         assert await asyncio.to_thread(lambda: list(graph.stream(hello(), thread("t"), stream_mode=mode)))
-        found = await asyncio.to_thread(saver.replay, graph, thread("t"))
+        found = await asyncio.to_thread(saver.provenance.replay, graph, thread("t"))
         assert str(found).splitlines()[1:] == []
         assert found.same

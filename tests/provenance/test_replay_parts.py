@@ -279,7 +279,7 @@ async def test_a_thread_that_has_drifted(face: str, tmp_path: Path) -> None:
         served = iter(["fake-1", "fake-2"] * 4)
         object.__setattr__(model, "_generate", answering(model, served))
         await run(graph, face, hello(), thread("t"))
-        assert len({call.served_model for call in saver.provenance(thread("t"))}) == 2
+        assert len({call.served_model for call in saver.provenance.read(thread("t"))}) == 2
         recorder_of(saver).on_drift = "raise"
         assert (await replayed(saver, face, graph, thread("t"))).same
 
@@ -306,6 +306,6 @@ async def test_a_call_that_failed_before_another_answered(memory: Scene, face: s
     spoken: Any = Flaky().with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
     graph = graph_of(memory.saver, ("talk", lambda state: {"items": [spoken.invoke("hello").content]}))
     await run(graph, face, {"items": []}, thread("t"))
-    assert [call.error for call in memory.saver.provenance(thread("t"))] == ["ConnectionError", None]
+    assert [call.error for call in memory.saver.provenance.read(thread("t"))] == ["ConnectionError", None]
     fails = iter([False])
     await is_same(memory, face, graph)

@@ -1,4 +1,4 @@
-"""Threads as training data: `saver.trajectories`, on every backend."""
+"""Threads as training data: `saver.provenance.trajectories`, on every backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from langgraph_keel import CorruptStore, DriftWarning, InvalidInput, KeelSaver, 
 
 
 async def asynchronously(saver: KeelSaver, **wanted: Any) -> list[dict[str, Any]]:
-    return [each async for each in saver.atrajectories(**wanted)]
+    return [each async for each in saver.provenance.atrajectories(**wanted)]
 
 
 # -- what a line says ------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ async def asynchronously(saver: KeelSaver, **wanted: Any) -> list[dict[str, Any]
 
 def test_a_line_says_what_was_said_with_what_and_how_it_ended(saver: KeelSaver, world: World) -> None:
     world.run(saver, label="good")
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     head = saver.get_tuple(config("t"))
     assert head is not None
     assert line["messages"] == [
@@ -65,9 +65,9 @@ def test_a_line_says_what_was_said_with_what_and_how_it_ended(saver: KeelSaver, 
 def test_both_faces_say_the_same(saver: KeelSaver, world: World) -> None:
     for thread in ("a", "b"):
         world.run(saver, thread, label=thread)
-    assert asyncio.run(asynchronously(saver)) == list(saver.trajectories())
-    assert asyncio.run(asynchronously(saver, label="a")) == list(saver.trajectories(["a"]))
-    assert asyncio.run(saver.adrifts("a")) == saver.drifts("a") == []
+    assert asyncio.run(asynchronously(saver)) == list(saver.provenance.trajectories())
+    assert asyncio.run(asynchronously(saver, label="a")) == list(saver.provenance.trajectories(["a"]))
+    assert asyncio.run(saver.provenance.adrifts("a")) == saver.provenance.drifts("a") == []
 
 
 def test_the_last_active_comes_first_and_limit_counts_lines(saver: KeelSaver, world: World) -> None:
@@ -88,7 +88,7 @@ def test_one_thread_is_read_at_a_time(memory: MemorySaver, world: World) -> None
         read.append(head.config["configurable"]["thread_id"])
         return "seen"
 
-    lines = memory.trajectories(label=label)
+    lines = memory.provenance.trajectories(label=label)
     assert (next(lines)["thread_id"], read) == ("t59", ["t59"])
     assert [line["label"] for line in lines] == ["seen"] * 59
     assert len(set(read)) == 60
@@ -99,7 +99,7 @@ def test_reading_leaves_what_runs_know_alone(memory: MemorySaver, world: World) 
     known = memory.engine.session.memo.get(("running", ""))
     assert known is not None
     world.run(memory, "other")
-    list(memory.trajectories())
+    list(memory.provenance.trajectories())
     assert memory.engine.session.memo.get(("running", "")) is known
 
 
@@ -114,7 +114,7 @@ def test_the_label_is_the_last_one_on_the_way(saver: KeelSaver, world: World) ->
     world.graph(saver).update_state(config("number", metadata={"label": 5}), None)
     world.run(saver, "overtaken", label="good")
     world.graph(saver).update_state(config("overtaken"), None)
-    labels = {line["thread_id"]: line["label"] for line in saver.trajectories()}
+    labels = {line["thread_id"]: line["label"] for line in saver.provenance.trajectories()}
     assert labels == {"invoked": "good", "judged": "solved", "number": 5, "overtaken": "good"}
     skipped = Skipped()
     assert ids(saver, label="good", on_skip=skipped) == ["overtaken", "invoked"]
@@ -139,7 +139,7 @@ def test_by_cost_where_it_is_known(saver: KeelSaver, world: World) -> None:
     world.run(saver, "unknown")
     for thread, world.cost in (("cheap", 0.25), ("dear", 2.0)):
         world.run(saver, thread)
-    costs = {line["thread_id"]: line["cost"] for line in saver.trajectories()}
+    costs = {line["thread_id"]: line["cost"] for line in saver.provenance.trajectories()}
     assert costs == {"unknown": None, "cheap": 0.5, "dear": 4.0}
     skipped = Skipped()
     assert ids(saver, max_cost=0.5, on_skip=skipped) == ["cheap"]
@@ -153,16 +153,16 @@ def test_a_cost_is_unknown_if_one_answer_did_not_say(memory: MemorySaver, world:
     world.run(memory)
     world.cost = None
     world.run(memory)
-    assert [line["cost"] for line in memory.trajectories()] == [None]
+    assert [line["cost"] for line in memory.provenance.trajectories()] == [None]
 
 
 def test_what_cannot_be_meant_is_refused(memory: MemorySaver) -> None:
     with pytest.raises(InvalidInput, match="list of thread ids"):
-        list(memory.trajectories("t"))
+        list(memory.provenance.trajectories("t"))
     with pytest.raises(InvalidInput, match="limit"):
-        list(memory.trajectories(limit=-1))
+        list(memory.provenance.trajectories(limit=-1))
     with pytest.raises(NotFound, match="nobody"):
-        list(memory.trajectories(["nobody"]))
+        list(memory.provenance.trajectories(["nobody"]))
 
 
 # -- which calls -----------------------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ def test_a_branch_that_was_left_is_no_part_of_it(saver: KeelSaver, world: World)
     asked = next(state for state in graph.get_state_history(config("t")) if state.next == ("agent",))
     world.served = "m-2"
     graph.invoke(None, asked.config)
-    assert [call.served_model for call in saver.provenance(config("t"))] == ["m-1", "m-1", "m-2"]
-    [line] = saver.trajectories()
+    assert [call.served_model for call in saver.provenance.read(config("t"))] == ["m-1", "m-1", "m-2"]
+    [line] = saver.provenance.trajectories()
     assert [(call["step"], call["served_model"]) for call in line["calls"]] == [(1, "m-1"), (4, "m-2")]
     assert line["usage"]["total_tokens"] == 24
     assert ids(saver, model="m-1") == ["t"]
@@ -186,14 +186,14 @@ def test_calls_inside_of_subgraphs_are(saver: KeelSaver, world: World) -> None:
     inner = StateGraph(MessagesState).add_node("model", world.model).add_edge(START, "model").compile()
     outer: Any = StateGraph(MessagesState).add_node("sub", inner).add_edge(START, "sub").compile(checkpointer=saver)
     outer.invoke({"messages": [("user", "when?")]}, config("t"))
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     assert [(call["node"], call["served_model"]) for call in line["calls"]] == [("model", "m-1")]
 
 
 def test_failed_attempts_are_and_cost_nothing(memory: MemorySaver, world: World) -> None:
     world.fails, world.cost = 1, 0.25
     world.run(memory)
-    [line] = memory.trajectories()
+    [line] = memory.provenance.trajectories()
     assert [(call["attempt"], call["error"]) for call in line["calls"]] == [(1, "TimeoutError"), (2, None), (1, None)]
     assert line["cost"] == 0.5
 
@@ -203,10 +203,10 @@ def test_drift_is_told_where_it_was_noticed(saver: KeelSaver, world: World) -> N
     world.served = "m-2"
     with pytest.warns(DriftWarning):
         world.run(saver)
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     [mark] = line["drift"]
-    [told] = saver.drifts("t")
-    calls = saver.provenance(config("t"))
+    [told] = saver.provenance.drifts("t")
+    calls = saver.provenance.read(config("t"))
     assert (mark["step"], mark["call_id"]) == (told.step, told.call_id) == (6, calls[2].id)
     assert "served_model was m-1 up to step 3, now m-2" in mark["changes"][0]
 
@@ -215,7 +215,7 @@ def test_drift_is_told_where_it_was_noticed(saver: KeelSaver, world: World) -> N
 def test_after_a_prune_it_says_what_is_left(saver: KeelSaver, world: World) -> None:
     world.run(saver, label="good")
     saver.prune(["t"])
-    [line] = saver.trajectories(model="m-1", label="good")
+    [line] = saver.provenance.trajectories(model="m-1", label="good")
     assert len(line["messages"]) == 4
     assert [call["step"] for call in line["calls"]] == [1, 3]
 
@@ -223,7 +223,7 @@ def test_after_a_prune_it_says_what_is_left(saver: KeelSaver, world: World) -> N
 def test_without_provenance_there_are_messages_all_the_same(world: World) -> None:
     with MemorySaver(provenance=False) as saver:
         world.run(saver)
-        [line] = saver.trajectories()
+        [line] = saver.provenance.trajectories()
     assert (len(line["messages"]), line["calls"], line["usage"], line["cost"]) == (4, [], {}, None)
 
 
@@ -239,7 +239,7 @@ class Delta(TypedDict):
 def test_messages_that_are_stored_as_differences_by_the_graph(saver: KeelSaver, world: World, turns: int) -> None:
     for _ in range(turns):
         world.run(saver, schema=Delta)
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     assert [message["role"] for message in line["messages"]] == ["user", "assistant", "tool", "assistant"] * turns
 
 
@@ -250,7 +250,7 @@ def test_another_channel_and_threads_without(saver: KeelSaver) -> None:
     graph.invoke({"talk": talk, "notes": ["hi", 1]}, config("talks"))
     graph.invoke({"talk": [], "notes": [{"type": "note"}]}, config("silent"))
     skipped = Skipped()
-    [line] = saver.trajectories(channel="talk", on_skip=skipped)
+    [line] = saver.provenance.trajectories(channel="talk", on_skip=skipped)
     assert line["messages"] == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
     assert skipped.told == {"silent": "no messages"}
     assert ids(saver, channel="notes") == ids(saver) == []

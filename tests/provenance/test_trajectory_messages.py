@@ -68,7 +68,7 @@ def test_a_conversation_with_a_message_that_is_not_read_is_passed_over_by_name(s
     graph.compile(checkpointer=saver).invoke(given, {"configurable": {"thread_id": "t"}})
     saver.serde = KeelSerializer(strict=True)
     skipped: list[Any] = []
-    assert list(saver.trajectories(on_skip=lambda thread, why: skipped.append((thread, why)))) == []
+    assert list(saver.provenance.trajectories(on_skip=lambda thread, why: skipped.append((thread, why)))) == []
     ((thread, why),) = skipped
     assert thread == "t"
     assert type(why) is RefusedType

@@ -32,10 +32,10 @@ def asking(saver: Any) -> Any:
 def test_a_label_needs_no_checkpoint_of_its_own(saver: KeelSaver) -> None:
     graph = asking(saver)
     graph.invoke({"messages": [("user", "go")]}, config("t", metadata={"label": "good"}))
-    assert [line["label"] for line in saver.trajectories(label="good")] == ["good"]
+    assert [line["label"] for line in saver.provenance.trajectories(label="good")] == ["good"]
     assert [question.value for question in graph.get_state(config("t")).interrupts] == ["pay?"]
     graph.invoke(Command(resume="yes"), config("t"))  # says nothing of a label
-    [line] = saver.trajectories(label="good")
+    [line] = saver.provenance.trajectories(label="good")
     assert (line["label"], line["messages"][-1]["content"]) == ("good", "paid: yes")
 
 
@@ -45,7 +45,7 @@ def test_a_later_word_holds(saver: KeelSaver, world: World) -> None:
     assert ids(saver, label="good") == ["t"]
     world.run(saver, outcome="bad")
     world.run(saver)
-    assert [line["label"] for line in saver.trajectories()] == ["bad"]
+    assert [line["label"] for line in saver.provenance.trajectories()] == ["bad"]
     assert ids(saver, label="good") == []
 
 
@@ -55,14 +55,14 @@ def test_a_branch_that_was_left_says_nothing(saver: KeelSaver, world: World) -> 
     head = graph.get_state(config("t")).config
     world.run(saver, label="bad")
     graph.update_state(head, None)
-    assert [line["label"] for line in saver.trajectories()] == [None]
+    assert [line["label"] for line in saver.provenance.trajectories()] == [None]
 
 
 def test_a_label_from_a_table(saver: KeelSaver, world: World) -> None:
     for thread in ("a", "b"):
         world.run(saver, thread, label="of the run")
     ratings = {"a": 5}
-    lines = saver.trajectories(label=lambda head: ratings.get(head.config["configurable"]["thread_id"]))
+    lines = saver.provenance.trajectories(label=lambda head: ratings.get(head.config["configurable"]["thread_id"]))
     assert {line["thread_id"]: line["label"] for line in lines} == {"a": 5, "b": None}
 
 
@@ -74,19 +74,19 @@ def test_a_pruned_thread_knows_what_it_cost(saver: KeelSaver, world: World) -> N
     world.cost = 0.25
     world.run(saver)
     world.run(saver, label="good")
-    [whole] = saver.trajectories()
+    [whole] = saver.provenance.trajectories()
     assert (whole["is_pruned"], whole["cost"], whole["usage"]["total_tokens"]) == (False, 1.0, 48)
     saver.prune(["t"])
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     assert (line["is_pruned"], line["started_at"]) == (True, None)
     told = ("label", "messages", "usage", "cost", "calls")
     assert [line[name] for name in told] == [whole[name] for name in told]
     assert ids(saver, max_cost=1) == ids(saver, min_cost=1) == ["t"]
     for cost in (1.5, 2.0):
         world.run(saver)
-        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, cost)]
+        assert [(line["is_pruned"], line["cost"]) for line in saver.provenance.trajectories()] == [(True, cost)]
         saver.prune(["t"])
-        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, cost)]
+        assert [(line["is_pruned"], line["cost"]) for line in saver.provenance.trajectories()] == [(True, cost)]
 
 
 @on_drift
@@ -96,14 +96,14 @@ def test_labels_stay_in_the_way_and_cost_the_same(saver: KeelSaver, world: World
     for name in ("one", "two", "three"):
         world.run(saver)
         if name != "three":
-            saver.label(graph.get_state(config("t")).config, name)
-    whole = saver.provenance(config("t"))
+            saver.labels.set(graph.get_state(config("t")).config, name)
+    whole = saver.provenance.read(config("t"))
     saver.prune(["t"])
-    assert {call.id for call in saver.provenance(config("t"))} == {call.id for call in whole}
-    [line] = saver.trajectories()
+    assert {call.id for call in saver.provenance.read(config("t"))} == {call.id for call in whole}
+    [line] = saver.provenance.trajectories()
     assert (line["is_pruned"], line["cost"], len(line["calls"])) == (True, 1.5, 6)
     saver.prune(["t"])
-    assert [line["cost"] for line in saver.trajectories()] == [1.5]
+    assert [line["cost"] for line in saver.provenance.trajectories()] == [1.5]
 
 
 @on_drift
@@ -114,7 +114,7 @@ def test_what_was_deleted_of_a_pruned_thread_is_not_known(saver: KeelSaver, worl
     saver.prune(["t"])
     world.run(saver)
     saver.delete_for_runs(["first"])
-    [line] = saver.trajectories()
+    [line] = saver.provenance.trajectories()
     assert (line["is_pruned"], line["cost"], line["usage"], len(line["calls"])) == (True, None, None, 2)
     skipped = Skipped()
     assert ids(saver, max_cost=0.5, on_skip=skipped) == ids(saver, min_cost=0) == []
@@ -128,7 +128,7 @@ def test_a_gap_is_a_beginning_that_is_gone(saver: KeelSaver, world: World) -> No
     graph.invoke({"messages": [("user", "when?")]}, config("t", metadata={"run_id": "middle"}))
     graph.invoke({"messages": [("user", "when?")]}, config("t"))
     saver.delete_for_runs(["middle"])
-    assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, None)]
+    assert [(line["is_pruned"], line["cost"]) for line in saver.provenance.trajectories()] == [(True, None)]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
@@ -137,11 +137,11 @@ def test_a_whole_thread_is_none(saver: KeelSaver, world: World, durability: Any)
     for _ in range(2):
         graph = world.graph(saver)
         graph.invoke({"messages": [("user", "when?")]}, config("t"), durability=durability)
-    [line] = saver.trajectories(min_cost=1)
+    [line] = saver.provenance.trajectories(min_cost=1)
     assert (line["is_pruned"], line["cost"]) == (False, 1.0)
     if durability == "exit":
         saver.prune(["t"])
-        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, 1.0)]
+        assert [(line["is_pruned"], line["cost"]) for line in saver.provenance.trajectories()] == [(True, 1.0)]
 
 
 def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: World) -> None:
@@ -149,7 +149,7 @@ def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: Wo
     graph = world.graph(saver)
     graph.update_state(config("t"), {"messages": [("user", "when?")]}, as_node=START)
     graph.invoke(None, config("t"))
-    assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(False, 0.5)]
+    assert [(line["is_pruned"], line["cost"]) for line in saver.provenance.trajectories()] == [(False, 0.5)]
 
 
 # -- models ----------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_usage_of_odd_shapes(memory: MemorySaver, first: Any, second: Any, total
         builder.add_node("agent", lambda state, model=model: {"messages": [model.invoke(state["messages"])]})
         graph: Any = builder.add_edge(START, "agent").compile(checkpointer=memory)
         graph.invoke({"messages": [("user", "hi")]}, config("t"))
-    [line] = memory.trajectories()
+    [line] = memory.provenance.trajectories()
     assert line["usage"]["total_tokens"] == 4
     assert line["usage"].get("odd", "nothing") == total
     json.dumps(line["usage"], allow_nan=False)
@@ -222,4 +222,4 @@ def test_counts_that_are_none() -> None:
 )
 def test_what_no_thread_can_be_chosen_by_is_refused(wanted: dict[str, Any]) -> None:
     with MemorySaver() as saver, pytest.raises(InvalidInput, match=next(iter(wanted))):
-        list(saver.trajectories(**wanted))
+        list(saver.provenance.trajectories(**wanted))

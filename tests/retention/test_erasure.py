@@ -97,7 +97,7 @@ def live(saver: KeelSaver, name: str) -> None:
     (request,) = saver.approvals.pending(f"{name}-chat")
     saver.approvals.approve(request.id, by="boss", reason=f"for {name}")
     agent.invoke(saver.approvals.resume(f"{name}-chat"), chat)
-    saver.label(chat, f"{name} was here")
+    saver.labels.set(chat, f"{name} was here")
     saver.fork(chat, f"{name}-fork")
     saver.copy_thread(f"{name}-chat", f"{name}-copy")
     state = agent.get_state(chat)
@@ -114,10 +114,10 @@ def left(saver: KeelSaver, name: str) -> Mapping[str, Any]:
     return {
         thread: (
             list(saver.list({"configurable": {"thread_id": thread}})),
-            saver.labels(thread),
-            list(saver.tools(thread)),
-            [call for call in saver.tools(None) if call.thread_id == thread],
-            saver.provenance({"configurable": {"thread_id": thread}}),
+            saver.labels.list(thread),
+            list(saver.tools.calls(thread)),
+            [call for call in saver.tools.calls(None) if call.thread_id == thread],
+            saver.provenance.read({"configurable": {"thread_id": thread}}),
             saver.archive(thread).messages(),
             list(saver.approvals.pending(thread, status=STATUSES, limit=None)),
         )

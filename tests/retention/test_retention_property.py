@@ -74,7 +74,7 @@ class History(Written):
         elif action == "call":
             self.call(number, at if number % 3 == 0 else None)
         elif action == "label":
-            self.saver.label(self.config(at), f"label {at} {self.made} {self.said}")
+            self.saver.labels.set(self.config(at), f"label {at} {self.made} {self.said}")
         else:
             self._twin(action, at)
 
@@ -128,7 +128,7 @@ def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
 
 def wanted(saver: KeelSaver, read: Survey, policy: Retention) -> set[str | None]:
     """Which root checkpoints stay: by the pure functions, and by who asks, seen from outside."""
-    labels = {label.address for label in saver.labels("t")} if policy.labelled else set()
+    labels = {label.address for label in saver.labels.list("t")} if policy.labelled else set()
     stamps = choose(policy, read.seen, NOW, labels) | {node.stamp for node, _ in read.seen if node.is_head}
     ends = {node.address.checkpoint_id for node, _ in leaves(read.seen)} if policy.waiting else set()
     asking = {name for name in ends if name and asks(saver, name)}

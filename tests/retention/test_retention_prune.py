@@ -31,7 +31,7 @@ def test_a_policy_on_a_chat_with_branches_and_subgraphs(saver: KeelSaver, stores
     thread.ask(branch)
     thread.call(1, branch)
     lost = thread.put(chat[1])
-    saver.label(thread.config(chat[3]), "keep")
+    saver.labels.set(thread.config(chat[3]), "keep")
     thread.heads[""] = chat[-1]
     chat += thread.follow(4)
     before = thread.all()

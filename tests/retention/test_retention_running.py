@@ -144,4 +144,4 @@ def test_a_tool_does_not_act_again_after_a_prune(saver: KeelSaver, strategy: Any
         assert sorted(ran) == sorted(["pay", *["look", "fail"] * (turn + 1)])
         time.sleep(0.002)
     saver.prune(["t"])
-    assert [call.tool for call in saver.tools("t")] == ["pay"]
+    assert [call.tool for call in saver.tools.calls("t")] == ["pay"]

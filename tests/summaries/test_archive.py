@@ -170,7 +170,7 @@ def test_it_goes_where_its_thread_goes(box: Box) -> None:
         box.put(replace(taking(turns(n, n + 2)), checkpoint_id=at))
         for n, at in ((0, ids[6]), (2, ids[1]), (4, "1f0-pruned"))
     )
-    saver.label(states[4].config, "here")
+    saver.labels.set(states[4].config, "here")
     saver.fork(states[4].config, "fork")
     saver.fork(states[1].config, "at")
     assert [entry.id for entry in box.call("entries", thread="fork")] == [early.id, unknown.id]

@@ -67,7 +67,7 @@ async def test_each_call_is_recorded_once_where_it_was_made(face: str) -> None:
     saver, ran = MemorySaver(), list[int]()
     agent, _ = agent_of(saver, summaries := Noting(), ran)
     await run(agent, face, {"messages": [HumanMessage("well?")]}, thread("1"))
-    recorded = saver.provenance(thread("1"))
+    recorded = saver.provenance.read(thread("1"))
     assert [call.node for call in recorded].count("model") == TURNS
     assert [call.node for call in recorded].count("summarize.before_model") == len(summaries.seen) >= 2
     assert len(recorded) == TURNS + len(summaries.seen)
@@ -79,7 +79,7 @@ def test_the_call_of_a_node_is_recorded_at_the_node() -> None:
     saver = MemorySaver()
     graph = chat(SummarizationNode(Noting(), trigger=("messages", 5), keep=("messages", 2)), saver)
     graph.invoke({"messages": talk(3)}, thread("1"))
-    (call,) = saver.provenance(thread("1"))
+    (call,) = saver.provenance.read(thread("1"))
     (part,) = saver.archive("1")
     assert (call.node, call.step) == ("shorten", part.step)
 

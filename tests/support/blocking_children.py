@@ -42,15 +42,15 @@ async def use(url: str, options: dict[str, Any]) -> None:
         other: Any = {"configurable": {"thread_id": "two at once", "user_id": "ann"}}
         await asyncio.gather(graph.ainvoke(begin, other), graph.ainvoke(begin, other))
         timeline = await saver.atimeline("t")
-        await saver.alabel(timeline[0], "first")
+        await saver.labels.aset(timeline[0], "first")
         await saver.afork(timeline[1], "forked")
         await saver.arewind(timeline[1])
         await saver.adiff(timeline[0], timeline[-1])
         await saver.acopy_thread("t", "copied")
         assert [each async for each in saver.alist(config)]
         assert [each async for each in saver.athreads()]
-        assert [each async for each in saver.atools("t")]
-        assert await saver.aprovenance(config)
+        assert [each async for each in saver.tools.acalls("t")]
+        assert await saver.provenance.aread(config)
         await saver.aprune(["t"])
         await saver.adelete_thread("copied")
         await saver.retention.aset_policy(keel.Retention(last=2))

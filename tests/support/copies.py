@@ -48,7 +48,7 @@ def write_history(backend: Any, count: int = 12, **options: Any) -> None:
     face.prune(["delta"])
     rig.author("a:b%{ü}/#1 \x1b[31m", face=face).put({"bytes": b"\0\xff", "set": {1, 2}})
     face.put_writes(at("stray", "", "none"), [("a", 1)], "task")
-    saver.label(middle, "middle")
+    saver.labels.set(middle, "middle")
     saver.retention.set_policy(Retention(last=9))
     face.delete_for_runs(["run 2"])
     for shelf, origin in ((Shelf("t", "later"), ""), (Shelf(None, "later"), "t"), (Shelf(None, "later"), "")):
@@ -66,7 +66,7 @@ def told(saver: KeelSaver) -> Any:
             [(info.thread_id, info.checkpoints, info.updated_at, info.latest, info.status) for info in saver.threads()],
             [[_plain(found) for found in saver.list(at(name, None))] for name in names],
             [_plain(saver.get_tuple(at(name))) for name in names],
-            [saver.labels(name) for name in names],
+            [saver.labels.list(name) for name in names],
             [saver.get_delta_channel_history(config=at(name), channels=["delta"]) for name in names],
             [(each.address, each.batch) for each in strays],
             saver.retention.policies(),

@@ -219,9 +219,9 @@ OF_A_THREAD: dict[str, Callable[[KeelSaver, str], Any]] = {
     "list": lambda saver, thread: [tuple_form(each) for each in saver.list(thread_config(thread))],
     "latest": lambda saver, thread: tuple_form(saver.get_tuple(thread_config(thread))),
     "timeline": lambda saver, thread: [moment_form(each) for each in saver.timeline(thread)],
-    "labels": lambda saver, thread: form(list(saver.labels(thread))),
-    "tools": lambda saver, thread: [form(each) for each in saver.tools(thread)],
-    "provenance": lambda saver, thread: [form(each) for each in saver.provenance(thread_config(thread))],
+    "labels": lambda saver, thread: form(list(saver.labels.list(thread))),
+    "tools": lambda saver, thread: [form(each) for each in saver.tools.calls(thread)],
+    "provenance": lambda saver, thread: [form(each) for each in saver.provenance.read(thread_config(thread))],
     "archive": lambda saver, thread: [form(each) for each in saver.archive(thread).messages()],
 }
 

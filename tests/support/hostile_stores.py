@@ -112,7 +112,7 @@ def write_hostile(path: Path, edit: Edit | None = None) -> None:
                 config = saver.put(config, new, {"step": n}, versions)
             saver.put_writes(config, [("n", 9)], "task")
             saver.put_writes(config, [("__interrupt__", [Interrupt("Sure?", id="1" * 32)])], "asking")
-            saver.label(config, "here")
+            saver.labels.set(config, "here")
     if edit is not None:
         with closing(sqlite3.connect(path)) as database:
             if isinstance(edit, str):

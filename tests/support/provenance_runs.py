@@ -114,8 +114,8 @@ class Scene:
 
     async def records(self, config: Any = None) -> Sequence[ModelCall]:
         if self.face == "sync":
-            return await to_thread(self.saver.provenance, config or self.config)
-        return await self.saver.aprovenance(config or self.config)
+            return await to_thread(self.saver.provenance.read, config or self.config)
+        return await self.saver.provenance.aread(config or self.config)
 
     async def found(self, config: Any) -> Any:
         if self.face == "sync":

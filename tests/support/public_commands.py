@@ -88,7 +88,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         (waits,), (claimed,), (free,) = map(saver.approvals.pending, ("waits", "claimed", "free question"))
         changed = story.request_of(saver, "changed")
         saver.for_tenant("acme").retention.set_policy(Retention(last=1))
-        (died,) = saver.tools("died")
+        (died,) = saver.tools.calls("died")
         # Which positions are those of subgraphs is different in each store that is made.
         root = next(str(each.position) for each in saver.timeline("travel") if each.position > 2 and not each.namespace)
     log = max((directory / "files").glob("threads/*/*.jsonl"), key=lambda path: path.stat().st_size, default=None)
@@ -98,7 +98,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     store, tree = ("--url", place.url), ("--url", files.url)
     sealed = ("--url", f"sqlite:///{directory / 'sealed.db'}")
     with open_saver(sealed[1], encryption=Keyring(*parse_keys(KEYS, "KEYS"))) as saver:
-        saver.label(saver.put(story.config("t", checkpoint_ns=""), story.checkpoint(1, {}), {}, {}), "named")
+        saver.labels.set(saver.put(story.config("t", checkpoint_ns=""), story.checkpoint(1, {}), {}, {}), "named")
     old = str(directory / "langgraph.db")
     with LangGraphSaver.from_conn_string(old) as other:
         talk(other, "old", 1)
@@ -110,7 +110,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "stats": ("stats", *store),
         "copy": ("copy", place.url, f"sqlite:///{directory / 'copied.db'}"),
         "usage": ("usage", "--by", "status", *store),
-        "where": ("where", "waits", *store),
+        "status": ("status", "waits", *store),
         "info": ("info", *store),
         "history": ("history", "travel", *store),
         "history of a model": ("history", "chat", *store),

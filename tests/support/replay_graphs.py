@@ -98,15 +98,17 @@ def agent(
 async def replayed(saver: KeelSaver, face: str, graph: Any, config: Any, **options: Any) -> Replay:
     """Replay by one of the faces, off this loop if it blocks."""
     if face == "sync":
-        return await to_thread(saver.replay, graph, config, **options)
-    return await saver.areplay(graph, config, **options)
+        return await to_thread(saver.provenance.replay, graph, config, **options)
+    return await saver.provenance.areplay(graph, config, **options)
 
 
 def everything(saver: KeelSaver, thread_id: str) -> str:
     """A digest of all that a thread has, as its saver reads it and as its ledger says."""
     config: Any = {"configurable": {"thread_id": thread_id}}
     parts = [repr((t.config, t.checkpoint, t.metadata, t.parent_config, t.pending_writes)) for t in saver.list(config)]
-    parts += [repr(call) for call in saver.tools(thread_id)] + [repr(call) for call in saver.provenance(config)]
+    parts += [repr(call) for call in saver.tools.calls(thread_id)] + [
+        repr(call) for call in saver.provenance.read(config)
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

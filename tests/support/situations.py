@@ -26,7 +26,7 @@ from races import context
 from tool_graphs import Killed
 
 import langgraph_keel
-from langgraph_keel import KeelSaver, MemorySaver, Standing, ToolCache, ToolOutcomeUnknown
+from langgraph_keel import KeelSaver, MemorySaver, ThreadStatus, ToolCache, ToolOutcomeUnknown
 
 PATIENCE = 600
 """Seconds that another process is waited for."""
@@ -341,7 +341,7 @@ SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
 # -- what is said of them ----------------------------------------------------------------------------------------------
 
 
-def row_of(found: Standing) -> tuple[str, str, str]:
+def row_of(found: ThreadStatus) -> tuple[str, str, str]:
     """Return a row of the table: state, what may be done unseen, and the sentence."""
     given = "no" if not found.can_go_on else "with `None`" if found.given is None else "with the decision"
     says = str(found).removeprefix(f"thread {found.thread_id!r} ").replace(repr(found.thread_id), "thread_id")
@@ -366,7 +366,7 @@ async def rows_of(place: Place, face: Face) -> Mapping[str, tuple[str, str, str]
         for name, make in SITUATIONS.items():
             await make(stage, name)
         for name in SITUATIONS:
-            rows[name] = row_of(await (to_thread(saver.where, name) if face == "sync" else saver.awhere(name)))
+            rows[name] = row_of(await (to_thread(saver.status, name) if face == "sync" else saver.astatus(name)))
         if face == "sync":
             found = await to_thread(lambda: list(saver.unfinished()))
         else:
@@ -388,5 +388,5 @@ def with_table(text: str, rows: Mapping[str, tuple[str, str, str]]) -> str:
 
 
 def _table_of(rows: Mapping[str, tuple[str, str, str]]) -> str:
-    lines = ["| situation | `state` | `can_go_on` | what `str(standing)` says |", "|---|---|---|---|"]
+    lines = ["| situation | `state` | `can_go_on` | what `str(status)` says |", "|---|---|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {' | '.join(row)} |" for name, row in rows.items())])

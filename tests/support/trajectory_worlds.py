@@ -108,7 +108,7 @@ class Skipped:
 
 
 def ids(saver: KeelSaver, **wanted: Any) -> list[str]:
-    return [each["thread_id"] for each in saver.trajectories(**wanted)]
+    return [each["thread_id"] for each in saver.provenance.trajectories(**wanted)]
 
 
 class Other(TypedDict, total=False):

@@ -115,7 +115,7 @@ class Program:
         return sorted(self.saver.retention.erase(user).threads)
 
     def label(self, thread: str, user: str, run: UUID, text: str) -> Any:
-        return self.saver.label(at(thread), LABELS[len(text) % 2])
+        return self.saver.labels.set(at(thread), LABELS[len(text) % 2])
 
     def clear(self, thread: str, user: str, run: UUID, text: str) -> Any:
         return ToolCache(self.saver).clear(None)
@@ -135,9 +135,9 @@ class Program:
             self.saver.prune([thread], strategy=DEFAULT)  # that of `keel prune`
 
     def label_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
-        names = [label.name for label in self.saver.labels(thread)]
+        names = [label.name for label in self.saver.labels.list(thread)]
         if self.saver.get_tuple(at(thread)) and text not in names and not self._commands("label", thread, "-1", text):
-            self.saver.label(self.saver.timeline(thread)[-1], text)
+            self.saver.labels.set(self.saver.timeline(thread)[-1], text)
 
     def leave_by_command(self, thread: str, user: str, run: UUID, text: str) -> Any:
         if self.who and not (self.url and keel("tenants", "delete", self.who, "--yes", "--url", self.url)):
@@ -161,16 +161,16 @@ class Program:
             ),
             "runs": {run.int: sum(1 for _ in saver.list(None, filter={"run_id": str(run)})) for run in RUNS},
             "states": {each: texts_of(saver.get_tuple(at(each))) for each in THREADS},
-            "where": {each: saver.where(each).state for each in THREADS},
+            "status": {each: saver.status(each).state for each in THREADS},
             "waits": sorted((each.thread_id, str(each.value)) for each in saver.approvals.pending(limit=None)),
             "audit": sorted(  # what a run has superseded is told by a thread of Keel's, at its time
                 (each.kind, str((each.content or {}).get("thread_id")))
                 for each in saver.approvals.audit(limit=100_000)
                 if each.kind != "tenant deleted"  # told to whoever operates the store
             ),
-            "labels": {each: [label.name for label in saver.labels(each)] for each in threads},
+            "labels": {each: [label.name for label in saver.labels.list(each)] for each in threads},
             "policies": [str(each) for each in saver.retention.policies()],
-            "tools": sorted((each.tool, each.state) for each in saver.tools(None)),
+            "tools": sorted((each.tool, each.state) for each in saver.tools.calls(None)),
             "unfinished": sorted(each.thread_id for each in saver.unfinished()),
         }
 

@@ -50,7 +50,7 @@ async def test_a_required_idempotency_argument_is_given_and_the_call_is_kept(fac
 
     with ToolCache(MemorySaver(), {"pay": ToolPolicy(scope="thread", idempotency_argument="key")}) as cache:
         said = await made(face, cache.tool(pay), cache.saver, {"amount": 5}, {"amount": 5}, {"amount": 6})
-        assert len(list(cache.saver.tools("t"))) == 2
+        assert len(list(cache.saver.tools.calls("t"))) == 2
     assert said == ["paid 5", "paid 5", "paid 6"]
     assert len(set(keys)) == len(keys) == 2
     assert all(keys)
@@ -93,7 +93,7 @@ async def test_what_a_schema_accepts_by_other_means_is_in_the_key(case: str, fac
     runs.clear()
     with ToolCache(MemorySaver(), default=THREAD) as cache:
         assert await made(face, cache.tool(told), cache.saver, one, other, one) == plain
-        assert len(list(cache.saver.tools("t"))) == 2
+        assert len(list(cache.saver.tools.calls("t"))) == 2
     assert len(runs) == 2
 
 
@@ -153,7 +153,7 @@ async def test_stored_arguments_are_plain_data(face: str, monkeypatch: pytest.Mo
     with ToolCache(MemorySaver(), default=THREAD, store_arguments=True) as cache:
         said = answers(await run(tool_graph(cache, [buy], script), face, hello(), thread("t")))
         assert [said[f"call-{turn}"].content for turn in (1, 2)] == ["bought tea", "bought tea"]
-        (call,) = cache.saver.tools("t")
+        (call,) = cache.saver.tools.calls("t")
         assert "'name': 'tea'" in repr(call.args)
         assert cache.clear("t") == 1
     assert len(runs) == 1

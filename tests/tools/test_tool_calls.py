@@ -161,7 +161,7 @@ async def test_a_second_payment_is_made(world: World, face: str, durability: Any
     for day in range(1, 4):
         said = await tell(world, face, "pay bob 10", world.shaped(shape), durability=durability)
         assert said == f"receipt {day} for bob"
-    assert len({call.key for call in world.saver.tools("t")}) == 3
+    assert len({call.key for call in world.saver.tools.calls("t")}) == 3
 
 
 @pytest.mark.parametrize("shape", ["root", "nested"])
@@ -267,7 +267,7 @@ async def test_a_doubt_whose_checkpoint_was_lost(world: World, face: str, durabi
     with pytest.raises(ToolOutcomeUnknown) as doubt:
         await run(world.graph(), face, told("pay bob 10"), CONFIG, durability=durability)
     assert world.paid == ["bob"]
-    (unknown,) = world.saver.tools("t")
+    (unknown,) = world.saver.tools.calls("t")
     assert unknown.state == "unknown"
     world.cache.settle("t", doubt.value.key, "done", "paid")
     result = await run(world.graph(), face, None, CONFIG, durability=durability)
@@ -286,7 +286,7 @@ def test_a_doubt_is_named_by_a_few_letters(world: World) -> None:
     (words,) = re.findall(r"cache\.settle\((.*?)\)", str(doubt.value))
     with pytest.raises(InvalidInput):  # as it is printed, it does not act
         world.cache.settle(*literal_eval(words))
-    assert [call.state for call in world.saver.tools("t")] == ["unknown"]
+    assert [call.state for call in world.saver.tools.calls("t")] == ["unknown"]
     stem, _, own = doubt.value.key.partition(".")
     world.cache.settle("t", f"{stem[:6]}.{own[:5]}", "retry")
     world.graph().invoke(None, CONFIG)
@@ -336,7 +336,7 @@ async def test_a_call_that_was_kept_for_the_thread(world: World, face: str) -> N
 @faces
 async def test_a_replay_gives_each_call_its_own_answer(world: World, face: str) -> None:
     await tell(world, face, "poll")
-    replay = await to_thread(world.saver.replay, world.graph(), CONFIG)
+    replay = await to_thread(world.saver.provenance.replay, world.graph(), CONFIG)
     assert world.polls == 3
     assert replay.ended is None
 
@@ -413,7 +413,7 @@ async def test_a_pruned_payment_is_no_receipt(world: World, face: str, durabilit
     for policy in (Retention(last=1), Retention(last=2)):
         await tell(world, face, "pay bob 10", durability=durability)
         await tell(world, face, "poll", durability=durability)
-        await to_thread(world.saver.label, label, "kept")
+        await to_thread(world.saver.labels.set, label, "kept")
         await to_thread(world.saver.prune, ["t"], strategy=policy)
     assert await tell(world, face, "pay bob 10", durability=durability) == "receipt 4 for bob"
 

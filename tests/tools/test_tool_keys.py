@@ -384,7 +384,7 @@ def test_secrets_tell_stores_apart(one: bytes | None, other: bytes | None) -> No
     def key(secret: bytes | None) -> str:
         saver = MemorySaver()
         node_of(ToolCache(saver, default=THREAD, secret=secret), search)("search", "1", query="q")
-        (call,) = saver.tools("t")
+        (call,) = saver.tools.calls("t")
         return call.key
 
     assert key(one) != key(other)

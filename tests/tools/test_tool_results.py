@@ -185,7 +185,7 @@ def test_errors_are_not_kept(saver: KeelSaver, form: str) -> None:
     first, _ = make.again(keeping(saver), "call-1", "call-2")
     assert make.runs == 2
     assert plain(first) == plain(ERRORS[form]("call-1"))
-    (kept,) = saver.tools("t")
+    (kept,) = saver.tools.calls("t")
     assert (kept.state, kept.is_kept) == ("failed", False)
 
 
@@ -193,7 +193,7 @@ def test_exceptions_are_not_kept(saver: KeelSaver) -> None:
     make = Counting(lambda call_id: 1 // (call_id != "call-1"))
     with pytest.raises(ZeroDivisionError):
         make.again(keeping(saver), "call-1")
-    assert [kept.error for kept in saver.tools("t")] == ["ZeroDivisionError: integer division or modulo by zero"]
+    assert [kept.error for kept in saver.tools.calls("t")] == ["ZeroDivisionError: integer division or modulo by zero"]
     assert [result.content for result in make.again(keeping(saver), "call-2", "call-3")] == ["1", "1"]
     assert make.runs == 2
 
@@ -203,7 +203,7 @@ def test_a_tool_that_is_not_kept_leaves_nothing(saver: KeelSaver, policies: Any)
     make, cache = Counting(), ToolCache(saver, policies)
     assert in_a_node(cache, make.tool, "call-1").content == "call-1"
     assert make.again(cache, "call-2")[0].content == "call-2"
-    assert (make.runs, list(saver.tools("t"))) == (2, [])
+    assert (make.runs, list(saver.tools.calls("t"))) == (2, [])
 
 
 def test_arguments_that_do_not_fit_are_the_tools_to_refuse(saver: KeelSaver) -> None:
@@ -211,7 +211,7 @@ def test_arguments_that_do_not_fit_are_the_tools_to_refuse(saver: KeelSaver) -> 
     for call_id in ("call-1", "call-2"):
         with pytest.raises(ValueError, match="x"):
             make.again(keeping(saver), call_id, x="no number")
-    assert (make.runs, [call.state for call in saver.tools("t")]) == (0, ["failed"])
+    assert (make.runs, [call.state for call in saver.tools.calls("t")]) == (0, ["failed"])
 
 
 # -- for how long, and which -------------------------------------------------------------------------------------------

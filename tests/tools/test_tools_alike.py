@@ -89,7 +89,7 @@ async def test_each_of_two_equal_calls_is_approved_and_made_once(face: str) -> N
         assert sorted(payments.made) == ["one", "two"]
         said = answers(result)
         assert sorted(said[name].content for name in ("call-1", "call-2")) == ["paid one", "paid two"]
-        assert [call.state for call in cache.saver.tools("t")] == ["done", "done"]
+        assert [call.state for call in cache.saver.tools.calls("t")] == ["done", "done"]
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -165,7 +165,7 @@ def sending(saver: KeelSaver, path: Path, die: Callable[[], None]) -> list[BaseT
     @tool
     def last(q: str) -> str:
         """Be the last moment of a process."""
-        wait_until(lambda: [call.state for call in saver.tools("t") if call.tool == "send"] == ["done", "done"])
+        wait_until(lambda: [call.state for call in saver.tools.calls("t") if call.tool == "send"] == ["done", "done"])
         die()
         return "ok"
 
@@ -196,7 +196,7 @@ async def test_two_equal_calls_without_results_are_not_repeated_in_silence(face:
             with pytest.raises(ToolOutcomeUnknown, match="send"):
                 await run(sends(saver, cache, path, lambda: None), face, None, thread("t"))
         assert path.read_text() == "x\nx\n"
-        assert [call.state for call in saver.tools("t")] == ["done", "done"]
+        assert [call.state for call in saver.tools.calls("t")] == ["done", "done"]
 
 
 def send_and_die(database: Path, path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_process_that_was_killed_leaves_a_doubt_about_each_of_two_equal_calls(
         with pytest.raises(ToolOutcomeUnknown, match="send") as told:
             graph.invoke(None, thread("t"))
         assert path.read_text() == "x\nx\n"
-        keys = {call.key for call in saver.tools("t") if call.tool == "send"}
+        keys = {call.key for call in saver.tools.calls("t") if call.tool == "send"}
         assert len(keys) == 2
         assert told.value.key in keys
         for key in keys:

@@ -118,6 +118,6 @@ def test_a_lease_that_is_no_number_is_damage() -> None:
 
 def test_what_is_shown_is_told_by_clocks(flight: Flight, saver: KeelSaver) -> None:
     with holder(replace(flight, seconds=60, lease=1.0, holder=ELSEWHERE)):
-        assert [call.state for call in saver.tools("t")] == ["claimed"]
-    wait_until(lambda: [call.state for call in saver.tools("t")] == ["unknown"])
+        assert [call.state for call in saver.tools.calls("t")] == ["claimed"]
+    wait_until(lambda: [call.state for call in saver.tools.calls("t")] == ["unknown"])
     assert state_of(saver) == "claimed"

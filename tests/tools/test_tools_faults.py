@@ -388,7 +388,7 @@ def test_a_result_whose_time_is_damaged_is_named(tmp_path: Path) -> None:
         assert database.execute("UPDATE cells SET expires_at = 'x' WHERE expires_at NOT NULL").rowcount == 1
     with SqliteSaver(tmp_path / "keel.db") as saver:
         with pytest.raises(CorruptStore, match="expires at 'x'"):
-            list(saver.tools("t"))
+            list(saver.tools.calls("t"))
         with pytest.raises(CorruptStore, match="expires at 'x'"):
             call(keeping(saver, ttl=60), counting.tool, "call-2")
         with pytest.raises(CorruptStore, match="expires at 'x'"):

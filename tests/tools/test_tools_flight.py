@@ -126,7 +126,7 @@ def test_a_holder_that_was_killed_here_is_taken_over_at_once(flight: Flight, sav
 def test_a_holder_that_was_killed_elsewhere_is_taken_over_after_its_lease(flight: Flight, saver: KeelSaver) -> None:
     away = replace(flight, seconds=60, lease=3.0, holder=ELSEWHERE)
     with holder(away) as other, waiting(flight, saver, unknown="retry") as result:
-        (call,) = saver.tools("t")
+        (call,) = saver.tools.calls("t")
         assert (call.state, call.holder) == ("claimed", ELSEWHERE)
         other.send(signal.SIGKILL)
         since = time.monotonic()
@@ -183,7 +183,7 @@ def test_a_holder_that_slept_through_its_lease_does_not_overwrite(flight: Flight
         assert any("'make' was slow, and its claim was taken over" in warning for warning in warnings)
         assert flight.call(cache) == f"by {os.getpid()}"
     assert flight.runs == 2
-    (call,) = saver.tools("t")
+    (call,) = saver.tools.calls("t")
     assert (call.state, call.is_kept) == ("done", True)
 
 
@@ -260,7 +260,7 @@ def test_a_request_that_was_cancelled_is_in_nobodys_way(flight: Flight, saver: K
     with flight.cache(saver) as other:
         asyncio.run(many())
     assert flight.runs == 31
-    assert {call.state for call in saver.tools("t")} == {"done"}
+    assert {call.state for call in saver.tools.calls("t")} == {"done"}
     assert cancellations
 
 

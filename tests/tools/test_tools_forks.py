@@ -122,12 +122,12 @@ async def test_a_fork_is_settled_by_itself(saver: KeelSaver, face: str, shop: Sh
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
-    (call,) = saver.tools("t")
+    (call,) = saver.tools.calls("t")
     shop.cache.settle("t", call.key, "done", "paid")
-    assert [each.state for name in ("t", "fork") for each in saver.tools(name)] == ["done", "unknown"]
+    assert [each.state for name in ("t", "fork") for each in saver.tools.calls(name)] == ["done", "unknown"]
     saver.delete_thread("fork")
-    assert [each.state for each in saver.tools("t")] == ["done"]
-    assert list(saver.tools("fork")) == []
+    assert [each.state for each in saver.tools.calls("t")] == ["done"]
+    assert list(saver.tools.calls("fork")) == []
 
 
 @each_face
@@ -135,7 +135,7 @@ async def test_the_pending_step_is_answered_from_the_ledger(saver: KeelSaver, fa
     graph = graph_of(saver, shop, BOTH)
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
-    (doubt,) = [call for call in saver.tools("fork") if call.tool == "refund"]
+    (doubt,) = [call for call in saver.tools.calls("fork") if call.tool == "refund"]
     shop.cache.settle("fork", doubt.key, "retry")
     said = answers(await run(graph, face, None, thread("fork")))
     assert (shop.looked, is_replay(said["call-0"]), said["call-1"].content) == (["17"], True, "refunded")
@@ -152,7 +152,7 @@ async def test_a_call_under_way_is_a_doubt_in_the_fork(saver: KeelSaver, face: s
     def look(order: str) -> str:
         """Fork the thread while this call is under way."""
         saver.fork(thread("t"), "fork")
-        forked.extend(call.state for call in saver.tools("fork") if call.tool == "look")
+        forked.extend(call.state for call in saver.tools.calls("fork") if call.tool == "look")
         return "40"
 
     cache = ToolCache(saver, {"refund": None})
@@ -179,7 +179,7 @@ async def test_a_call_after_the_fork_point_is_new(saver: KeelSaver, face: str, s
     await run(graph, face, hello(), thread("t"))
     before = next(each.config for each in saver.timeline("t") if each.next == ("tools",))
     await fork_of(saver, face, before)
-    assert list(saver.tools("fork")) == []
+    assert list(saver.tools.calls("fork")) == []
     await run(graph, face, None, thread("fork"))
     assert len(set(shop.refunded)) == len(shop.refunded) == 4
 
@@ -189,7 +189,7 @@ async def test_calls_of_a_forks_history_are_not_made_again(saver: KeelSaver, fac
     graph = graph_of(saver, shop, ONE, calls(("look", {"order": "17"}, "call-2")))
     await run(graph, face, hello(), thread("t"))
     await fork_of(saver, face, moment(saver, "t", "tools"))
-    assert [call.tool for call in saver.tools("fork")] == ["refund"]
+    assert [call.tool for call in saver.tools.calls("fork")] == ["refund"]
     saver.delete_thread("t")
     saver.rewind(next(each.config for each in saver.timeline("fork") if each.next == ("tools",)))
     said = answers(await run(graph, face, None, thread("fork")))

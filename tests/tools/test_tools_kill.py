@@ -45,7 +45,7 @@ def states(life: Life) -> States:
         time.sleep(0.02)  # what the dead have sent may be on its way through the server still
     with life.place.open() as saver:
         found: States = {}
-        for call in saver.tools(life.thread):
+        for call in saver.tools.calls(life.thread):
             found.setdefault(call.tool, set()).add(call.state)
         return found
 

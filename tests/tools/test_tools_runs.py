@@ -56,7 +56,7 @@ class Scene:
         return ToolCache(self.saver, default=ToolPolicy(unknown=unknown))
 
     def states(self) -> dict[str, str]:
-        return {call.tool: call.state for call in self.saver.tools("t")}
+        return {call.tool: call.state for call in self.saver.tools.calls("t")}
 
     async def until(self, *lines: str) -> None:
         """Wait until the tools have left these lines."""
@@ -163,7 +163,7 @@ def killed_after_the_answer(lives: Lives, life: Life, moment: Moment) -> bool:
     assert asked.how == "asked"
     killed = lives(replace(life, answer="yes", moment=moment))
     with life.place.open() as saver:
-        states = {call.tool: call.state for call in saver.tools(life.thread)}
+        states = {call.tool: call.state for call in saver.tools.calls(life.thread)}
     if killed.how != "killed" or states["asking"] != "done":
         return False
     assert lives(life) == ("finished", ("fast did it", "asking did it: yes", "slow did it"))
@@ -300,7 +300,7 @@ async def go_on(scene: Scene, cache: ToolCache, words: Counter[str], invoked: Ca
             return await invoked()
         except ToolOutcomeUnknown:
             await asyncio.to_thread(cache.close)
-            unknown = [call for call in scene.saver.tools("t") if call.state == "unknown"]
+            unknown = [call for call in scene.saver.tools.calls("t") if call.state == "unknown"]
             words.update(call.tool for call in unknown)
             for call in unknown:
                 cache.settle("t", call.key, "retry")

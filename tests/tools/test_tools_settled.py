@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,8 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 
 async def does(saver: KeelSaver, face: str, verb: str, *given: Any, **more: Any) -> Any:
     if face == "sync":
-        return getattr(saver, verb)(*given, **more)
-    return await getattr(saver, f"a{verb}")(*given, **more)
+        return attrgetter(verb)(saver)(*given, **more)
+    return await attrgetter(re.sub(r"(\w+)$", r"a\1", verb))(saver)(*given, **more)
 
 
 def told(saver: KeelSaver) -> list[tuple[str, Any]]:
@@ -53,7 +55,7 @@ async def doubtful(saver: KeelSaver, face: str, thread_id: str = "t") -> str:
     """Leave a call in doubt; return its key."""
     with pytest.raises(Killed):
         await paying(saver, face, hello(), thread_id, dies=True)
-    (call,) = saver.tools(thread_id)
+    (call,) = saver.tools.calls(thread_id)
     return call.key
 
 
@@ -61,14 +63,14 @@ async def doubtful(saver: KeelSaver, face: str, thread_id: str = "t") -> str:
 async def test_a_settlement_is_always_in_the_trail(saver: KeelSaver, face: str) -> None:
     key = await doubtful(saver, face)
     with pytest.raises(InvalidInput, match="by must name"):
-        await does(saver, face, "settle", "t", key, "retry", by="keel:x")
-    assert [call.state for call in saver.tools("t")] == ["unknown"]
-    await does(saver, face, "settle", "t", key, "done", "receipt 17", by="maria")
+        await does(saver, face, "tools.settle", "t", key, "retry", by="keel:x")
+    assert [call.state for call in saver.tools.calls("t")] == ["unknown"]
+    await does(saver, face, "tools.settle", "t", key, "done", "receipt 17", by="maria")
     (event,) = saver.approvals.audit()
     said = {"by": "maria", "tool": "pay", "call": key, "decision": "done", "result": "receipt 17", "thread_id": "t"}
     assert (event.kind, event.content) == ("settled", said)
     with pytest.raises(NotFound, match="nothing to settle"):
-        await does(saver, face, "settle", "t", key, "retry", by="bob")
+        await does(saver, face, "tools.settle", "t", key, "retry", by="bob")
     assert told(saver) == [("settled", "maria")]
     saver.delete_thread("t")
     assert told(saver) == [("settled", None)]
@@ -77,7 +79,7 @@ async def test_a_settlement_is_always_in_the_trail(saver: KeelSaver, face: str) 
 
 async def look_again(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
     with pytest.raises(NotFound, match="nothing to settle"):
-        await does(saver, face, "settle", thread_id, key, "skip", by="bob")
+        await does(saver, face, "tools.settle", thread_id, key, "skip", by="bob")
 
 
 async def go_on(saver: KeelSaver, face: str, thread_id: str, key: str) -> None:
@@ -102,8 +104,8 @@ async def test_a_settlement_that_was_cut_off_is_told_by_the_next_act(
             key = await doubtful(saver, face, name)
             fault = Fault(at, lost_reply=lost_reply)
             with suppress(Injected):
-                await does(with_tap(saver, fault), face, "settle", name, key, decision, by="maria")
-            (call,) = saver.tools(name)
+                await does(with_tap(saver, fault), face, "tools.settle", name, key, decision, by="maria")
+            (call,) = saver.tools.calls(name)
             if call.decided:
                 await act(saver, face, name, key)
             events = [event.content for event in saver.approvals.audit() if event.kind == "settled"]
@@ -118,7 +120,7 @@ async def test_a_settlement_that_was_cut_off_is_told_by_the_next_act(
 
 @each_face
 async def test_without_a_name_a_settlement_is_recorded_all_the_same(saver: KeelSaver, face: str) -> None:
-    await does(saver, face, "settle", "t", await doubtful(saver, face), "retry")
+    await does(saver, face, "tools.settle", "t", await doubtful(saver, face), "retry")
     assert told(saver) == [("settled", None)]
 
 
@@ -133,7 +135,7 @@ async def test_who_changed_a_thread(saver: KeelSaver, face: str) -> None:
     by = [("forked", "ann"), ("branched", "ben"), ("rewound", "cem"), ("pruned", "dan")]
     assert told(saver) == by
     await does(saver, face, "delete_thread", "fork", by="eve")
-    await does(saver, face, "erase", "ada", by="ada")
+    await does(saver, face, "retention.erase", "ada", by="ada")
     *_, deleted, erased = saver.approvals.audit()
     assert (deleted.kind, deleted.content) == (
         "deleted",
@@ -158,7 +160,13 @@ async def test_a_deletion_without_a_name_takes_no_trip_more(saver: KeelSaver, fa
 async def test_a_name_that_is_none_changes_nothing(saver: KeelSaver, face: str) -> None:
     await doubtful(saver, face)
     first = saver.timeline("t")[0].config
-    acts = {"fork": (first, "fork"), "rewind": (first,), "prune": (["t"],), "delete_thread": ("t",), "erase": ("ada",)}
+    acts = {
+        "fork": (first, "fork"),
+        "rewind": (first,),
+        "prune": (["t"],),
+        "delete_thread": ("t",),
+        "retention.erase": ("ada",),
+    }
     before = len(saver.timeline("t"))
     for verb, given in acts.items():
         with pytest.raises(InvalidInput, match="by must name"):

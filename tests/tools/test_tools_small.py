@@ -110,7 +110,7 @@ def test_hits_are_counted_once_after_a_fork(tmp_path: Path) -> None:
         tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
         assert exit_code(forked(cache.close)) == 0
         cache.close()
-        assert [call.hits for call in saver.tools("t")] == [1]
+        assert [call.hits for call in saver.tools.calls("t")] == [1]
 
 
 def test_a_doubt_in_a_forked_child_does_not_wait_for_a_call_of_the_parent() -> None:
@@ -144,7 +144,7 @@ def test_a_doubt_in_a_forked_child_does_not_wait_for_a_call_of_the_parent() -> N
     other = Thread(target=parent)
     other.start()
     try:
-        while not any(call.state == "unknown" for call in cache.saver.tools("t")):
+        while not any(call.state == "unknown" for call in cache.saver.tools.calls("t")):
             time.sleep(0.01)
         time.sleep(0.1)  # the keeper has written it, and rests
         assert exit_code(forked(child)) == 0
@@ -172,7 +172,7 @@ def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: P
         timeout=120,
     )
     with SqliteSaver(tmp_path / "keel.db") as saver:
-        assert [(call.state, call.hits) for call in saver.tools("t")] == [("done", 1)]
+        assert [(call.state, call.hits) for call in saver.tools.calls("t")] == [("done", 1)]
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
@@ -219,7 +219,7 @@ async def test_a_tool_that_hands_over_to_the_graph_above_waits_for_nobody(face: 
         graph = tool_graph(cache, [handing_over(acted)], [calls(HAND_OVER)])
         result = await run(graph, face, hello(), thread("t"))
         assert result["messages"][-1].content == "done"
-        assert [(call.state, call.is_kept) for call in cache.saver.tools("t")] == [("done", False)]
+        assert [(call.state, call.is_kept) for call in cache.saver.tools.calls("t")] == [("done", False)]
     assert acted == ["left"]
 
 
@@ -258,7 +258,7 @@ async def test_what_a_person_says_of_a_doubt_that_was_settled_meanwhile_does_not
     asking = ToolPolicy(unknown="ask")
 
     def settle() -> None:
-        (call,) = saver.tools("t")
+        (call,) = saver.tools.calls("t")
         other.settle("t", call.key, "done", "paid, says the bank")
 
     meanwhile = Meanwhile(1, settle)  # after the claim that finds the doubt, before the answer is stored

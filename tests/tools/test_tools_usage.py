@@ -125,10 +125,10 @@ async def test_a_question_shows_the_arguments_and_takes_any_case(answer: Any) ->
         cache.close()
         asked = question(await run(graph, "sync", None, thread("t")))
         assert (asked["args"], asked["tool_call_id"]) == ({"amount": 100}, "call-1")
-        assert [call.args for call in cache.saver.tools("t")] == [None]  # not stored without `store_arguments`
+        assert [call.args for call in cache.saver.tools.calls("t")] == [None]  # not stored without `store_arguments`
         assert "call-1" in answers(await resume(graph, "sync", answer, thread("t")))
         decided = "skip" if answer == "Skip" else "done"
-        assert [call.decided for call in cache.saver.tools("t")] == [decided]
+        assert [call.decided for call in cache.saver.tools.calls("t")] == [decided]
     assert runs == [100]
 
 
@@ -148,7 +148,7 @@ async def test_closing_the_saver_writes_the_hits(place: Place, face: str) -> Non
 
     await (asyncio.to_thread(blocking) if face == "sync" else running())
     with place.open() as saver:
-        assert [call.hits for call in saver.tools("t")] == [1]
+        assert [call.hits for call in saver.tools.calls("t")] == [1]
 
 
 def test_closing_a_copy_writes_the_hits_and_closing_again_does_no_harm() -> None:
@@ -156,7 +156,7 @@ def test_closing_a_copy_writes_the_hits_and_closing_again_does_no_harm() -> None
     cache = ToolCache(saver, default=THREAD)
     tool_graph(cache, [looking([])], TWICE).invoke(hello(), thread("t"))
     saver.with_allowlist([("a", "B")]).close()
-    assert [call.hits for call in saver.tools("t")] == [1]
+    assert [call.hits for call in saver.tools.calls("t")] == [1]
     saver.close()
 
 
@@ -235,7 +235,7 @@ def test_an_argument_that_the_tool_does_not_have(policy: dict[str, Any], schema:
     for _ in range(2):
         with pytest.raises(InvalidInput, match=f"{next(iter(policy))}=.*'look' has no such argument; it has q"):
             graph.invoke(hello(), thread("t"))
-    assert list(cache.saver.tools("t")) == []
+    assert list(cache.saver.tools.calls("t")) == []
     assert runs == []
 
 
@@ -306,7 +306,7 @@ async def test_a_predicate_that_fails_costs_nobody_the_result(face: str, caplog:
     with ToolCache(MemorySaver(), {"look": policy}) as cache:
         said = answers(await run(tool_graph(cache, [looking(runs)], TWICE), face, hello(), thread("t")))
         assert said["call-1"].content == "seen x"
-        assert [(call.state, call.is_kept) for call in cache.saver.tools("t")] == [("done", False)]
+        assert [(call.state, call.is_kept) for call in cache.saver.tools.calls("t")] == [("done", False)]
     assert "tool 'look': its result is not kept, because cache_if of its ToolPolicy failed" in caplog.text
     assert runs == ["x", "x"]  # two calls of the model's, neither of them kept
 
@@ -334,7 +334,7 @@ def test_the_run_id_of_the_config_is_the_run() -> None:
             graph.invoke(hello(), thread("t"))
         for run_id in RUNS:
             graph.invoke(hello(), {**thread("t"), "run_id": run_id})
-        assert {call.run_id for call in cache.saver.tools("t")} == {str(run_id) for run_id in RUNS}
+        assert {call.run_id for call in cache.saver.tools.calls("t")} == {str(run_id) for run_id in RUNS}
     assert runs == ["x", "x"]
 
 

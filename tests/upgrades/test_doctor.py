@@ -223,7 +223,7 @@ def test_edges_that_lead_nowhere_are_found(place: Place, before: Any, after: Any
     config: Any = {"configurable": {"thread_id": "t"}}
     with place.open() as saver:
         before(saver).invoke({"a": []}, config)
-        assert saver.where("t").next == ("m",)
+        assert saver.status("t").next == ("m",)
         doctor = Doctor(saver, after(saver))
         found = doctor.examine("t")
         try:

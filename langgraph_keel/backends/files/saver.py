@@ -7,7 +7,8 @@ remain.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from asyncio import to_thread
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -153,6 +154,12 @@ class FileSaver(KeelSaver):
             ReadOnlyStore: This saver only reads.
         """
         return self._files.open_check(writes=True, tenant=self.tenant or "").repair()
+
+    async def arepair(self) -> AsyncIterator[Finding]:
+        """As `repair`, asynchronously."""
+        findings = self.repair()
+        while (finding := await to_thread(next, findings, None)) is not None:
+            yield finding
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         with named_errors(self._files.root):

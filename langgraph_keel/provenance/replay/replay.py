@@ -53,7 +53,7 @@ _OWN_PREFIXES = (*METADATA_PREFIXES, "keel_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be replayed, and how; see `KeelSaver.replay`."""
+    """What is to be replayed, and how; see `saver.provenance.replay`."""
 
     source: str
     start: str | None

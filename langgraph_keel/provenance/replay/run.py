@@ -1,6 +1,6 @@
 """Running the graph of a replay, for some steps at a time, and the fork that these runs write to.
 
-`Play` is the one request of a replay's plan that does not go to the store; the drivers here carry out both kinds.
+`Play` is the one request of a replay's plan that does not go to the store.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.config import Address, config_of
+from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.lineage import NodeAndHeader
-from langgraph_keel.engine.plan import Errand, Plan
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query, Stamp
 from langgraph_keel.engine.removal import remove
 from langgraph_keel.engine.session import Hooks, Session
@@ -44,7 +45,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Play(Errand):
+class Play(Call):
     """A request: run the graph until it has made a step, and not a task further.
 
     Attributes:

@@ -14,7 +14,7 @@ from langgraph_keel.provenance.replay.compare import Difference
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Replay:
-    """What `saver.replay` has found. It is true if everything is the same: `assert saver.replay(graph, config)`.
+    """What `saver.provenance.replay` has found. It is true if everything is the same.
 
     Attributes:
         source: The thread that was replayed.

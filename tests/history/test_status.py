@@ -1,4 +1,4 @@
-"""`saver.where`: where a thread stands, and what it is to be invoked with."""
+"""`saver.status`: where a thread stands, and what it is to be invoked with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tool_graphs import Killed
 from langgraph_keel import (
     InvalidConfig,
     KeelSaver,
-    Standing,
+    ThreadStatus,
     ToolCache,
     ToolOutcomeUnknown,
     ToolPolicy,
@@ -49,13 +49,13 @@ def invoke(made: Any, given: Any) -> Any:
     return made.invoke(given, CONFIG, durability="sync")
 
 
-def stands(standing: Standing) -> tuple[Any, ...]:
-    return standing.state, standing.can_go_on, standing.next
+def stands(status: ThreadStatus) -> tuple[Any, ...]:
+    return status.state, status.can_go_on, status.next
 
 
 def test_a_thread_that_is_done_is_idle(saver: KeelSaver) -> None:
     invoke(graph(saver, say("a")), {"log": []})
-    found = saver.where("t")
+    found = saver.status("t")
     assert stands(found) == ("idle", False, ())
     assert str(found) == "thread 't' is idle: it takes new input."
     assert found.updated_at == saver.timeline("t")[-1].time.isoformat()  # type: ignore[union-attr]
@@ -66,11 +66,11 @@ def test_a_thread_with_steps_left_may_be_running(saver: KeelSaver) -> None:
     """Nothing tells a run without a claim that was cut off from one that is under way: `test_situations`."""
     with pytest.raises(Killed):
         invoke(graph(saver, say("a"), ("b", die)), {"log": []})
-    found = saver.where("t")
+    found = saver.status("t")
     assert (stands(found), found.given) == (("unfinished", False, ("b",)), None)
     assert "has steps left before b; it may be running, stopped, or cut off: look at what it has done" in str(found)
     assert invoke(graph(saver, say("a"), say("b")), None)["log"] == ["a", "b"]
-    assert saver.where("t").state == "idle"
+    assert saver.status("t").state == "idle"
 
 
 def test_a_step_whose_checkpoint_never_came_is_left(saver: KeelSaver) -> None:
@@ -81,7 +81,7 @@ def test_a_step_whose_checkpoint_never_came_is_left(saver: KeelSaver) -> None:
     task = made.get_state(head).tasks[0].id
     saver.rewind(head)
     saver.put_writes(saver.timeline("t").head.config, [("log", ["b"])], task)
-    found = saver.where("t")
+    found = saver.status("t")
     assert stands(found) == ("rewound", False, ("b",))
 
 
@@ -89,9 +89,9 @@ def test_a_fork_of_a_thread_that_was_rewound_is_a_fork(saver: KeelSaver) -> None
     invoke(graph(saver, say("a"), say("b")), {"log": []})
     saver.rewind(saver.timeline("t")[-2].config)
     saver.fork(saver.timeline("t").head.config, "f")
-    assert saver.where("f").state == "forked"
+    assert saver.status("f").state == "forked"
     saver.rewind(saver.timeline("f").head.config)
-    assert saver.where("f").state == "rewound"
+    assert saver.status("f").state == "rewound"
 
 
 def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
@@ -100,7 +100,7 @@ def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
 
     with pytest.raises(ValueError, match="no such flight"):
         invoke(graph(saver, ("a", fail)), {"log": []})
-    found = saver.where("t")
+    found = saver.status("t")
     assert stands(found) == ("failed", False, ("a",))
     assert found.errors == ("ValueError('no such flight')",)
     assert "no such flight" in str(found)
@@ -110,7 +110,7 @@ def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
 def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> None:
     made = graph(saver, ("ask", asks), say("b"))
     invoke(made, {"log": []})
-    found = saver.where("t")
+    found = saver.status("t")
     assert stands(found) == ("waits", False, ("ask",))
     (request,) = found.requests
     assert f"waits for a person: `keel approval {request.id}`." in str(found)
@@ -119,18 +119,18 @@ def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> N
         saver.approvals.approve(request.id, by="ann")
     else:
         saver.approvals.answer(request.id, value="ann", by="ann")
-    decided = saver.where("t")
+    decided = saver.status("t")
     assert stands(decided) == ("decided", True, ("ask",))
     assert "no run has gone on with it: graph.invoke(saver.approvals.resume('t'), config)." in str(decided)
     assert saver.approvals.resume("t") == decided.given
     assert [each.state for each in saver.unfinished()] == ["decided"]
     assert invoke(made, decided.given)["log"][-1] == "b"
-    assert saver.where("t").state == "idle"
+    assert saver.status("t").state == "idle"
 
 
 def test_a_decision_is_given_again_where_its_run_was_cut_off(saver: KeelSaver) -> None:
     invoke(graph(saver, ("ask", act)), {"log": []})
-    (request,) = saver.where("t").requests
+    (request,) = saver.status("t").requests
     saver.approvals.approve(request.id, by="ann")
 
     def act_and_die(state: State) -> State:
@@ -138,28 +138,28 @@ def test_a_decision_is_given_again_where_its_run_was_cut_off(saver: KeelSaver) -
         raise Killed
 
     with pytest.raises(Killed):
-        invoke(graph(saver, ("ask", act_and_die)), saver.where("t").given)
-    again = saver.where("t")
+        invoke(graph(saver, ("ask", act_and_die)), saver.status("t").given)
+    again = saver.status("t")
     assert again.state == "decided"
     assert invoke(graph(saver, ("ask", act)), again.given)["log"] == ["approve"]
 
 
 def test_a_thread_that_somebody_goes_on_with_is_run(saver: KeelSaver, place: Place) -> None:
-    seen: list[Standing] = []
+    seen: list[ThreadStatus] = []
 
     def look(state: State) -> State:
         act(state)
-        seen.append(saver.where("t"))
+        seen.append(saver.status("t"))
         return {"log": ["looked"]}
 
     invoke(graph(saver, ("ask", act)), {"log": []})
-    (request,) = saver.where("t").requests
+    (request,) = saver.status("t").requests
     saver.approvals.approve(request.id, by="ann")
-    invoke(graph(saver, ("ask", look)), saver.where("t").given)
-    (standing,) = seen
-    assert (standing.state, standing.can_go_on) == ("runs", False)
-    assert standing.holder
-    assert f"is run by a process of {standing.holder.partition('/')[0]}" in str(standing)
+    invoke(graph(saver, ("ask", look)), saver.status("t").given)
+    (status,) = seen
+    assert (status.state, status.can_go_on) == ("runs", False)
+    assert status.holder
+    assert f"is run by a process of {status.holder.partition('/')[0]}" in str(status)
 
 
 def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
@@ -174,7 +174,7 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
         made = graph(saver, ("say", lambda state: {"log": [call]}), ("pay", node))
         with pytest.raises(Killed):
             invoke(made, {"log": []})
-    found = saver.where("t")
+    found = saver.status("t")
     assert stands(found) == ("unfinished", False, ("pay",))
     assert [each.tool for each in found.doubts] == ["pay"]
     (doubt,) = found.doubts
@@ -199,13 +199,13 @@ def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> No
     for given in begun:
         with pytest.raises(Killed):
             go_on(given, "retry")
-        found = saver.where("t")
+        found = saver.status("t")
         assert (stands(found), found.doubts) == (("unfinished", False, ("look",)), ())
         assert "in doubt" not in str(found)
-        assert [(each.state, each.retries) for each in saver.tools("t")] == [("unknown", True)]
+        assert [(each.state, each.retries) for each in saver.tools.calls("t")] == [("unknown", True)]
     with pytest.raises(ToolOutcomeUnknown):
         go_on(None, "raise")
-    assert [each.tool for each in saver.where("t").doubts] == ["look"]
+    assert [each.tool for each in saver.status("t").doubts] == ["look"]
 
 
 @pytest.mark.parametrize("decision", ["done", "retry", "skip"])
@@ -223,12 +223,12 @@ def test_an_error_of_a_doubt_is_told_until_that_is_settled(saver: KeelSaver, dec
             invoke(made, {"log": []})
         with pytest.raises(ToolOutcomeUnknown) as doubt:
             invoke(made, None)
-        found = saver.where("t")
+        found = saver.status("t")
         assert found.errors[0].startswith("ToolOutcomeUnknown(")
         assert found.state == "failed"
         assert re.search(r"""before pay \(ToolOutcomeUnknown\("tool 'pay' .*…"\)\): look at what""", str(found))
         cache.settle("t", doubt.value.key, decision)
-    settled = saver.where("t")
+    settled = saver.status("t")
     assert (stands(settled), settled.errors, settled.doubts) == (("unfinished", False, ("pay",)), (), ())
     says = (
         "thread 't' has steps left before pay, and what was in doubt is settled: graph.invoke(None, config) acts on it."
@@ -243,44 +243,44 @@ def test_a_long_error_is_cut_and_closed(saver: KeelSaver, length: int) -> None:
 
     with pytest.raises(ValueError, match="xxx"):
         invoke(graph(saver, ("a", fail)), {"log": []})
-    (shown,) = re.findall(r"\((ValueError\('x+…?'\))\): look", str(saver.where("t")))
+    (shown,) = re.findall(r"\((ValueError\('x+…?'\))\): look", str(saver.status("t")))
     assert ("…" in shown, len(shown) < 130) == (length > 80, True)
 
 
 def test_a_thread_that_is_not_there_takes_its_first_input(saver: KeelSaver) -> None:
-    found = saver.where("t")
+    found = saver.status("t")
     assert (stands(found), found.given, found.updated_at) == (("new", False, ()), None, "")
     assert str(found) == "thread 't' has no checkpoint yet: it takes its first input."
     assert list(saver.unfinished()) == []
     assert invoke(graph(saver, say("a")), found.given if found.can_go_on else {"log": []})["log"] == ["a"]
     with pytest.raises(InvalidConfig):
-        saver.where("")
+        saver.status("")
 
 
 def test_a_first_run_that_waits_for_its_checkpoint_is_seen(place: Place) -> None:
-    seen: list[Standing] = []
+    seen: list[ThreadStatus] = []
     with place.open(on_busy="wait") as saver:
 
         def look(state: State) -> State:
-            seen.append(saver.where("t"))
+            seen.append(saver.status("t"))
             return {"log": []}
 
         graph(saver, ("look", look)).invoke({"log": []}, CONFIG, durability="exit")
-    (standing,) = seen
-    assert (standing.state, standing.can_go_on, bool(standing.holder)) == ("runs", False, True)
+    (status,) = seen
+    assert (status.state, status.can_go_on, bool(status.holder)) == ("runs", False, True)
 
 
 async def test_the_other_face_says_the_same(saver: KeelSaver) -> None:
     await graph(saver, say("a")).ainvoke({"log": []}, {"configurable": {"thread_id": "done"}})
     await graph(saver, ("ask", ask)).ainvoke({"log": []}, CONFIG)
-    assert (await saver.awhere("t")).state == "waits"
+    assert (await saver.astatus("t")).state == "waits"
     assert [(each.thread_id, each.state) async for each in saver.aunfinished()] == [("t", "waits")]
 
 
 def test_it_looks_without_writing(place: Place) -> None:
     with place.open() as saver:
         invoke(graph(saver, ("ask", act)), {"log": []})
-        (request,) = saver.where("t").requests
+        (request,) = saver.status("t").requests
         saver.approvals.approve(request.id, by="ann")
     with place.open(read_only=True) as saver:
-        assert saver.where("t").state == "decided"
+        assert saver.status("t").state == "decided"

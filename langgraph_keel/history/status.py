@@ -23,7 +23,6 @@ from langgraph_keel.engine.entries import Status, unpack_header
 from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
@@ -35,7 +34,7 @@ from langgraph_keel.history.reading import moments_of
 from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
 from langgraph_keel.runs.claims import CLAIMED, ClaimRecord
 from langgraph_keel.runs.hook import find_claim
-from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, is_doubt, shelf_of
+from langgraph_keel.tools.ledger import UNKNOWN, CallPages, KeptCall, is_doubt
 
 _TEXT, _NAMED = 120, 3
 """Characters of an error, and calls in doubt, that a sentence names."""
@@ -64,7 +63,7 @@ _AGAIN = "a run does again what these steps did before, except for calls in its 
 
 @publish
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ThreadStatus:
     """Where a thread stands.
 
     Attributes:
@@ -162,7 +161,7 @@ def _shorten(error: str) -> str:
     return shown + (f"{opened[1]})" if opened else "")
 
 
-def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
+def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     """Return where a thread stands. Five trips, one for each request, and mostly one more. Nothing is written."""
     found = yield from session.store.read_entry(Address(thread_id))
     moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
@@ -198,7 +197,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     else:
         state = _moved(moment)
     can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
-    return Standing(
+    return ThreadStatus(
         thread_id=thread_id,
         state=state,
         can_go_on=can_go_on,
@@ -264,11 +263,9 @@ def _command(answers: Mapping[str, Any]) -> Any:
 def _read_calls(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
     """Return the calls of a thread that are in doubt, or were until a person settled them."""
     found: list[KeptCall] = []
-    page = yield from calls_of(session, shelf_of(thread_id), None, PAGE)
-    while page:
+    pages = CallPages(session, thread_id)
+    while (page := (yield from pages.next())) is not None:
         found += [call for call in page if call.state == UNKNOWN or call.decided]
-        full = len(page) == PAGE
-        page = (yield from calls_of(session, shelf_of(thread_id), page[-1].key, PAGE)) if full else ()
     return found
 
 
@@ -287,18 +284,18 @@ class UnfinishedThreads:
         self._session, self._wanted, self._order = session, wanted, order
         self._names: Iterator[str] | None = None
 
-    def next(self) -> Plan[Standing | None]:
-        """Return the next one; `None` if there are no more. One that cannot be read is logged, and passed over."""
+    def next(self) -> Plan[Sequence[ThreadStatus] | None]:
+        """Return the next one, as a page; `None` at the end. One that cannot be read is logged, and passed over."""
         if self._names is None:
             self._names = iter((yield from self._list()))
         for name in self._names:
             try:
-                standing = yield from read_standing(self._session, name)
+                status = yield from read_status(self._session, name)
             except CorruptStore as error:
                 _log.warning("an unfinished thread is passed over: %s", error)
                 continue
-            if standing.state not in ("new", "idle"):  # else it was deleted, or came to its end, since it was listed
-                return standing
+            if status.state not in ("new", "idle"):  # else it was deleted, or came to its end, since it was listed
+                return (status,)
         return None
 
     def _list(self) -> Plan[Sequence[str]]:
