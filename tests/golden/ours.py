@@ -61,6 +61,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "diff", replace(diff, edits=[each for each in diff if repr(each.before) != "nothing" != repr(each.after)])
     yield "policies", list(saver.retention.policies())
     yield "pruned", saver.prune(["tools"], dry_run=True)
+    yield "swept", saver.retention.sweep(dry_run=True)
     yield "receipt", saver.retention.erase("nobody", dry_run=True)
     yield "tenant", saver.tenants.delete("nobody", dry_run=True)
     yield "sizes", saver.stats()
