@@ -231,7 +231,7 @@ def test_pruning_erasing_and_restoring(golden: Store, face: str) -> None:
         graph = story.shortening(saver, lambda state: {})
         restored = saver.archive("window").restore(graph)
         assert restored.message_ids
-        receipt = call(saver, "erase", "eve")
+        receipt = call(saver.retention, "erase", "eve")
         assert list(receipt.threads) == ["eve's"]
         assert list(saver.timeline("eve's")) == []
         with pytest.raises(NotFound):
