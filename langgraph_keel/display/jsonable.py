@@ -69,4 +69,4 @@ def message_fields(message: BaseMessage) -> dict[str, Any]:
     """Return a message's fields, type and content first, empty ones left out."""
     fields = {"type": message.type, "content": message.content}
     kept = ((key, item) for key, item in message if key not in fields and item is not None)
-    return fields | {key: item for key, item in kept if item or type(item) not in (dict, list, str)}
+    return fields | {key: item for key, item in kept if type(item) not in (dict, list, str) or item}
