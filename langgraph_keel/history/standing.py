@@ -103,7 +103,7 @@ class Standing:
     errors: tuple[str, ...] = ()
     is_settled: bool = field(default=False, repr=False)
     doubts: tuple[KeptCall, ...] = ()
-    source: str = ""
+    source: str = field(default="", repr=False)
     holder: str = ""
 
     def __str__(self) -> str:
