@@ -11,6 +11,7 @@
     ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
     ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
+    ├── ThreadUnfinished (RuntimeError)    the thread has steps left, which new input would drop: see to these first
     ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── NewerState (RuntimeError)          a newer version of the application has stored this: let that go on with it
@@ -45,6 +46,7 @@ Each class carries a stable `code` for logs and handlers in other languages; cod
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -296,6 +298,30 @@ class ThreadTaken(KeelError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str, float]]:
         return type(self), (self.thread_id, self.holder, self.since, self.waited)
+
+
+class ThreadUnfinished(KeelError, RuntimeError):
+    """New input for a thread that has steps left was refused (`on_unfinished="refuse"`); nothing of it ran.
+
+    Attributes:
+        thread_id: The thread.
+        next: The nodes that run next there.
+    """
+
+    code = "thread_unfinished"
+
+    def __init__(self, thread_id: str, next: Sequence[str] = ()) -> None:
+        self.thread_id = thread_id
+        self.next = tuple(next)
+        where = f" before {', '.join(self.next)}" if self.next else ""
+        super().__init__(
+            f"thread {thread_id!r} has steps left{where}, and new input would take their place: it was refused before "
+            f"anything of it ran. saver.status({thread_id!r}) says what may be done (`keel status "
+            f"{shlex.quote(thread_id)}`)"
+        )
+
+    def __reduce__(self) -> tuple[type[ThreadUnfinished], tuple[str, tuple[str, ...]]]:
+        return type(self), (self.thread_id, self.next)
 
 
 class SummaryFailed(KeelError, RuntimeError):

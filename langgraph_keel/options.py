@@ -28,7 +28,7 @@ from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.moving.notes import SourceLike
 from langgraph_keel.provenance.hook import OnDrift
 from langgraph_keel.retention.policy import seconds_of
-from langgraph_keel.runs.hook import OnBusy, PlainResume
+from langgraph_keel.runs.hook import OnBusy, OnUnfinished, PlainResume
 from langgraph_keel.tenants.methods import Tenants
 from langgraph_keel.upgrades.chain import Upgrades
 
@@ -165,6 +165,12 @@ class SaverOptions(TypedDict, total=False):
 
     busy_timeout: Annotated[float, Option(60.0, "seconds, from 0 up", _is_number)]
     """Seconds that a run waits for its turn before `ThreadTaken` is raised; 60 by default."""
+
+    on_unfinished: Annotated[OnUnfinished, _one_of("drop", "refuse")]
+    """What a run with new input does if its thread has steps left, asks a person, or has failed. By default the input
+    takes their place, as in LangGraph, with a warning in the log ("drop"). With "refuse" the run raises
+    `ThreadUnfinished` before anything of it runs or is written; after its turn has come, if it waits (`on_busy`). That
+    costs no round trip."""
 
     archive_removed: Annotated[
         bool | Collection[str],

@@ -282,6 +282,7 @@ class KeelSaver(
                 after whatever the thread has.
             ThreadTaken: Another run goes on from where the thread waits; or, with `on_busy="wait"`, has it for too
                 long.
+            ThreadUnfinished: With `on_unfinished="refuse"`, new input of a run would take the place of steps left.
             RefusedType: A stored value is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """

@@ -164,7 +164,7 @@ def _hooks_of(options: SaverOptions, upgrades: Chain, upkeep: Hook | None) -> It
     """Yield the hooks in their order. Features remember threads by their ids, so each tenant has hooks of its own."""
     yield from options["extra_hooks"]
     # The claim of a thread comes first: what a run reads afterwards, no other run changes.
-    yield RunClaims(options["plain_resume"], options["on_busy"], options["busy_timeout"])
+    yield RunClaims(options["plain_resume"], options["on_busy"], options["busy_timeout"], options["on_unfinished"])
     yield from (OwnerHook(), ApprovalHook())
     yield Recorder(PACKAGE_VERSIONS, options["graph_version"], options["on_drift"], options["provenance"])
     yield from (LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook())

@@ -314,7 +314,7 @@ def fork(
     elif new is None:
         branch = plain(config["checkpoint_id"])
         console().print(_sentence("a branch of ", thread, f" at #{moment.position}: checkpoint {branch}"))
-        for line in _outlook(moment, _SAME_LEDGER):
+        for line in _outlook(moment, _SAME_LEDGER, "A run that names this checkpoint"):
             console().print(line, soft_wrap=True)
     else:
         console().print(_sentence("forked ", thread, f" at #{moment.position} to thread {plain(new)}"))
@@ -323,11 +323,11 @@ def fork(
         _hint(["timeline", new], url, "shows it")
 
 
-def _outlook(moment: Moment, ledger: str) -> Iterator[Text]:
-    """Yield what the next run does."""
+def _outlook(moment: Moment, ledger: str, run: str = "The next run") -> Iterator[Text]:
+    """Yield what a run does."""
     if moment.next:
         again = "; its questions are asked again" if moment.asked else ""
-        yield Text(f"The next run continues with {plain(', '.join(moment.next))}{again}.")
+        yield Text(f"{run} continues with {plain(', '.join(moment.next))}{again}.")
         yield Text(f"Tools of a ToolCache: {ledger}.", "dim")
     else:
         yield Text("Nothing is left to run here: it waits for new input.")

@@ -137,6 +137,9 @@ def threads(
     elif unfinished:
         for each in found:
             console().print(Text(plain(str(each))), soft_wrap=True)
+        console().print(
+            Text("Idle threads may have calls of tools in doubt: keel tools --unknown", "dim"), soft_wrap=True
+        )
     else:
         console().print(_threads_table(found))
     if more and not json:
@@ -296,7 +299,7 @@ def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Map
     if not others:
         return f"No threads in {without_password(url)}"
     if unfinished and not any(wanted.values()):
-        return f"All threads in {without_password(url)} are idle"
+        return f"All threads in {without_password(url)} are idle; `keel tools --unknown` lists calls in doubt"
     return f"None of {count_of(others, 'thread')} in {without_password(url)} fits"
 
 

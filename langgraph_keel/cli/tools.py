@@ -95,7 +95,12 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
         "run again, skip if it shall not be repeated"
     )
-    yield from _commands(text, DECISIONS, where, [call for call in calls if is_doubt(call)])
+    doubts = [call for call in calls if is_doubt(call)]
+    yield from _commands(text, DECISIONS, where, doubts)
+    if owner is not None and doubts and doubts[-1].args is None:
+        words = [*keel_words(), "show", owner, doubts[-1].checkpoint_id, *(["--url", url] if url else [])]
+        shown = " ".join(map(shell_word, words))
+        yield Text(f"{shown}  shows the arguments, which ToolCache(store_arguments=True) keeps here", "dim")
     text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -86,6 +87,7 @@ class ThreadStatus:
         is_settled: Whether the step failed with nothing else: the next run acts on what was said of these calls.
         doubts: Calls of tools of which nobody knows how they ended: until they are settled, the next run raises
             `ToolOutcomeUnknown`, or asks. Not those that are made again by themselves (`ToolPolicy(unknown="retry")`).
+        source: Of a fork with steps left, the thread that it was forked from.
         holder: Which process has the thread, if one runs: host, machine, process, and when that began.
     """
 
@@ -100,6 +102,7 @@ class ThreadStatus:
     errors: tuple[str, ...] = ()
     is_settled: bool = field(default=False, repr=False)
     doubts: tuple[KeptCall, ...] = ()
+    source: str = field(default="", repr=False)
     holder: str = ""
 
     def __str__(self) -> str:
@@ -128,7 +131,9 @@ class ThreadStatus:
             "decided": "was decided, and no run has gone on with it: "
             f"graph.invoke(saver.approvals.resume({self.thread_id!r}), config)",
             "failed": f"failed with steps left{self._where()} ({_shorten(next(iter(self.errors), ''))}): {_LOOK}",
-            "forked": f"is a fork with steps left{self._where()}, and has not run since: {_AGAIN}",
+            "forked": f"is a fork of thread {self.source!r} with steps left{self._where()}, and has not run since: a "
+            f"run does again what {self.source!r} has done after this point, its calls of tools too (`keel tools "
+            f"{shlex.quote(self.source)}`)",
             "rewound": f"was rewound, has steps left{self._where()}, and has not run since: {_AGAIN}",
             "arrived": f"came from elsewhere with steps left{self._where()}, and has not run here. Its original may be "
             f"running them, or have done so: {_LOOK}",
@@ -196,6 +201,7 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         state = "decided"
     else:
         state = _moved(moment)
+    forked_from = moment.metadata[FORKED_FROM] if moment and state == "forked" else {}
     can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
     return ThreadStatus(
         thread_id=thread_id,
@@ -209,6 +215,7 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         errors=errors,
         is_settled=bool(moment and moment.errors and not errors),
         doubts=doubts,
+        source=str(forked_from.get("thread_id", "")),
         holder=(run.holder if run and is_over is False else this_holder()) if state == "runs" else "",
     )
 

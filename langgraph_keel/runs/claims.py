@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from langgraph_keel.engine.leases import Pause
+from langgraph_keel.engine.leases import Pause, is_dead
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
@@ -71,6 +71,7 @@ class Claim:
         record: What is claimed.
         expected: What the cell must hold for it to be made.
         is_acknowledged: Whether the store has said that it was made.
+        former: The claim that this one took the place of, if that was left by another process.
     """
 
     thread_id: str
@@ -78,6 +79,7 @@ class Claim:
     record: ClaimRecord
     expected: str | None = None
     is_acknowledged: bool = False
+    former: ClaimRecord | None = None
 
     @property
     def work(self) -> str:
@@ -101,9 +103,9 @@ def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], fl
             claim.is_acknowledged = True
             return
         if other is None or (is_left := is_over(other, asked)):
-            claim.expected = other.token if other else None
+            claim.expected, claim.former = other.token if other else None, None
             if other and other.record.until and other.record.holder != claim.record.holder:
-                claim.record = replace(claim.record, deaths=other.record.deaths + 1)
+                claim.record, claim.former = replace(claim.record, deaths=other.record.deaths + 1), other.record
         elif is_left is None:
             is_watched = yield from watch_claim(claim.thread_id, other.record, is_watched)
         else:
@@ -128,6 +130,16 @@ def renew(session: Session, claim: Claim, until: int) -> Plan[bool]:
     claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
     cell = claims.cell(claim.record, token=claim.token, origin=claim.thread_id)
     return (yield from claims.swap_raw(KEY, claim.token, cell)).done
+
+
+def give_back(session: Session, claim: Claim) -> Plan[None]:
+    """Give a thread back as it was found: with the claim of a run whose process died, which tells that. One trip."""
+    claims, former = Cells(session, CLAIMS, claim.thread_id), claim.former
+    if former is None or claim.expected is None or not is_dead(former.holder):
+        yield from claims.remove({KEY: claim.token})
+    else:
+        cell = claims.cell(former, token=claim.expected, origin=claim.thread_id)
+        yield from claims.swap_raw(KEY, claim.token, cell)
 
 
 def release(session: Session, claim: Claim, token: str) -> Plan[None]:

@@ -12,6 +12,9 @@ that for a while. Should the run begin another task after all, that is refused.
 What claims: `Command(resume=...)`; any other `Command`, and `None`, unless it begins from a checkpoint named by id, for
 that forks. A run with new input claims nothing before it asks something: of two that begin so, one is told by
 `CheckpointConflict`. With `on_busy="wait"` it claims the thread, too, and waits in line for that (`turns`).
+
+With `on_unfinished="refuse"`, new input is refused if the checkpoint that its run begins from has steps left. A run
+reads that when it has its turn, and what others put after that is a conflict: so nothing comes in between.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from uuid import UUID
 from weakref import WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import INTERRUPT, exit_of, register_configure_hook, var_child_runnable_config
 from langgraph_keel.approvals.asked import without_replaced
@@ -40,7 +44,7 @@ from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
-from langgraph_keel.engine.entries import without_spent
+from langgraph_keel.engine.entries import next_nodes, without_spent
 from langgraph_keel.engine.errands import ErrandDriver
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
@@ -49,7 +53,7 @@ from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
-from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
+from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken, ThreadUnfinished
 from langgraph_keel.runs import claims
 from langgraph_keel.runs.claims import (
     CLAIMED,
@@ -67,6 +71,7 @@ from langgraph_keel.runs.turns import LINES, Place, Ticket
 _log = logging.getLogger(__name__)
 PlainResume = Literal["allow", "refuse"]
 OnBusy = Literal["raise", "wait"]
+OnUnfinished = Literal["drop", "refuse"]
 _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each saver."""
 _SOON = 0.02
@@ -236,6 +241,7 @@ class RunClaims(Hook):
         plain_resume: Whether `Command(resume=value)`, which names no interrupt, may answer whatever is asked.
         on_busy: Whether a run with new input waits until no other run has the thread.
         busy_timeout: How long, in seconds.
+        on_unfinished: Whether new input takes the place of steps that are left.
         lease: Milliseconds.
     """
 
@@ -248,11 +254,13 @@ class RunClaims(Hook):
         plain_resume: PlainResume = "allow",
         on_busy: OnBusy = "raise",
         busy_timeout: float = 60.0,
+        on_unfinished: OnUnfinished = "drop",
         lease: int = LEASE,
     ) -> None:
         self._plain_resume = plain_resume
         self._waits = on_busy == "wait"
         self._timeout = busy_timeout
+        self._refuses = on_unfinished == "refuse"
         self.lease = lease
         self.clock = _now
         self.timer = time.monotonic
@@ -290,13 +298,18 @@ class RunClaims(Hook):
         elif waits:
             yield from self._take(self._new_claim(run, session), waits=True)
 
-    def read(self, session: Session, reading: Reading) -> None:
-        """Note where a run begins, and take away the answers that were given already or are given again."""
+    def read(self, session: Session, reading: Reading) -> Plan[None]:
+        """Note where a run begins, and take away the answers that were given already or are given again.
+
+        One trip if the run is refused, and has claimed its thread; else none.
+        """
         if reading.result is None:
             return
         if self in reading.notes:
             run, start = reading.notes[self]
             run.began_at = reading.result.checkpoint["id"]
+            if self._refuses and not (start.goes_on or reading.address.checkpoint_id):
+                yield from self._refuse_unfinished(session, run, reading.result)
             if start.goes_on:
                 reading.result = without_spent(reading.result, _is_by_id(start.resume))
         elif not reading.address.checkpoint_ns:
@@ -304,6 +317,17 @@ class RunClaims(Hook):
         for run in live.find_runs(run_of(reading.config)):
             if run.answers and not reading.is_revived:
                 reading.result = without_replaced(reading, session.codec, run.answers)
+
+    def _refuse_unfinished(self, session: Session, run: live.LiveRun, head: CheckpointTuple) -> Plan[None]:
+        """Refuse new input for a thread that has steps left, and leave the thread as it was."""
+        nodes = next_nodes(head.checkpoint, head.checkpoint["channel_values"])
+        if not (nodes or head.pending_writes):
+            return
+        if held := held_threads.get(run):
+            self.keeper.drop(held)
+            yield from claims.give_back(session, held.claim)
+            held_threads.pop(run, None)
+        raise ThreadUnfinished(run.thread_id, nodes)
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in a checkpoint that its run has claimed the thread."""

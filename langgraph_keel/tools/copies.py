@@ -41,9 +41,10 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
     for start in range(0, len(found), _LOT):
         for key, cell in (yield from calls.read_raw([key for key, _ in found[start : start + _LOT]])).items():
             record = calls.keep(key, cell).record
-            # Nobody will settle a claim in the copy, so its outcome is unknown there.
+            # Nobody will settle a claim in the copy, so its outcome is unknown there, until the source knows it.
             state = UNKNOWN if record.state == CLAIMED else record.state
-            record = replace(record, thread_id=copy.target, state=state, untold={})
+            origin = copy.source if state == UNKNOWN else ""
+            record = replace(record, thread_id=copy.target, state=state, copied_from=origin, untold={})
             if copy.graph is not None:
                 # A fork has none of the answers that were given to the pending step: their places are of no use.
                 record = replace(record, answers=(), decisions=(), taken=(), asks=0)

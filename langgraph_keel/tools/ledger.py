@@ -88,6 +88,7 @@ class CallRecord:
         lease: Milliseconds within which its holder renews the claim.
         untold: What the audit trail does not say yet of a person's decision: `secret`, `at`, `by`, `result`.
         retries: Whether the policy it was made with makes it again after a crash.
+        copied_from: Of an unknown call of a fork or a copy, the thread whose ledger may learn how it ended.
     """
 
     tool: str
@@ -123,6 +124,7 @@ class CallRecord:
     lease: int = 0
     retries: bool = False
     untold: Mapping[str, Any] = field(default_factory=dict)
+    copied_from: str = ""
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -250,6 +252,8 @@ class Ledger:
             if found is not None:
                 yield from tell_settlement(self._session, draft.shelf, draft.key, found)
                 verdict = self._verdict(found, mine, asked)
+                if isinstance(verdict, Doubtful) and (yield from adopt(self._session, draft.shelf, draft.key, found)):
+                    continue
                 if isinstance(verdict, Doubtful) and found.record.state == CLAIMED and found.token != suspect:
                     suspect = found.token  # it may have settled the call and ended since this was read: look again
                 elif verdict is not None:
@@ -322,6 +326,9 @@ class Ledger:
     def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
         """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
         calls = yield from self._calls(shelf).every(key.partition(OWN)[0])
+        for other, kept in calls:
+            if other != key and (yield from adopt(self._session, shelf, other, kept)):
+                return (yield from self.read_equals(shelf, key))
         return {other: kept for other, kept in calls if other != key}
 
     def take_over(self, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
@@ -350,6 +357,32 @@ class Ledger:
     ) -> Cell:
         cells = Cells(self._session, CALLS, record.thread_id)  # which shelf makes no difference here
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
+
+
+def find_end(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
+    """Return how an unknown call of a fork or a copy has ended, as the ledger that it was copied from knows by now.
+
+    One trip if there may be such an end, and one more for each fork of a fork; else none. Only what was done counts: a
+    call that failed, or may be made again, is that of one of the two threads, and a person says whose.
+    """
+    record, seen = kept.record, {shelf.thread_id}
+    while record.state == UNKNOWN and record.copied_from not in ("", *seen):
+        seen.add(record.copied_from)
+        calls = Cells(session, CALLS, record.copied_from)
+        cell = (yield from calls.read_raw([key])).get(key)
+        if cell is None or (there := calls.keep(key, cell).record).lineage != record.lineage:
+            return None
+        if there.state == DONE:
+            there = replace(there, thread_id=kept.record.thread_id, untold={})
+            return calls.cell(there, body=cell.body, origin=there.thread_id, expires_at=cell.expires_at)
+        record = there
+    return None
+
+
+def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[bool]:
+    """Write down how an unknown call of a fork or a copy has ended: see `find_end`. One trip more, if it has."""
+    end = yield from find_end(session, shelf, key, kept)
+    return end is not None and (yield from Cells(session, CALLS, shelf.thread_id).swap_raw(key, kept.token, end)).done
 
 
 def tell_settlement(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[None]:
@@ -517,11 +550,14 @@ class CallPages:
         self._is_whole = False
 
     def next(self) -> Plan[Sequence[KeptCall] | None]:
-        """Return the next page; `None` after the last one. Two trips."""
+        """Return the next page; `None` after the last one. Two trips, and those of `find_end`."""
         if self._is_whole:
             return None
         session, thread_id = self._session, self._shelf.thread_id
-        page = yield from Cells(session, CALLS, thread_id).page(after=self._after, limit=PAGE)
+        calls, page = Cells(session, CALLS, thread_id), []
+        for key, kept in (yield from calls.page(after=self._after, limit=PAGE)):
+            end = yield from find_end(session, self._shelf, key, kept)
+            page.append((key, calls.keep(key, end) if end else kept))
         self._is_whole = len(page) < PAGE
         if not page:
             return None

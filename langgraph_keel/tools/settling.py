@@ -17,6 +17,7 @@ from langgraph_keel.tools.ledger import (
     FAILED,
     OWN,
     CallRecord,
+    adopt,
     begins_with,
     event_of,
     is_lost,
@@ -98,6 +99,8 @@ def _watch_one(
     while True:
         asked = watch.timer()
         key, kept = yield from _find_one(session, shelf, key)
+        if (yield from adopt(session, shelf, key, kept)):
+            continue
         record, lost = kept.record, is_lost(kept, watch, asked)
         if lost is not None or not looks_lost(record, now):
             return key, kept, bool(lost)

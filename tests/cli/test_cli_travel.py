@@ -118,6 +118,12 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     assert "The next run continues with tools." in shown
     assert "After this point, ada called refund (done), refund (unknown). If this fork is run" in shown
     assert "may act on an approval that was given in ada: Refund? by maria" in shown
+    assert (
+        "A run that names this checkpoint continues with tools."
+        in keel("fork", "ada", str(first), "--url", path).stdout
+    )
+    said = "is a fork of thread 'ada' with steps left before tools, and has not run since: a run does again what"
+    assert said in keel("threads", "--unfinished", "--url", path).stdout
     told = keel_json("fork", "ada", str(last), "late", "--url", path)
     assert ([call["tool"] for call in told["doubts"]], told["calls_after"]) == (["refund"], [])
     assert (
@@ -125,6 +131,12 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     )
     events = keel_json("audit", "show", "--url", path)["events"]
     assert [event["content"]["by"] for event in events if event["kind"] == "forked"] == ["ann"]
+
+
+def test_calls_in_doubt_say_where_their_arguments_are(path: str) -> None:
+    refunded(path)
+    (line,) = [line for line in keel("tools", "--unknown", "--url", path).stdout.splitlines() if "arguments" in line]
+    assert "refund(order='18')" in keel(*line.partition("  ")[0].split()[1:]).stdout
 
 
 def test_a_rewind_says_what_the_next_run_does(path: str) -> None:

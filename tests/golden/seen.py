@@ -25,7 +25,7 @@ LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
     "KeptCall": ("retries",),
     "Decision": ("unchecked",),
-    "ThreadStatus": ("can_go_on", "is_settled"),
+    "ThreadStatus": ("can_go_on", "is_settled", "source"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 

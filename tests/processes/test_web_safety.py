@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +117,76 @@ async def test_what_did_not_die_is_not_resumed(tmp_path: Path, monkeypatch: pyte
     }
     assert [reply.status_code for reply in replies] == [409] * 6
     assert paid == []
+
+
+async def test_a_message_that_waits_takes_the_place_of_no_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was let through while the turn before it ran, and that has asked meanwhile."""
+    monkeypatch.chdir(tmp_path)
+    async with served(think=True) as (names, client):
+        first = asyncio.create_task(say(client, "bob", "refund 17"))
+        await asyncio.wait_for(names["thinks"].wait(), 60)
+        second = asyncio.create_task(say(client, "bob", "Hello?"))
+        await asyncio.sleep(0.3)
+        names["may_answer"].set()
+        assert [(await each).status_code for each in (first, second)] == [200, 409]
+        (waiting,) = (await client.get("/approvals")).json()
+        with SqliteSaver("service.db") as other:  # as `keel approve` does in a terminal
+            other.approvals.approve(waiting["id"], by="olga")
+        await until_idle(client, "bob")
+        assert (await say(client, "bob", "Thanks")).status_code == 200
+    assert Path("refunds.log").read_text() == "17 40.0\n"
+
+
+async def test_an_operator_is_told_of_a_fork_that_it_pays_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with served() as (_, client):
+        await say(client, "bob", "refund 17")
+        (waiting,) = (await client.get("/approvals")).json()
+        with SqliteSaver("service.db") as other:
+            other.approvals.approve(waiting["id"], by="olga")
+            await until_idle(client, "bob")
+            (before,) = [each for each in other.timeline("bob") if each.next == ("tools",)]
+            other.fork(before, "what-if")
+        refused = await client.post("/operator/threads/what-if/resume")
+        assert refused.status_code == 409
+        assert "does again what 'bob' has done after this point" in refused.json()["detail"]
+        assert Path("refunds.log").read_text() == "17 40.0\n"
+        assert (await client.post("/operator/threads/what-if/resume?again=true")).status_code == 200
+        await until_idle(client, "what-if")
+    assert Path("refunds.log").read_text() == "17 40.0\n" * 2
+
+
+@asynccontextmanager
+async def served(think: bool = False) -> AsyncIterator[tuple[dict[str, Any], httpx.AsyncClient]]:
+    """The service in this process; its model may be held when it is asked for a refund."""
+    names: dict[str, Any] = {"__name__": "web", "thinks": asyncio.Event(), "may_answer": asyncio.Event()}
+    exec(compile(RECIPE, PAGE.name, "exec"), names)
+    if think:
+        script = names["Script"]
+
+        class Slow(script):  # type: ignore[misc, valid-type]
+            async def _agenerate(self, messages: Any, *given: Any, **more: Any) -> Any:
+                if messages[-1].text.startswith("refund"):
+                    names["thinks"].set()
+                    await names["may_answer"].wait()
+                return self._generate(messages)
+
+        names["Script"] = Slow
+    app = names["app"]
+    transport = httpx.ASGITransport(app)
+    async with names["lifespan"](app), httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        yield names, client
+
+
+async def say(client: httpx.AsyncClient, thread: str, text: str) -> httpx.Response:
+    return await client.post(f"/threads/{thread}/messages", json={"text": text}, timeout=60)
+
+
+async def until_idle(client: httpx.AsyncClient, thread: str) -> None:
+    async with asyncio.timeout(60):
+        while (await client.get(f"/threads/{thread}")).json()["state"] != "idle":
+            await asyncio.sleep(0.05)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -133,6 +134,8 @@ def test_a_refund_is_paid_once_in_kills_forks_and_restarts(place: Place, tmp_pat
             request = waiting_in(saver, order)
             assert request is not None
             service.approve(request)
+            message = Thread(target=service.say, args=(order, "thanks"))  # waits for its turn, or is refused
+            message.start()
             if number % 2:
                 service.kill_worker()
             else:
@@ -141,6 +144,7 @@ def test_a_refund_is_paid_once_in_kills_forks_and_restarts(place: Place, tmp_pat
             if not number % 2:
                 service.start()
             service.approve(request)  # the second click
+            message.join()
         until(lambda: not _left(service, saver, orders), "the threads to end", seconds=90)
         paid = Counter(line.split()[0] for line in service.refunds.read_text().splitlines())
         in_doubt = {order for order in orders if saver.status(order).doubts}

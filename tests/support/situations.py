@@ -345,6 +345,7 @@ def row_of(found: ThreadStatus) -> tuple[str, str, str]:
     """Return a row of the table: state, what may be done unseen, and the sentence."""
     given = "no" if not found.can_go_on else "with `None`" if found.given is None else "with the decision"
     says = str(found).removeprefix(f"thread {found.thread_id!r} ").replace(repr(found.thread_id), "thread_id")
+    says = says.replace(found.source, "SOURCE") if found.source else says
     host = found.holder.partition("/")[0]
     says = says.replace(f"process of {host}", "process of HOST") if host else says
     says = re.sub(r"`keel approval \w+`", "`keel approval ID`", says)

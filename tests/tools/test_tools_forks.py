@@ -25,7 +25,7 @@ from tool_graphs import (
     tool_graph,
 )
 
-from langgraph_keel import KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
+from langgraph_keel import KeelSaver, NotFound, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 ONE = calls(("refund", {"order": "17"}, "call-1"))
 BOTH = calls(("look", {"order": "17"}, "call-0"), ("refund", {"order": "17"}, "call-1"))
@@ -117,14 +117,44 @@ async def test_a_doubt_is_one_in_the_fork(saver: KeelSaver, face: str, shop: Sho
     assert (answers(result)["call-1"].content, len(shop.refunded)) == ("paid", 1)
 
 
+def states_of(saver: KeelSaver, *threads: str) -> list[str]:
+    return [each.state for name in threads for each in saver.tools.calls(name)]
+
+
 @each_face
-async def test_a_fork_is_settled_by_itself(saver: KeelSaver, face: str, shop: Shop) -> None:
+async def test_a_fork_learns_what_was_done(saver: KeelSaver, face: str, shop: Shop) -> None:
+    """Also a fork of the fork; what is settled in a fork is said of that one only."""
+    graph = graph_of(saver, shop)
+    await die(graph, face, shop)
+    await fork_of(saver, face, thread("t"))
+    await fork_of(saver, face, thread("fork"), "again")
+    await fork_of(saver, face, thread("t"), "other")
+    (call,) = saver.tools.calls("t")
+    shop.cache.settle("other", call.key, "skip")
+    assert states_of(saver, "t", "fork", "again", "other") == ["unknown", "unknown", "unknown", "done"]
+    shop.cache.settle("t", call.key, "done", "paid")
+    assert states_of(saver, "t", "fork", "again", "other") == ["done"] * 4
+    assert [saver.status(name).doubts for name in ("fork", "again")] == [(), ()]
+    with pytest.raises(NotFound, match="nothing to settle"):
+        shop.cache.settle("again", call.key, "retry")
+    for name in ("fork", "again"):
+        result = await run(graph, face, None, thread(name))
+        assert (answers(result)["call-1"].content, len(shop.refunded)) == ("paid", 1)
+
+
+@each_face
+async def test_a_fork_is_settled_by_itself_if_the_call_may_be_made_again(
+    saver: KeelSaver, face: str, shop: Shop
+) -> None:
+    """Whoever said so meant one of the two threads: both would pay."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
     (call,) = saver.tools.calls("t")
-    shop.cache.settle("t", call.key, "done", "paid")
-    assert [each.state for name in ("t", "fork") for each in saver.tools.calls(name)] == ["done", "unknown"]
+    shop.cache.settle("t", call.key, "retry")
+    assert states_of(saver, "t", "fork") == ["failed", "unknown"]
+    await run(graph, face, None, thread("t"))
+    assert states_of(saver, "t", "fork") == ["done", "done"]
     saver.delete_thread("fork")
     assert [each.state for each in saver.tools.calls("t")] == ["done"]
     assert list(saver.tools.calls("fork")) == []
@@ -143,24 +173,31 @@ async def test_the_pending_step_is_answered_from_the_ledger(saver: KeelSaver, fa
     assert first == again, "it is another attempt at the same call"
 
 
+@pytest.mark.parametrize("verb", ["fork", "copy"])
 @each_face
-async def test_a_call_under_way_is_a_doubt_in_the_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
-    graph = graph_of(saver, shop, BOTH)
+async def test_a_call_under_way_is_a_doubt_in_the_fork_until_it_is_done(
+    saver: KeelSaver, face: str, shop: Shop, verb: str
+) -> None:
     forked: list[str] = []
 
     @tool
     def look(order: str) -> str:
         """Fork the thread while this call is under way."""
-        saver.fork(thread("t"), "fork")
+        if verb == "fork":
+            saver.fork(thread("t"), "fork")
+        else:
+            saver.copy_thread("t", "fork")
         forked.extend(call.state for call in saver.tools.calls("fork") if call.tool == "look")
         return "40"
 
     cache = ToolCache(saver, {"refund": None})
     graph = tool_graph(cache, [look, shop.tools()[1]], [calls(("look", {"order": "17"}, "call-0"))])
     await run(graph, face, hello(), thread("t"), durability="sync")
-    assert forked == ["unknown"]
-    with pytest.raises(ToolOutcomeUnknown):
-        await run(graph, face, None, thread("fork"))
+    assert (forked, states_of(saver, "fork")) == (["unknown"], ["done"])
+    result = await run(graph, face, None, thread("fork"))
+    assert (answers(result)["call-0"].content, forked) == ("40", ["unknown"])
+    saver.delete_thread("t")
+    assert states_of(saver, "fork") == ["done"]
 
 
 @each_face
