@@ -34,6 +34,11 @@ CopyProgress: TypeAlias = Callable[[int, int | None, int], object]
 Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads were looked at, and of how many."""
 
+_OLD_STORE = (
+    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
+    "moved in yet was not looked at."
+)
+
 
 class StatsMethods(EngineSaver):
     """The method that says where the bytes of a store are."""
@@ -269,12 +274,6 @@ class MovingMethods(Component):
 def describe_source(mover: Mover | None) -> list[str]:
     """Say that the store from which threads move in still has everything, as it is only read."""
     return [] if mover is None else [_OLD_STORE.format(mover.source.place)]
-
-
-_OLD_STORE = (
-    "The store of the saver from before ({0}) is only read: what it has of the person stays there, and what has not "
-    "moved in yet was not looked at."
-)
 
 
 def _names_of(threads: Iterable[str]) -> list[str]:

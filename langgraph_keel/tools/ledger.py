@@ -48,6 +48,10 @@ CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown"
 # What is empty or zero is not written.
 _DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
+COUNTS: CellTable[int] = CellTable(
+    HITS, "the count of hits of tool call", lambda count: [count], lambda parts: int(parts[0])
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
@@ -151,9 +155,6 @@ CALLS: CellTable[CallRecord] = CellTable(
     _pack_call,
     _unpack_call,
     has_body=lambda record: record.state == DONE and record.is_kept,
-)
-COUNTS: CellTable[int] = CellTable(
-    HITS, "the count of hits of tool call", lambda count: [count], lambda parts: int(parts[0])
 )
 
 

@@ -74,7 +74,7 @@ async def test_new_input_for_what_has_steps_left_is_refused(
     with suppress(ZeroDivisionError):
         await run(agent.graph, face, hello())
     ran, before, status = [*agent.ran], saver.get_tuple(CONFIG), saver.status("t")
-    with pytest.raises(ThreadUnfinished, match=r"saver\.where") as refused:
+    with pytest.raises(ThreadUnfinished, match=r"saver\.status") as refused:
         await run(agent.graph, face, hello("b"))
     assert (refused.value.thread_id, refused.value.next) == ("t", ("act",))
     assert (agent.ran, saver.get_tuple(CONFIG), saver.status("t")) == (ran, before, status)
@@ -188,7 +188,7 @@ def test_a_replay_gives_what_was_given() -> None:
     agent = Agent(saver, "asks")
     for who in "ab":
         agent.graph.invoke(hello(who), CONFIG)
-    assert refusing(saver).replay(agent.graph, CONFIG)
+    assert refusing(saver).provenance.replay(agent.graph, CONFIG)
 
 
 @pytest.mark.parametrize("value", ["no", None, True])

@@ -263,7 +263,7 @@ def test_a_damaged_token_ends_every_loop(opened: Open, behind: Any, redis_prefix
     (request,) = saver.approvals.pending()
     go_on: Callable[[], object] = partial(saver.approvals.approve, request.id, by="ann")
     if where == "resume:run":
-        over = Cell("x" * 32, saver.engine.session.codec.encode(["h", "r", 0, ""]))
+        over = Cell("x" * 32, saver.engine.session.codec.encode(["h", "r", 0, "", 0]))
         swap(saver, "run", None, over, Shelf("t", "resume"))
         go_on = partial(graph.invoke, Command(resume="yes"), at())
     (key, field, header) = next(

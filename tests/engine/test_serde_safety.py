@@ -341,7 +341,8 @@ def test_a_search_for_graphs_harms_no_tuple_that_is_being_built() -> None:
 
     def build() -> Iterator[int]:
         for number in range(50):
-            graphs.append(schemas._find_referrers([type(graph)]))  # as another thread might, and hold it
+            # private: the list must be held while the tuple grows, as another thread may do
+            graphs.append(schemas._find_referrers([type(graph)]))
             yield number
 
     assert tuple(build()) == tuple(range(50))
