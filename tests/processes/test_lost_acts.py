@@ -39,7 +39,7 @@ async def cut_at(
 
 
 async def act(saver: KeelSaver, face: str, verb: str, *given: Any, **more: Any) -> Any:
-    inbox: Any = saver if verb == "settle" else saver.approvals
+    inbox: Any = saver.tools if verb == "settle" else saver.approvals
     if face == "sync":
         return getattr(inbox, verb)(*given, **more)
     return await getattr(inbox, f"a{verb}")(*given, **more)
