@@ -87,7 +87,7 @@ def is_moot(saver: KeelSaver, request: ApprovalRequest) -> None:
     assert request.status == saver.approvals.get(request.id).status == "superseded"
     assert "ended before" in str(request.history[-1])  # its checkpoint, or anything of its thread, was stored
     assert request.id not in [each.id for each in saver.approvals.pending(limit=None)]
-    with pytest.raises(AlreadyDecided, match="it is superseded: .*the run that asked"):
+    with pytest.raises(AlreadyDecided, match=r"it is superseded: .*the run that asked"):
         saver.approvals.approve(request.id, by="bob")
 
 
