@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,6 +79,8 @@ class Keeper(Generic[C]):
 
     def hold(self, claim: C) -> None:
         """Renew a claim from now on."""
+        if sys.is_finalizing():  # no thread runs any more, and ours may have stopped with the lock
+            return
         with self._changed:
             self._start()
             self._held[claim.token] = monotonic() + self._period, claim
@@ -85,11 +88,15 @@ class Keeper(Generic[C]):
 
     def drop(self, claim: C) -> None:
         """Renew a claim no longer."""
+        if sys.is_finalizing():  # as in `hold`
+            return
         with self._changed:
             self._held.pop(claim.token, None)
 
     def defer(self, job: Job) -> None:
         """Do something soon, in the keeper's thread. What it raises is logged."""
+        if sys.is_finalizing():  # as in `hold`
+            return
         with self._changed:
             self._start()
             self._jobs.append(job)

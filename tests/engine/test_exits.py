@@ -46,3 +46,31 @@ def test_a_kept_stream_says_nothing_at_the_exit(way: str, busy: str, is_closed: 
         [sys.executable, "-c", KEPT, way, busy, is_closed], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+STOPPED = """
+from threading import Thread
+from types import SimpleNamespace
+from langgraph_keel.engine.leases import Keeper
+
+class Late:
+    def __init__(self, keeper):
+        self.keeper = keeper
+        self.itself = self  # so it goes when the interpreter collects what is left
+
+    def __del__(self, claim=SimpleNamespace(token="1")):
+        self.keeper.hold(claim)
+        self.keeper.drop(claim)
+        self.keeper.defer(print)
+        print("collected")
+
+late = Late(Keeper(9, bool))
+stopped = Thread(target=late.keeper._changed.acquire)  # it ends, and has the lock
+stopped.start()
+stopped.join()
+"""
+
+
+def test_an_exit_does_not_wait_for_a_thread_that_has_stopped() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "collected\n", "")
