@@ -6,11 +6,11 @@ quick   `pytest` alone. Not: tests that are marked slow; and where parameters mu
         cluster of Redis, SQLite in memory). With a keyring, and on two stores, a third of it is run in memory. Any
         other test that is given a backend is run with all combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
-        memory and on SQLite by each face with each temperature, on the others by one of these, turn about; a third of
-        it on those that differ by their client only. With a keyring, all of it in memory, and a third on SQLite and on
-        PostgreSQL; on two stores, all of it in memory and a third on Redis before SQLite; a third with hidden names, in
-        memory and on SQLite; for a tenant on SQLite; with objects in memory. On each backend each parameter has each of
-        its values once. LangGraph's own suite is run on SQLite, PostgreSQL and Redis.
+        memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those
+        that differ by their client only. With a keyring, all of it in memory, on SQLite and on PostgreSQL; on two
+        stores, all of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on
+        SQLite; for a tenant on SQLite; with objects in memory. On each backend each parameter has each of its values
+        once.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
 
@@ -118,8 +118,7 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return (covering, covering) if is_everywhere else (both, group)
     if store.startswith("TestSealed"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        is_first = store == SEALED[0]
-        return turn if is_first and third else (), turn if is_first or (store in SEALED and third) else ()
+        return turn if store == SEALED[0] and third else (), turn if store in SEALED else ()
     if store.startswith("TestTiered"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         is_first = store == TIERED[0]
@@ -134,8 +133,8 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return (), turn if third else ()
     if store == "TestSqliteFile":
         return _covering(name, both) if is_everywhere else both, _covering(name, both) if is_everywhere else group
-    turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-    return turn, turn
+    turn = by_face[FACES[crc32(name.encode()) % 2]]
+    return _covering(name, turn), _covering(name, both)
 
 
 def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
