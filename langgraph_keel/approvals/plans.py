@@ -259,8 +259,11 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
     if not waits:
         # In this order: a request is written among those that are over before it leaves the others.
         over = yield from approvals.first(OVER, name, _LISTED + 1)
-        known = {held.request.id for held in over}
-        found = [*over, *(held for held in found if held.request.id not in known)]
+        known = {held.request.id: held.request.asked_at for held in over}
+        # One that is asked again after it was over has its id again, and is the later one of the two.
+        found = [held for held in found if held.request.asked_at > known.get(held.request.id, "")]
+        later = {held.request.id for held in found}
+        found = [*(held for held in over if held.request.id not in later), *found]
     several = waits or found
     if len(several) == 1:
         return several[0]

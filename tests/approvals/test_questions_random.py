@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import pytest
 from approval_questions import T
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
@@ -420,6 +420,11 @@ def play(saver: KeelSaver, sequence: tuple[str, Sequence[int], bool, bool, Seque
     assert saver.approvals.verify_audit().ok
 
 
+# A resume that comes again has the next question asked again, under the id of the one that a program has answered.
+ASKED_AGAIN: Any = "nodes", [3], False, False, [("decide", 0), ("plain", 0), ("late", 0), ("answer", 0)]
+
+
+@example(ASKED_AGAIN)
 @settings(max_examples=int(ASKED) if ASKED else sized(40, 150, 10_000))
 @given(sequences())
 def test_random_sequences_in_memory(sequence: Any) -> None:
@@ -427,6 +432,7 @@ def test_random_sequences_in_memory(sequence: Any) -> None:
         play(saver, sequence)
 
 
+@example(ASKED_AGAIN)
 @settings(max_examples=int(ASKED) if ASKED else sized(10, 50, 500))
 @given(sequences())
 def test_random_sequences_on_sqlite(sequence: Any) -> None:
