@@ -16,6 +16,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from test_docs import ROOT, blocks_of
 
 from langgraph_keel import SqliteSaver
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.runs.turns import LINES
 
 PAGE = ROOT / "langgraph_keel" / "web_service.md"
 
@@ -128,7 +130,7 @@ async def test_a_message_that_waits_takes_the_place_of_no_question(
         first = asyncio.create_task(say(client, "bob", "refund 17"))
         await asyncio.wait_for(names["thinks"].wait(), 60)
         second = asyncio.create_task(say(client, "bob", "Hello?"))
-        await asyncio.sleep(0.3)
+        await until_in_line(names["app"].state.saver, "bob")
         names["may_answer"].set()
         assert [(await each).status_code for each in (first, second)] == [200, 409]
         (waiting,) = (await client.get("/approvals")).json()
@@ -184,6 +186,13 @@ async def served(think: bool = False) -> AsyncIterator[tuple[dict[str, Any], htt
 
 async def say(client: httpx.AsyncClient, thread: str, text: str) -> httpx.Response:
     return await client.post(f"/threads/{thread}/messages", json={"text": text}, timeout=60)
+
+
+async def until_in_line(saver: Any, thread: str) -> None:
+    line = Cells(saver.engine.session, LINES, thread)
+    async with asyncio.timeout(60):
+        while not any(kept.record for _, kept in await saver.engine.arun(line.every())):
+            await asyncio.sleep(0.05)
 
 
 async def until_idle(client: httpx.AsyncClient, thread: str) -> None:
