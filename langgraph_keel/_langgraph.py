@@ -183,7 +183,7 @@ def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None
 
 
 def wrappers_of(node: object) -> tuple[Any, Any] | None:
-    """langgraph.prebuilt.ToolNode: return what it wraps tools with, in sync and async graphs; `None` if it is none.
+    """langgraph.prebuilt.ToolNode: return its sync and async tool wrappers; `None` if the object is not a ToolNode.
 
     In async graphs it falls back on the first, in sync ones on nothing.
     """

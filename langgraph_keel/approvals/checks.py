@@ -50,7 +50,7 @@ def names_of(what: str, names: object, known: Collection[str] | None = None) -> 
 
 
 def plain_data(what: str, value: Any) -> Any:
-    """Return plain data as JSON has it: what is approved must be told from everything else, in every process."""
+    """Return data as plain JSON, so that every process compares the approved value in the same way."""
     if not _is_plain(value):
         raise InvalidInput(
             f"{what} must be plain data, as JSON carries it: dicts with names as keys, lists, texts, numbers, True, "

@@ -212,7 +212,7 @@ def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequ
 
 
 def decide_request(session: Session, name: str, decision: Decision) -> Plan[ApprovalRequest]:
-    """Decide a request; of two who do so at once, one wins. What stands already, is returned as it is."""
+    """Decide a request. Of two concurrent decisions one wins; an equal decision is returned unchanged."""
     tried: Decision | None = None
     while True:
         held = yield from read_request(session, name)
@@ -232,7 +232,7 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
 
 
 def _check_format(request: ApprovalRequest, decision: Decision) -> None:
-    """See that the asker's format can say a decision: once it is stored, nobody could take it back."""
+    """Check that the interrupt's format can express a decision, before it is stored for good."""
     if request.interrupt_ids and decision.kind in request.allowed:  # else it has no format yet, or is refused as such
         answer_with(request, replace(decision, args=request.args) if decision.kind == "approve" else decision)
 
