@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -19,7 +19,7 @@ from langgraph_keel.cli.history import EVERY_NS, MOMENT, config_of, moment_of, n
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read, tell_unread
 from langgraph_keel.cli.output import block, console, local_time, print_json
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.messages import call_text, content_text
+from langgraph_keel.display.messages import calls_of, content_text
 from langgraph_keel.display.text import is_internal, one_line, plain
 from langgraph_keel.engine.entries import next_nodes
 from langgraph_keel.engine.serde.unread import Unread
@@ -139,9 +139,7 @@ def _message(message: BaseMessage, full: bool) -> RenderableType:
     if isinstance(message, ToolMessage):
         label = Text(plain(message.name or message.tool_call_id), "dim")
         parts.insert(0, label.append(" failed", "red") if message.status == "error" else label)
-    if isinstance(message, AIMessage):
-        calls = (one_line(call_text(call["name"], call["args"]), 300) for call in message.tool_calls)
-        parts += [Text.assemble(("→ ", "dim"), call) for call in calls]
+    parts += [Text.assemble(("→ ", "dim"), one_line(call, 300)) for call in calls_of(message)]
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 

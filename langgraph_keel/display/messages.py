@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import cut, one_line
@@ -35,8 +35,7 @@ def message_text(message: BaseMessage | Unread) -> str:
     if isinstance(message, Unread):
         return json.dumps(as_json(message.stored), indent=2, ensure_ascii=False)
     text = content_text(message.content)
-    calls = message.tool_calls if isinstance(message, AIMessage) else ()
-    return "\n".join([*([text] if text else []), *(f"→ {call_text(call['name'], call['args'])}" for call in calls)])
+    return "\n".join([*([text] if text else []), *(f"→ {call}" for call in calls_of(message))])
 
 
 def _unread_name(value: Unread) -> str:
@@ -45,7 +44,7 @@ def _unread_name(value: Unread) -> str:
 
 def content_text(content: str | list[Any]) -> str:
     """Return a message's content as text; blocks other than text are written as JSON."""
-    return content if isinstance(content, str) else "\n".join(map(_block_text, content))
+    return "\n".join(map(_block_text, content if isinstance(content, list) else [content]))
 
 
 def _block_text(item: Any) -> str:
@@ -56,8 +55,19 @@ def _block_text(item: Any) -> str:
     return json.dumps(as_json(item), ensure_ascii=False)
 
 
-def call_text(name: str, args: Any) -> str:
-    """Return a tool call as it would be written in Python."""
+def calls_of(message: BaseMessage) -> list[str]:
+    """Return the tool calls of a message as they would be written in Python.
+
+    Nothing has checked a stored message: its calls may be no list, and a call may be no dictionary.
+    """
+    calls = getattr(message, "tool_calls", None)
+    return [*map(_call_text, calls)] if isinstance(calls, list) else []
+
+
+def _call_text(call: Any) -> str:
+    if not isinstance(call, dict):
+        return repr(call)
+    name, args = call.get("name"), call.get("args")
     if not isinstance(args, dict):
         return f"{name}({args!r})"
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in args.items())})"
@@ -92,11 +102,10 @@ def value_text(value: Any) -> str:
 
 def _message(message: BaseMessage) -> Element:
     names = (message.type, message.name or (message.tool_call_id if isinstance(message, ToolMessage) else ""))
-    calls = message.tool_calls if isinstance(message, AIMessage) else ()
     return Element(
         who=" ".join(one_line(str(name), _NAME) for name in names if name),
         text=cut(content_text(message.content), LONGEST),
-        calls=tuple(one_line(call_text(call["name"], call["args"]), _CALL) for call in calls[:MOST]),
+        calls=tuple(one_line(call, _CALL) for call in calls_of(message)[:MOST]),
         has_failed=isinstance(message, ToolMessage) and message.status == "error",
     )
 

@@ -170,7 +170,7 @@ def pending_calls(values: dict[str, Any]) -> Iterator[str]:
         messages = [each for each in value if isinstance(each, BaseMessage)] if isinstance(value, list) else []
         calls = next((each.tool_calls for each in reversed(messages) if isinstance(each, AIMessage)), [])
         answered = {each.tool_call_id for each in messages if isinstance(each, ToolMessage)}
-        yield from (call["name"] for call in calls if call["id"] not in answered)
+        yield from (str(call.get("name")) for call in calls or () if call.get("id") not in answered)
     for send in values.get(TASKS) or ():
         arg = getattr(send, "arg", None)
         if isinstance(arg, dict) and isinstance(call := arg.get("tool_call"), dict):

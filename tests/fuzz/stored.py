@@ -212,11 +212,11 @@ def _forge_line(line: bytes, random: Random) -> bytes | None:
     """Return a line of a log, changed."""
     try:
         tree = [json.loads(line)]
-    except ValueError:
+        tree[0].pop("crc", None)
+        change_tree(tree, [ormsgpack.packb(tree)], random)
+        made = json.dumps(tree[0] if tree else {}, separators=(",", ":"), default=str).encode()[:-1]
+    except ValueError:  # no JSON, or a part was put into itself
         return None
-    tree[0].pop("crc", None)
-    change_tree(tree, [ormsgpack.packb(tree)], random)
-    made = json.dumps(tree[0] if tree else {}, separators=(",", ":"), default=str).encode()[:-1]
     return made + b',"crc":"%08x"}\n' % crc32(made)
 
 

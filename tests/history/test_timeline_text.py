@@ -6,6 +6,8 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +17,17 @@ from langgraph.types import Interrupt
 from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
 from rich.cells import cell_len
 from rich.console import Console
+from typer.testing import CliRunner
 
-from langgraph_keel import MemorySaver, request_approval
+from langgraph_keel import MemorySaver, open_saver, request_approval
+from langgraph_keel.cli import app
 from langgraph_keel.display.text import UNSAFE, format_size, plain, short_ids
 from langgraph_keel.history.comparison import compare_branches
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.records import Change, ToolUse
 from langgraph_keel.history.render.details import MomentPage
 from langgraph_keel.history.render.terminal import WIDTH, TimelinePage, page_text
+from langgraph_keel.testing.rig import Author, SyncFace, at
 
 
 def as_text(moments: Sequence[Moment], older: int | None = None, width: int = WIDTH) -> str:
@@ -274,3 +279,21 @@ def test_a_request_for_approval_shows_what_it_is_about() -> None:
         shown = as_text(list(saver.timeline("t")), width=140)
     assert 'waits: pay {"who": "bob", "cents": 1000}' in shown
     assert "keel_approval" not in shown
+
+
+@pytest.mark.parametrize("calls", [None, 7, ["x", {"name": 1}, {"args": {}}]])
+def test_messages_of_another_form_are_shown(calls: Any, tmp_path: Path) -> None:
+    """Nothing has checked the fields of a stored message: a store may be damaged, and a program may set them."""
+    odd = AIMessage.model_construct(content=7, tool_calls=calls, invalid_tool_calls=None)
+    url = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(url) as saver:
+        author = Author(SyncFace(lambda: saver), at(), (f"{number:08}" for number in count(1)))
+        for known in ([], [odd], [odd, odd]):
+            author.put({"messages": known})
+        timeline = saver.timeline("t")
+        pages = [
+            str(timeline[2]),
+            *(page for one in (timeline, timeline.diff(0, 2)) for page in (str(one), one._repr_html_())),
+        ]
+        assert all("7" in page for page in pages)
+    assert CliRunner().invoke(app, ["show", "t", "--url", url]).exit_code == 0
