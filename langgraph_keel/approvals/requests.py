@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.tables import Cells, CellTable, Kept
+from langgraph_keel.engine.tables import Cells, CellTable, Kept, record_of
 from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed
 
 WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
@@ -309,9 +309,6 @@ def check_reviewer(request: ApprovalRequest, by: str) -> None:
         raise NotAllowed(f"approval {request.id}: {whose}; nothing was decided")
 
 
-_FIELDS = {each.name for each in fields(ApprovalRequest)}
-
-
 def _pack(request: ApprovalRequest) -> list[dict[str, Any]]:
     # What was asked or answered may be 0 or False.
     return [{name: value for name, value in asdict(request).items() if value or name in ("args", "value")}]
@@ -319,10 +316,7 @@ def _pack(request: ApprovalRequest) -> list[dict[str, Any]]:
 
 def _unpack(stored: Sequence[Any]) -> ApprovalRequest:
     (said,) = stored
-    known = {name: value for name, value in said.items() if name in _FIELDS}
-    known |= {name: tuple(known[name]) for name in _TUPLES if name in known}
-    decision = known.pop("decision", None)
-    return ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))
+    return record_of(ApprovalRequest, said | {name: tuple(said[name]) for name in _TUPLES if name in said})
 
 
 def _thread_of(key: str, request: ApprovalRequest) -> str:

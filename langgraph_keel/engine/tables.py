@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import TypeAdapter
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, check_swapped
 from langgraph_keel.engine.plan import Plan
@@ -21,6 +24,26 @@ PAGE = 500
 _UNREADABLE = (CorruptStore, ValueRefused, TypeError, ValueError, KeyError, AttributeError)
 
 
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return the data class that stored values make.
+
+    Args:
+        kind: The class; values that it has no field for are left out, as a later version may have more.
+        values: Its fields by their names.
+
+    Raises:
+        ValueError: A value is not of the type that its field is annotated with.
+    """
+    which: Any = kind
+    made: T = _adapter(which).validate_python(values)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class CellTable(Generic[T]):
     """Cells of one kind, and the record that each of them holds.
@@ -31,7 +54,7 @@ class CellTable(Generic[T]):
             is put after the name otherwise.
         pack: Returns the parts of a record as they are stored, in a list of their own; part of the stored format.
         unpack: Returns the record that such parts make. Stored bytes are untrusted: it raises `TypeError`, `ValueError`
-            or `KeyError` for whatever else stands there. Pydantic's `TypeAdapter(...).validate_python` does.
+            or `KeyError` for anything else. `record_of` does.
         has_body: Says of a record whether the rest of its cell, the body, must be there.
         is_piece: Says of a key whether its cell has no record, but a piece of what the body of another one begins.
         moves: Whether a copy to another store takes it: with its thread, or if the caller asks for shared records

@@ -25,7 +25,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.tables import Cells, CellTable, Kept
+from langgraph_keel.engine.tables import Cells, CellTable, Kept, record_of
 from langgraph_keel.errors import short_key
 
 _log = logging.getLogger(__name__)
@@ -141,10 +141,8 @@ def _pack_call(record: CallRecord) -> list[Any]:
 
 def _unpack_call(parts: Sequence[Any]) -> CallRecord:
     (values,) = parts
-    record = CallRecord(**(_DEFAULTS | {name: values[name] for name in values if name in _FIELDS}))
-    if type(record.lease) is not int:
-        raise TypeError("its lease is no number")
-    if not isinstance(record.untold, Mapping) or (record.untold and not {"at", "secret"} <= record.untold.keys()):
+    record = record_of(CallRecord, _DEFAULTS | values)
+    if record.untold and not {"at", "secret"} <= record.untold.keys():
         raise TypeError("its untold decision has no time, or no secret")
     return record
 

@@ -17,7 +17,7 @@ from timeline_talks import saver
 from tool_graphs import ASKED, FACES, thread
 
 from langgraph_keel import AlreadyDecided, InvalidInput, KeelSaver, NotAllowed, NotFound
-from langgraph_keel.approvals.requests import CURRENT, OVER, STATUSES, ApprovalRequest
+from langgraph_keel.approvals.requests import CURRENT, OVER, STATUSES, TABLES, ApprovalRequest
 from langgraph_keel.display.jsonable import as_json
 
 __all__ = ["saver"]
@@ -400,3 +400,14 @@ def test_a_late_resume_is_none(saver: KeelSaver) -> None:
     assert graph.invoke(last, T) == {"said": ["approve", "reject"]}
     assert graph.invoke(last, T) == {"said": ["approve", "reject"]}
     assert len(asking.got) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"task_id": 5}, {"interrupt_ids": [[]]}, {"part": "x"}, {"facts": 5}, {"decision": {"kind": "no"}}]
+)
+def test_a_request_whose_fields_are_of_other_types_is_damage(wrong: dict[str, Any]) -> None:
+    right = {"id": "a" * 24, "thread_id": "t"}
+    for table in TABLES:
+        assert table.unpack([right]) == ApprovalRequest(**right)
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            table.unpack([right | wrong])

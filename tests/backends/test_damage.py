@@ -26,7 +26,7 @@ from tiers import sized
 
 from langgraph_keel import CorruptStore, KeelError
 
-DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 8, 300)))
+DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 4, 300)))
 TOUCHED = 2
 """Threads that one damage may touch: the one that it is of, and the one that it is taken for now."""
 

@@ -129,6 +129,7 @@ def test_what_is_large_stands_in_objects_and_is_read_as_it_was(
         cold_face.close()
 
 
+@pytest.mark.heavy
 @each_backend
 @each_keyring
 def test_every_feature_is_as_it_is_without(
@@ -552,7 +553,7 @@ def test_a_kill_leaves_an_object_at_most_and_that_is_swept(
 ) -> None:
     """At each request of three puts and three writes: never a row without its object."""
     path = [str(Path(__file__).parents[1] / each) for each in ("support", "")]
-    for kill_at in range(sized(4, 8, 14)):
+    for kill_at in range(sized(4, 6, 14)):
         database = tmp_path / f"{kill_at}.db"
         words = [sys.executable, "-c", KILLED, str(database), blobs["blobs"], str(kill_at)]
         done = subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, check=False)

@@ -22,6 +22,7 @@ from langgraph.graph import MessagesState, StateGraph
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
 from serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
+from tiers import sized
 
 from langgraph_keel import Decision, Retention, ToolPolicy
 from langgraph_keel.engine.encoding.bodies import array_header, memory_of, takes_more
@@ -337,13 +338,14 @@ def test_array_headers(n: int) -> None:
 
 def test_a_search_for_graphs_harms_no_tuple_that_is_being_built() -> None:
     graphs: list[list[Any]] = []
+    rounds = sized(5, 10, 50)
     graph = StateGraph(MessagesState).add_node("node", lambda state: state).set_entry_point("node").compile()
 
     def build() -> Iterator[int]:
-        for number in range(50):
+        for number in range(rounds):
             # private: the list must be held while the tuple grows, as another thread may do
             graphs.append(schemas._find_referrers([type(graph)]))
             yield number
 
-    assert tuple(build()) == tuple(range(50))
+    assert tuple(build()) == tuple(range(rounds))
     assert all(any(each is graph for each in found) for found in graphs)

@@ -11,8 +11,8 @@ from tiers import sized
 
 from fuzz import __main__ as fuzzers
 
-TRIALS = sized(30, 30, 2000)
-SERDE_TRIALS = sized(3000, 3000, 300_000)
+TRIALS = sized(12, 12, 2000)
+SERDE_TRIALS = sized(1000, 1000, 300_000)
 
 
 @pytest.mark.slow

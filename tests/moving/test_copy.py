@@ -177,7 +177,7 @@ def test_cut_off_at_any_request_it_goes_on(side: str, lost_reply: bool) -> None:
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "memory"])
 def test_cut_off_on_every_backend_it_goes_on(store: Any, kept: Any, backend: str) -> None:
     was = told(kept.open())
-    for at_request in sized((40, 90), (10, 40, 70, 90, 130), tuple(range(5, 200, 7))):
+    for at_request in sized((40, 90), (10, 40, 90), tuple(range(5, 200, 7))):
         store.wipe()
         fault = Fault(at_request)
         with store.open() as target:
@@ -201,7 +201,7 @@ def go_on(rig: Rig) -> None:
     rig.face.prune(["t"])
 
 
-@pytest.mark.parametrize("at_request", sized([20, 60], [0, 5, 20, 30, 40, 50, 60], list(range(0, 66, 2))))
+@pytest.mark.parametrize("at_request", sized([20, 60], [0, 5, 20, 40, 60], list(range(0, 66, 2))))
 def test_what_changes_meanwhile_is_brought_by_the_second_pass(at_request: int) -> None:
     backend, target = MemoryUnderTest(), MemoryUnderTest()
     write_history(backend, 5)
@@ -271,7 +271,7 @@ class CopyMachine(SaverMachine):
 
 
 def test_random_histories_are_copied() -> None:
-    count = sized(8, 30, 200)
+    count = sized(8, 16, 200)
     run_state_machine_as_test(
         CopyMachine, settings=settings(max_examples=count, stateful_step_count=30, deadline=None, derandomize=True)
     )

@@ -10,7 +10,7 @@ ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite
         that differ by their client only. With a keyring, all of it in memory, on SQLite and on PostgreSQL; on two
         stores, all of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on
         SQLite; for a tenant on SQLite; with objects in memory. On each backend each parameter has each of its values
-        once.
+        once; a test marked heavy runs once on each backend but the first.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
 
@@ -87,7 +87,7 @@ def examples(number: int) -> int:
     """
     if asked := os.environ.get("KEEL_EXAMPLES"):
         return int(asked)
-    return sized(max(number // 8, min(number, 10)), number, number * 4)
+    return sized(max(number // 8, min(number, 10)), max(number // 2, min(number, 10)), number * 4)
 
 
 def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
@@ -145,10 +145,9 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     first = next((one for one in BACKENDS if one in backends), "")
     whole = backends.pop("", []) + backends.pop(first, [])
     each = {one: list(_covering(name, those)) for one, those in backends.items()}
-    return [*whole, *(those[0] for those in each.values())], [
-        *whole,
-        *(item for those in each.values() for item in those),
-    ]
+    once = [*whole, *(those[0] for those in each.values())]
+    is_heavy = any(item.get_closest_marker("heavy") for item in group)
+    return once, once if is_heavy else [*whole, *(item for those in each.values() for item in those)]
 
 
 def _backend(item: pytest.Item) -> str:

@@ -111,9 +111,10 @@ def test_a_claim_is_watched_for_as_long_as_its_holder_has_promised() -> None:
         assert type(found).__name__ == expected
 
 
-def test_a_lease_that_is_no_number_is_damage() -> None:
-    with pytest.raises(TypeError, match="its lease"):
-        CALLS.unpack([{"tool": "look", "state": "claimed", "lease": "long"}])
+@pytest.mark.parametrize("wrong", [{"lease": "long"}, {"lineage": []}, {"answers": [b""]}, {"untold": 5}])
+def test_a_call_whose_fields_are_of_other_types_is_damage(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        CALLS.unpack([{"tool": "look", "state": "claimed", **wrong}])
 
 
 def test_what_is_shown_is_told_by_clocks(flight: Flight, saver: KeelSaver) -> None:
