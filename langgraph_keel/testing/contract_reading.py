@@ -907,12 +907,12 @@ class InputContract(RigFixtures):
         assert rig.face.read(at()).pending_writes == [("task 1", ERROR, "Failed('failed: late')")]
 
     def test_a_value_is_bounded_by_what_it_takes_in_memory(self, rig: Rig) -> None:
-        large: dict[str, Any] = {"large": tuple([] for _ in range(62_500))}
-        bounded = {"serde": KeelSerializer(max_bytes=1 << 23)}
+        large: dict[str, Any] = {"large": tuple([] for _ in range(500_000))}
+        bounded = {"serde": KeelSerializer(max_bytes=1 << 26)}
         config = rig.author().put(large)
         with pytest.raises(CorruptStore, match=r"thread 't'.*'large'.*larger in memory"):
             rig.open(**bounded).get_tuple(at())
-        assert len(values_of(rig.face.read(at()))["large"]) == 62_500
+        assert len(values_of(rig.face.read(at()))["large"]) == 500_000
         before = rig.backend.raw()
         with pytest.raises(UnstorableValue, match="larger in memory"):
             rig.open(**bounded).put(at("u"), checkpoint_of("c1", large))

@@ -406,7 +406,7 @@ def test_a_late_resume_is_none(saver: KeelSaver) -> None:
     "wrong", [{"task_id": 5}, {"interrupt_ids": [[]]}, {"part": "x"}, {"facts": 5}, {"decision": {"kind": "no"}}]
 )
 def test_a_request_whose_fields_are_of_other_types_is_damage(wrong: dict[str, Any]) -> None:
-    right = {"id": "a" * 24, "thread_id": "t"}
+    right: dict[str, Any] = {"id": "a" * 24, "thread_id": "t"}
     for table in TABLES:
         assert table.unpack([right]) == ApprovalRequest(**right)
         with pytest.raises(ValueError, match=next(iter(wrong))):
