@@ -123,6 +123,7 @@ saver.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["", "agent.db"], ids=["memory", "sqlite"])
 def test_nothing_is_imported_while_a_graph_runs(path: str, tmp_path: Path) -> None:
     """It would keep the loop waiting. And a saver that is made before all else hears of the first run."""
@@ -153,6 +154,7 @@ for given in ({"messages": []}, None, Command(resume=1)):
 """
 
 
+@pytest.mark.slow
 def test_a_saver_that_only_reads_does_not_listen_to_graphs_and_refuses_their_steps(url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", READ_ONLY, url.removeprefix("sqlite:///")], capture_output=True, text=True, check=False

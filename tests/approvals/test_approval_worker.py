@@ -282,6 +282,7 @@ class Counting:
         return self._driver.send(request)
 
 
+@pytest.mark.slow
 def test_a_look_is_one_listing_however_many_wait() -> None:
     with MemorySaver() as saver:
         graph = asking_graph(saver, lambda *_: None)

@@ -88,6 +88,7 @@ async def decide_both(saver: KeelSaver, name: str, *, backwards: bool) -> None:
             await saver.approvals.aedit(request.id, by="bob", args={"of": "bob"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("is_cached", [True, False], ids=["cached", "not cached"])
 async def test_no_decision_reaches_another_tool(saver: KeelSaver, face: str, is_cached: bool) -> None:

@@ -432,6 +432,7 @@ def test_random_sequences_in_memory(sequence: Any) -> None:
         play(saver, sequence)
 
 
+@pytest.mark.slow
 @example(ASKED_AGAIN)
 @settings(max_examples=int(ASKED) if ASKED else sized(10, 50, 500))
 @given(sequences())

@@ -51,6 +51,7 @@ def log(root: Path) -> Path:
 EVERYTHING = [f"{number:04}" for number in range(PUTS + 1)]
 
 
+@pytest.mark.slow
 def test_every_prefix_of_a_log_is_what_was_there_then(root: Path, log: Path) -> None:
     """Cut anywhere after its first line, a log is sound, and a put goes on from there."""
     data = log.read_bytes()

@@ -358,6 +358,7 @@ any_json = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(1000), deadline=None)
 @given(any_json)
 def test_any_json_is_an_item_or_refused(value: Any) -> None:

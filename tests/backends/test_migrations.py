@@ -110,6 +110,7 @@ def open_and_die(place: Place, nth: int) -> None:
         assert value_of(saver, "t3") == 3
 
 
+@pytest.mark.slow
 def test_a_process_dies_at_each_step_and_another_goes_on(old: Place) -> None:
     """Each process comes a step further than the one before, until one comes to the end."""
     for nth in count(1):

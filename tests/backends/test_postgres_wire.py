@@ -246,6 +246,7 @@ async def test_a_network_that_swallows_the_answer_is_given_up_async(proxy: serve
 # -- PgBouncer ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_behind_pgbouncer(pgbouncer_url: str) -> None:
     """Transaction pooling: statements of one client run on any connection of the server."""
     schema = "behind_pgbouncer"

@@ -223,6 +223,7 @@ def test_every_script_is_run(url: str) -> None:
     assert {*_SCRIPTS} - SHARED_PARTS == driver.scripts
 
 
+@pytest.mark.slow
 def test_no_script_hangs_on_damage_or_fails_without_a_name(url: str) -> None:
     """`Exception`s that are no `KeelError` come through, and with a time-out the server was busy."""
     with filled(url) as (saver, client):
@@ -307,6 +308,7 @@ def test_a_damaged_field_of_a_thread_is_named(url: str, field: str) -> None:
         assert f'the field "{field}" is damaged' in [each.message for each in saver.check() if each.thread_id == "t"]
 
 
+@pytest.mark.slow
 def test_a_write_of_another_task_is_damage(url: str) -> None:
     """The id and the path of a task stand before the body, in the clear."""
     with filled(url) as (saver, client):

@@ -101,6 +101,7 @@ def held() -> tuple[int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_savers_that_are_forgotten_give_back_what_they_held(tmp_path: Path, face: str) -> None:
     async def aput_and_read(saver: SqliteSaver) -> None:

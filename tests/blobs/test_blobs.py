@@ -129,6 +129,7 @@ def test_what_is_large_stands_in_objects_and_is_read_as_it_was(
         cold_face.close()
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @each_backend
 @each_keyring

@@ -134,6 +134,7 @@ def removals(objects: Path) -> dict[str, Callable[[KeelSaver], Plan[Any]]]:
     return {"delete": delete, "sweep": sweep, "strays": remove_strays}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removal", ["delete", "sweep", "strays"])
 def test_a_copy_loses_nothing_to_a_removal_beside_it(
     blobs: dict[str, Any], removals: dict[str, Any], removal: str

@@ -55,6 +55,7 @@ def test_a_misspelling_suggests_nothing_that_destroys() -> None:
         assert not any(name in told for name in ("'delete'", "'erase'", "'prune'", "'reclaim'"))
 
 
+@pytest.mark.slow
 def test_a_shell_completes_commands_and_options() -> None:
     assert complete("keel thr", 1) == ["threads"]
     assert complete("keel threads --wai", 2) == ["--waiting"]

@@ -62,6 +62,7 @@ def interrupted(place: Path, *words: str, after: int, **env: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "after", "said"),
     [
@@ -85,12 +86,14 @@ def test_long_work_says_how_far_it_has_come(place: Path, words: str, after: int,
         assert subprocess.run(again, capture_output=True, timeout=120, env=environment, cwd=place).returncode == 0
 
 
+@pytest.mark.slow
 def test_keys(place: Path) -> None:
     assert KEPT in interrupted(place, "keys", "migrate", after=2, KEEL_KEYS_FILE="keys")
     assert KEPT in interrupted(place, "keys", "migrate", after=2, KEEL_KEYS_FILE="keys")
     assert KEPT in interrupted(place, "keys", "renew", after=1, KEEL_KEYS_FILE="keys")
 
 
+@pytest.mark.slow
 def test_an_import(tmp_path: Path) -> None:
     with old_store("sqlite", tmp_path) as store:
         with store.open() as saver:

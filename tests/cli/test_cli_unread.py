@@ -31,6 +31,7 @@ def unread(name: str, stored: Any) -> dict[str, Any]:
 PAID = unread("Order", {"items": ["tea"], "status": unread("Status", "PAID")})
 
 
+@pytest.mark.slow
 @BY_URL
 def test_each_command_shows_what_can_be_read(place: Place) -> None:
     url = left_by_a_shop(place).url
@@ -89,6 +90,7 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
     assert {each["thread_id"]: each["state"] for each in unfinished} == {"t": "waits", "asked": "waits"}
 
 
+@pytest.mark.slow
 @BY_URL
 def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -> None:
     url = left_by_a_shop(place, "archive").url
@@ -110,6 +112,7 @@ def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -
             saver.archive("archived").search("o7")
 
 
+@pytest.mark.slow
 @SQLITE
 def test_what_cannot_be_left_out_is_named(place: Place) -> None:
     """A conversation without one of its messages would be another one: such a thread is not exported."""
@@ -119,6 +122,7 @@ def test_what_cannot_be_left_out_is_named(place: Place) -> None:
     assert "channel 'lines': shop_models.Customer" in done.stderr
 
 
+@pytest.mark.slow
 @SQLITE
 def test_history_reads_no_values(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows none but questions, so it asks the store for none but what tells the nodes that run."""

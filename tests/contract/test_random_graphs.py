@@ -334,6 +334,7 @@ def number(version: Any) -> int:
 TWO = ("memory", "sqlite")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", sized(TWO, TWO, (*TWO, "files", "postgres", "redis")))
 def test_random_graphs_do_what_they_do_beside_it(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     needing(backend, request)

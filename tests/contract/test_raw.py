@@ -74,6 +74,7 @@ def check_shown(saver: KeelSaver) -> None:
     assert saver.provenance.read(CONFIG) == []
 
 
+@pytest.mark.slow
 def test_all_that_can_be_read_is_read(place: Place) -> None:
     left_by_a_shop(place)
     with place.open() as saver:
@@ -91,6 +92,7 @@ def test_all_that_can_be_read_is_read(place: Place) -> None:
         check_shown(saver)
 
 
+@pytest.mark.slow
 async def test_asynchronously_too(place: Place) -> None:
     left_by_a_shop(place)
     async with place.open() as saver:
@@ -108,6 +110,7 @@ async def test_asynchronously_too(place: Place) -> None:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["sqlite", "redis"], indirect=True)
 def test_a_placeholder_is_never_stored(place: Place) -> None:
     """Rewinding and forking copy what is stored; whatever would write a placeholder is refused, and nothing written."""

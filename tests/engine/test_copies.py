@@ -83,6 +83,7 @@ def test_copies_are_what_was_put(value: Any) -> None:
     check_copies({"here": [value, {"there": value}]})
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.one_of(values, st.lists(values, max_size=4), st.dictionaries(st.text(max_size=3), values, max_size=4)))
 def test_copies_of_anything(value: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from checkpoints import checkpoint_of, config_for, twin
 from encoding_states import CHANNELS, EDITS, LONE_EDITS, RETYPES, Edit, State, apply, form
 from hypothesis import HealthCheck, settings
@@ -259,3 +260,5 @@ TestSqliteForgetting = InSqliteTinyMemo.TestCase
 TestSqliteForgetting.settings = settings(COMMON, max_examples=examples(40))
 TestSqliteFiles = InFiles.TestCase
 TestSqliteFiles.settings = settings(COMMON, max_examples=examples(25))
+for machine in (TestMemoryForgetting, TestMemoryLight, TestSqliteForgetting, TestSqliteFiles):
+    pytest.mark.slow(machine)

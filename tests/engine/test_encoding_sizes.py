@@ -107,6 +107,7 @@ def test_an_append_stores_one_item_and_one_run(writing: Writing) -> None:
     assert writing.runs("m") == ((0, 30),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.parametrize("memo_bytes", [0, 100_000], ids=["no memo", "a memo for what is known of it"])
 def test_a_thread_that_has_no_room_in_the_memo_stores_what_is_new(memo_bytes: int, reads: bool) -> None:

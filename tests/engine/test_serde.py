@@ -173,6 +173,7 @@ class Lion(Animal): parts: list = field(default_factory=list)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saver", ["SqliteSaver", "FileSaver"])
 def test_a_class_that_nothing_names_is_stored_with_a_warning_once(tmp_path: Path, saver: str) -> None:
     """A subclass of an annotated class, what it holds, a model and an enumeration; not the annotated class."""

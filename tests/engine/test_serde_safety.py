@@ -304,6 +304,7 @@ def test_an_item_that_is_another_object_is_damage(item: Any) -> None:
         KEEL.unpack_items(ormsgpack.packb([[0, 1], item]), loads=lambda data: data)
 
 
+@pytest.mark.slow
 def test_many_elements_are_estimated_not_counted() -> None:
     """To count what 11 kB of a compressed body held took 11 s."""
     nothings = b"\xc0" * (10 << 20)

@@ -153,6 +153,7 @@ def change(value: Any, draw: Callable[[Any], Any]) -> None:
         holder.__dict__[name] = new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
 @settings(max_examples=examples(50))

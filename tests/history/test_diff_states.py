@@ -98,6 +98,7 @@ def test_the_patch_makes_one_state_of_the_other(before: dict[str, Any], after: d
             assert len(list(found)) == len(found)
 
 
+@pytest.mark.slow
 @given(STATES, STATES)
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_store_tells_what_the_values_tell(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -114,6 +115,7 @@ def test_the_store_tells_what_the_values_tell(before: dict[str, Any], after: dic
         assert told(saver.diff(a, a)) == []
 
 
+@pytest.mark.slow
 @given(STATES, STATES)
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_diff_can_be_shown(before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -176,6 +176,7 @@ def _is_next(node: str, info: ThreadInfo) -> bool:
     return node in info.next
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_is_what_would_be_chosen_of_all(place: Place) -> None:
     with place.open() as saver:
         compare(saver)
@@ -200,11 +201,13 @@ def test_in_memory() -> None:
         compare(saver)
 
 
+@pytest.mark.slow
 def test_under_keys(place: Place) -> None:
     with place.open(encryption=Keyring(LocalKey("k", bytes(range(32))))) as saver:
         compare(saver, OPERATIONS // 3)
 
 
+@pytest.mark.slow
 def test_of_a_tenant(place: Place) -> None:
     with place.open() as shared:
         compare(shared.for_tenant("acme"), OPERATIONS // 3)

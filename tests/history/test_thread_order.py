@@ -86,6 +86,7 @@ def test_in_memory() -> None:
         compare(saver)
 
 
+@pytest.mark.slow
 def test_of_a_tenant_with_hidden_names(place: Place) -> None:
     with place.open(encryption=Keyring(KEY, hide_names=True)) as shared:
         fill(shared.for_tenant("before"))

@@ -39,6 +39,7 @@ def store(stores: Any, backend: str) -> Iterator[Any]:
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", sized(["memory"], ["memory"], BACKENDS))
 def test_every_feature_is_as_it_was(store: Any, backend: str) -> None:
     def open_(**options: Any) -> KeelSaver:

@@ -58,6 +58,7 @@ def left_in(raw: bytes, told: Any, empty: bytes = b"") -> set[bytes]:
     return {word for word in words_in(told) if word in raw and word not in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str) -> None:
     def open_(**options: Any) -> KeelSaver:
@@ -80,6 +81,7 @@ def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str
     stores[backend].wipe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [(SqliteSaver, "keel.db"), (FileSaver, "")], ids=["sqlite", "files"])
 def test_nor_does_any_file(tmp_path: Path, kind: Any, name: str) -> None:
     """The log, free pages, and what is written beside."""

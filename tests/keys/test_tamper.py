@@ -179,6 +179,7 @@ def test_no_cell_can_be_made_to_look_as_if_it_were_kept_elsewhere(store: Store, 
             write(before)
 
 
+@pytest.mark.slow
 def test_any_byte_that_changes_is_seen(store: Store) -> None:
     seen = set()
     for kind, read, write in store.slots():
@@ -192,6 +193,7 @@ def test_any_byte_that_changes_is_seen(store: Store) -> None:
         write(before)
 
 
+@pytest.mark.slow
 def test_what_is_moved_is_refused(store: Store) -> None:
     """From every place to some others: of another thread, namespace, channel, checkpoint and kind."""
     slots = list(store.slots())

@@ -270,6 +270,7 @@ class CopyMachine(SaverMachine):
         super().teardown()
 
 
+@pytest.mark.slow
 def test_random_histories_are_copied() -> None:
     count = sized(8, 16, 200)
     run_state_machine_as_test(

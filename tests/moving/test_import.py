@@ -97,6 +97,7 @@ def test_every_moment_is_the_same_and_every_graph_goes_on(old: OldStore, saver: 
             assert go_on(saver, name) == go_on(other, name), name
 
 
+@pytest.mark.slow
 def test_a_store_of_many_threads(old: OldStore, tmp_path: Path) -> None:
     """Every moment is the same, and every graph goes on."""
     kinds = [*SCENES]

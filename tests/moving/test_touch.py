@@ -344,6 +344,7 @@ with open_saver(url, moving_from=old, **options) as saver:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_touch_at_once_move_each_thread_once(old_file: OldStore, place: Place) -> None:
     names = [f"talk {number}" for number in range(4)]
     with old_file.open() as other:
@@ -390,6 +391,7 @@ with open_saver(url, **options) as saver:
 """
 
 
+@pytest.mark.slow
 def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore, place: Place) -> None:
     write_scenes(old_file)
     codes = []
@@ -409,6 +411,7 @@ def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore,
     place.check()
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 def test_clients_go_on_while_the_rest_is_fetched(old: OldStore, opener: Opener) -> None:
     """No turn fails, and none is lost."""

@@ -222,6 +222,7 @@ def test_a_wrong_list_is_found(kind: type[List]) -> None:
     assert WRONG[kind] in {anomaly.kind for anomaly in found}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(2000), deadline=None)
 @given(st.sampled_from([List, *WRONG]), SEEDS, st.sampled_from([(2, 2), (3, 1), (3, 2), (4, 1)]))
 def test_the_checker_agrees_with_a_search_of_all_orders(kind: type[List], seed: int, size: tuple[int, int]) -> None:

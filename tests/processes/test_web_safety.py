@@ -60,6 +60,7 @@ def serve(directory: Path, *asked: str) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_thread_that_kills_its_process_keeps_no_service_down(tmp_path: Path) -> None:
     """It is resumed once, by whoever starts next; then it is left alone, and the others are answered."""
     assert serve(tmp_path, "p=poison") == (3, ["up"])

@@ -53,6 +53,7 @@ async def test_what_another_run_of_the_thread_called_is_not_held_against_this_on
         assert "keel_drift" not in found.metadata
 
 
+@pytest.mark.slow
 async def test_each_of_very_many_threads_has_its_call() -> None:
     saver = MemorySaver()
     graph = graph_of(saver, "a", opened(), opened())

@@ -155,6 +155,7 @@ JUNK: Any = st.recursive(
 FIELDS = list(ModelCall.__dataclass_fields__)
 
 
+@pytest.mark.slow
 @given(JUNK | st.lists(JUNK | st.dictionaries(st.sampled_from(FIELDS), JUNK)))
 def test_junk_is_no_record_and_raises_nothing(junk: Any) -> None:
     for call in [unpack_call(junk), *unpack_calls(junk)]:
@@ -162,6 +163,7 @@ def test_junk_is_no_record_and_raises_nothing(junk: Any) -> None:
     models_of({"calls": junk, "models": junk})
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
 def test_a_record_keeps_of_damage_what_can_be_taken(junk: dict[str, Any]) -> None:
     call = unpack_call({**junk, "id": "x"})

@@ -151,6 +151,7 @@ GIVEN = given(st.lists(ACTIONS, min_size=3, max_size=16), POLICIES, st.sampled_f
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
+@pytest.mark.slow
 @GIVEN
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=CHECKS)
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])

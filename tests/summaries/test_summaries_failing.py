@@ -157,6 +157,7 @@ def chatted(graph: Any, turns: range, durability: Any) -> list[str]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("lost_reply", [False, True])
 def test_a_store_that_breaks_at_any_request_loses_nothing(durability: str, lost_reply: bool) -> None:

@@ -51,6 +51,7 @@ def told(saver: KeelSaver) -> dict[str, Any]:
     return {name: each for name, each in found.items() if name != "verdict"}
 
 
+@pytest.mark.slow
 @pytest.mark.heavy
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_one_tenant_has_is_nobody_else_s(stores: Any, backend: str, options: dict[str, Any]) -> None:

@@ -259,6 +259,7 @@ print(key_of(b"k" * 32, "search", "", args))
 """
 
 
+@pytest.mark.slow
 def test_every_process_has_the_same_keys() -> None:
     """Sets of texts come in another order in every process."""
     printed = {

@@ -164,6 +164,7 @@ tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", ENDS, str(tmp_path / "keel.db")],

@@ -368,6 +368,7 @@ print(*[name for name in ("SqliteSaver", "PostgresSaver", "RedisSaver") if name 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "there"), [("psycopg", "SqliteSaver RedisSaver"), ("redis", "SqliteSaver PostgresSaver")]
 )

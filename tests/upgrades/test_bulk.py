@@ -201,6 +201,7 @@ def interrupt_after(after: int) -> Callable[[int, int | None], None]:
     return tell
 
 
+@pytest.mark.slow
 def test_many_threads_take_no_more_memory_than_few(tmp_path: Path) -> None:
     """What is kept of a thread is its outcome; the peak is that of Python's own objects, whatever their number."""
     peaks = []

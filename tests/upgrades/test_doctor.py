@@ -52,6 +52,7 @@ def breaks_in(said: Any, name: str) -> list[Any]:
     return breaks
 
 
+@pytest.mark.slow
 def test_unchanged_code_breaks_nothing(said: Any) -> None:
     assert breaks_in(said, "unchanged") == []
 
