@@ -81,7 +81,7 @@ def read_default(text: str) -> object:
 
 
 def test_the_table_of_options_has_all_of_them_with_their_defaults() -> None:
-    page = (Path(__file__).parents[1] / "langgraph_keel" / "README.md").read_text()
+    page = (Path(__file__).parents[1] / "langgraph_keel" / "options.md").read_text()
     table = page.partition("## Options of every saver")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|")[:2] for line in table.splitlines() if line.startswith("| `")]
     cells = [[cell.strip() for cell in row.split(",")] for line in rows for row in line]
