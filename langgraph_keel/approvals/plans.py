@@ -76,7 +76,7 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
     known = yield from Approvals(session).of_thread(thread_id)
     head = yield from session.store.read_entry(Address(thread_id, "", None))
     questions = (yield from _questions_at(session, head, known)) if head else {}
-    recorded = {name for held in known for name in held.request.interrupt_ids}
+    recorded = {held.request.interrupt_id for held in known}
     missing = [asked for asked in waiting_in(questions) if asked.interrupt.id not in recorded]
     if head is not None and missing:
         for asked in missing:

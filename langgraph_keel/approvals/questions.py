@@ -46,9 +46,9 @@ def record_interrupt(
     requests = requests_of(address, interrupt, task_id, owner, session.now)
     for request in requests:
         held: KeptRequest | None = yield from approvals.ask(request)
-        while held and interrupt.id not in held.request.interrupt_ids:
-            # Its task has made the request before; now it has stopped the graph.
-            ids = (*held.request.interrupt_ids, request.interrupt_id)
+        while held and interrupt.id != held.request.interrupt_id:
+            # Its task has made the request before; now it has stopped the graph, maybe by a name that it had earlier.
+            ids = (*(name for name in held.request.interrupt_ids if name != interrupt.id), interrupt.id)
             changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=request.value))
             held = changed or (yield from approvals.read([request.id])).get(request.id)
     if is_keel_question(requests[0]):

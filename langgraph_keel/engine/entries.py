@@ -161,7 +161,7 @@ def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     is_header = type(checkpoint) is type(metadata) is type(inline) is type(about) is dict and len(rest) < 2
-    if not (is_header and _is_checkpoint(checkpoint) and isinstance(metadata.get("parents") or {}, dict)):
+    if not (is_header and _is_checkpoint(checkpoint) and _is_metadata(metadata)):
         raise CorruptStore(f"{where}: its header does not hold what it should")
     return Header(checkpoint, as_lists(metadata), inline, about)
 
@@ -174,6 +174,16 @@ def _is_checkpoint(checkpoint: Mapping[str, Any]) -> bool:
         and isinstance(checkpoint.get("channel_versions") or {}, dict)
         and isinstance(seen, dict)
         and all(isinstance(each, dict) for each in seen.values())
+    )
+
+
+def _is_metadata(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the parts of metadata that LangGraph and Keel look up are of their types, if they are there."""
+    counters = metadata.get("counters_since_delta_snapshot") or {}
+    return (
+        isinstance(metadata.get("parents") or {}, dict)
+        and isinstance(counters, dict)
+        and all(isinstance(each, list | tuple) and len(each) == 2 for each in counters.values())
     )
 
 

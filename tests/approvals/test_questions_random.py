@@ -422,9 +422,18 @@ def play(saver: KeelSaver, sequence: tuple[str, Sequence[int], bool, bool, Seque
 
 # A resume that comes again has the next question asked again, under the id of the one that a program has answered.
 ASKED_AGAIN: Any = "nodes", [3], False, False, [("decide", 0), ("plain", 0), ("late", 0), ("answer", 0)]
+# With each resume that comes again, LangGraph gives the question one of two names in turn.
+NAMED_IN_TURN: Any = (
+    "nodes",
+    [3],
+    True,
+    False,
+    [("decide", 0), ("decide", 0), ("late", 0), ("late", 0), ("answer", 0)],
+)
 
 
 @example(ASKED_AGAIN)
+@example(NAMED_IN_TURN)
 @settings(max_examples=int(ASKED) if ASKED else sized(40, 150, 10_000))
 @given(sequences())
 def test_random_sequences_in_memory(sequence: Any) -> None:

@@ -24,8 +24,10 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
 from tiers import sized
 
-from langgraph_keel import Decision, Retention, ToolPolicy
+from langgraph_keel import Decision, MemorySaver, Retention, ToolPolicy
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import array_header, memory_of, takes_more
+from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.serde import schemas
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.serde.types import Leaf, Record
@@ -350,3 +352,13 @@ def test_a_search_for_graphs_harms_no_tuple_that_is_being_built() -> None:
 
     assert tuple(build()) == tuple(range(rounds))
     assert all(any(each is graph for each in found) for found in graphs)
+
+
+@pytest.mark.parametrize("counters", [7, ["items"], {"items": 1}, {"items": [1]}])
+def test_counters_of_another_form_are_damage(counters: Any) -> None:
+    """Of delta channels: they decide which entries a reader asks for."""
+    codec = MemorySaver().engine.session.codec
+    metadata = {"counters_since_delta_snapshot": counters}
+    body = codec.encode([{"v": 4}, metadata, {}])
+    with pytest.raises(CorruptStore, match="its header does not hold what it should"):
+        unpack_header(body, codec, Address("t", "", "1"))

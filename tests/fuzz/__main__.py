@@ -65,7 +65,8 @@ def run_worker(asked: argparse.Namespace, first: int, seconds: float, progress: 
         seconds = 0
     name, opening = SERVERS.get(asked.kind, ("", None))
     with opening(own=True) if opening else nullcontext() as server:
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(sys.path[:2])}
+        path = os.pathsep.join([*sys.path[:2], *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
         if server:
             environment[servers.SHARED[name]] = server.url
         words = [

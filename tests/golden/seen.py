@@ -67,7 +67,7 @@ def _parts(value: Any) -> list[Any] | None:
 def _fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, BaseMessage):
         said = {key: part for key, part in value if part not in (None, "", [], {})}  # no matter what LangChain adds
-        return said | {"set": sorted(value.model_fields_set)}
+        return said | {"set": sorted(value.model_fields_set, key=str)}
     if isinstance(value, BaseModel):
         return dict(value) | (value.model_extra or {})
     if dataclasses.is_dataclass(value):
