@@ -32,6 +32,7 @@ import struct
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from math import inf
 from operator import attrgetter
 from pkgutil import get_data
@@ -218,22 +219,27 @@ def memory_of(data: bytes, most: int) -> int:
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 
-# Contexts are not safe to share between threads, and making one costs 20 times a small compression.
-_contexts = threading.local()
+class _Contexts(threading.local):
+    """Contexts of zstandard: threads must not share them, and making one costs 20 times a small compression."""
+
+    @cached_property
+    def compressor(self) -> zstandard.ZstdCompressor:
+        return zstandard.ZstdCompressor(level=3)
+
+    @cached_property
+    def decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor()
+
+    @cached_property
+    def small_compressor(self) -> zstandard.ZstdCompressor:
+        return zstandard.ZstdCompressor(level=7, dict_data=_DICTIONARY, write_dict_id=False)
+
+    @cached_property
+    def small_decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor(dict_data=_DICTIONARY)
 
 
-def _compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_contexts, "compressor"):
-        _contexts.compressor = zstandard.ZstdCompressor(level=3)
-    compressor: zstandard.ZstdCompressor = _contexts.compressor
-    return compressor
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_contexts, "decompressor"):
-        _contexts.decompressor = zstandard.ZstdDecompressor()
-    decompressor: zstandard.ZstdDecompressor = _contexts.decompressor
-    return decompressor
+_contexts = _Contexts()
 
 
 def _checksum(kind: bytes, rest: bytes | memoryview) -> bytes:
@@ -243,7 +249,7 @@ def _checksum(kind: bytes, rest: bytes | memoryview) -> bytes:
 def frame(data: bytes) -> bytes:
     """Frame `data`, compressed where that saves at least a tenth."""
     if len(data) >= WORTHWHILE:
-        packed = _compressor().compress(data)
+        packed = _contexts.compressor.compress(data)
         if len(packed) < len(data) * 0.9:
             return ZSTD + _checksum(ZSTD, packed) + packed
     return raw_frame(data)
@@ -277,7 +283,7 @@ def open_frame(body: bytes, most: int = MAX_CONTENT) -> bytes:
     if kind not in (RAW, ZSTD):
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")
     _check(body, kind, rest)
-    return bytes(rest) if kind == RAW else _decompress(rest, most)
+    return bytes(rest) if kind == RAW else _decompress(_contexts.decompressor, rest, most)
 
 
 def _check(body: bytes, kind: bytes, rest: memoryview) -> None:
@@ -287,23 +293,14 @@ def _check(body: bytes, kind: bytes, rest: memoryview) -> None:
 
 @record
 class Absent:
-    """What stands in the place of a body that is kept in an object outside of the store.
+    """A reference that replaces a body which is kept in an object outside of the store."""
 
-    Attributes:
-        store: What tells the store that has put the object there from others, 8 bytes.
-        token: Tells the object from all others of its thread, 8 bytes.
-        digest: The SHA-256 of the body.
-        size: Its bytes.
-        count: The items in it.
-        reason: Why it is not there, if it was looked for in vain.
-    """
-
-    store: bytes
-    token: bytes
-    digest: bytes
-    size: int
-    count: int
-    reason: str = ""
+    store: bytes  # 8 bytes that identify the store which has put the object there
+    token: bytes  # 8 bytes that identify the object among those of its thread
+    digest: bytes  # SHA-256 of the body
+    size: int  # bytes of the body
+    count: int  # items in the body
+    reason: str = ""  # why the object is missing, if it is
 
 
 def absent_frame(absent: Absent) -> bytes:
@@ -328,7 +325,7 @@ def read_absent(body: bytes) -> Absent | None:
 
 
 def refuse_absent(body: bytes) -> StoreError:
-    """Return the error of somebody who would decode what is kept in an object, and has not got that."""
+    """Return the error for decoding a body that is in an object which is not at hand."""
     absent = read_absent(body)
     assert absent is not None
     if absent.reason:
@@ -341,7 +338,7 @@ def refuse_absent(body: bytes) -> StoreError:
 
 
 def check_present(bodies: Iterable[bytes]) -> None:
-    """See that all bodies are at hand, for who stores them again."""
+    """Check that all bodies are at hand, before they are stored again."""
     for body in bodies:
         if body.startswith(ABSENT):
             raise refuse_absent(body)
@@ -362,31 +359,14 @@ def content_size(body: bytes) -> int:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error
 
 
-def _decompress(data: memoryview, most: int) -> bytes:
+def _decompress(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, most: int) -> bytes:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= most:
             raise CorruptStore(f"a stored body claims to hold {size} bytes")
-        return _decompressor().decompress(data, max_output_size=size, allow_extra_data=False)
+        return decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error
-
-
-_dictionary_contexts = threading.local()
-
-
-def _dictionary_compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_dictionary_contexts, "compressor"):
-        _dictionary_contexts.compressor = zstandard.ZstdCompressor(level=7, dict_data=_DICTIONARY, write_dict_id=False)
-    compressor: zstandard.ZstdCompressor = _dictionary_contexts.compressor
-    return compressor
-
-
-def _dictionary_decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_dictionary_contexts, "decompressor"):
-        _dictionary_contexts.decompressor = zstandard.ZstdDecompressor(dict_data=_DICTIONARY)
-    decompressor: zstandard.ZstdDecompressor = _dictionary_contexts.decompressor
-    return decompressor
 
 
 def shrink(body: bytes) -> bytes:
@@ -394,7 +374,7 @@ def shrink(body: bytes) -> bytes:
     if not HEAD < len(body) <= SMALL or body.startswith(OPAQUE) or content_size(body) > SHRUNK:
         return body
     data = open_frame(body)
-    packed = _dictionary_compressor().compress(data)
+    packed = _contexts.small_compressor.compress(data)
     if len(packed) >= len(body) - HEAD:
         return body
     return WITH_DICTIONARY + _checksum(RAW, data) + packed
@@ -404,15 +384,7 @@ def restore_frame(body: bytes) -> bytes:
     """Return the frame that a body stands for."""
     if body[:1] != WITH_DICTIONARY:
         return body
-    packed = body[HEAD:]
-    try:
-        size = zstandard.frame_content_size(packed)
-        if not 0 <= size <= SHRUNK:
-            raise CorruptStore(f"a small stored body claims to hold {size} bytes")
-        data = _dictionary_decompressor().decompress(packed, max_output_size=size)
-    except zstandard.ZstdError as error:
-        raise CorruptStore(f"a stored body does not decompress: {error}") from error
-    return RAW + body[1:HEAD] + data
+    return RAW + body[1:HEAD] + _decompress(_contexts.small_decompressor, body[HEAD:], SHRUNK)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -544,13 +516,7 @@ def weight_of(rows: Sequence[Row]) -> int:
 
 @record
 class Loose:
-    """The end of a log that stands in small rows.
-
-    Attributes:
-        lo: The number of its first item.
-        hi: The number after its last item.
-        nbytes: The bytes of the items.
-    """
+    """The end of a log that is still in small rows: items `[lo, hi)` of `nbytes` bytes."""
 
     lo: int = 0
     hi: int = 0
@@ -562,10 +528,6 @@ class Loose:
         A packed row must not bring back to life what the version no longer holds.
         """
         return self if any(start <= self.lo and self.hi <= end for start, end in runs) else NOTHING
-
-    def is_enough(self) -> bool:
-        """Return whether it is worth being packed."""
-        return is_full(self.hi - self.lo, self.nbytes)
 
     def extend(self, rows: Sequence[Row], payloads: Sequence[bytes]) -> Loose:
         """Return what is loose after these items were appended in these rows."""
@@ -583,10 +545,10 @@ NOTHING = Loose()
 
 def pack_rows(rows: Sequence[Row], loose: Loose) -> tuple[Sequence[Row], tuple[Row, ...]]:
     """Return the rows after the loose ones were packed, if there are enough, and what replaces those."""
-    if not loose.is_enough():
+    count = loose.hi - loose.lo
+    if not is_full(count, loose.nbytes):
         return rows, ()
     start, stop = bisect_left(rows, loose.lo, key=_first_of), bisect_left(rows, loose.hi, key=_first_of)
-    count = loose.hi - loose.lo
     packed = Row(loose.lo, count, frame(array_header(count) + b"".join(map(content_of, rows[start:stop]))))
     return [*rows[:start], packed, *rows[stop:]], (packed,)
 
