@@ -34,16 +34,7 @@ import xxhash
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.constants import START
 
-from langgraph_keel._langgraph import (
-    BRANCH_TO,
-    ERROR,
-    ERROR_SOURCE_NODE,
-    INTERRUPT,
-    JOIN,
-    NULL_TASK_ID,
-    RESUME,
-    TASKS,
-)
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.encoding.values import Known, is_inline
@@ -61,9 +52,6 @@ _PARTS = ("checkpoint", "metadata", "inline", "about")
 
 STATE = "state"
 """In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
-
-_THREE = array_header(3)
-"""Where a header that is not compressed has three parts, nothing stands there about models."""
 
 HIDDEN = "~hidden"
 """Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
@@ -108,19 +96,14 @@ def state_beside(stored: Any) -> int:
 
 
 def check_state(where: Address, about: Mapping[str, Any], beside: Iterable[Any], known: int) -> None:
-    """See that no newer version of the application has stored a checkpoint, or its writes."""
+    """Check that no newer version of the application has stored a checkpoint, or its writes."""
     newest = max([state_of(about), *map(state_beside, beside)])
     if newest > known:
         raise NewerState(str(where), newest, known)
 
 
 class UnreadHeader(Header):
-    """A header that is decoded when something of it is asked for: of a thousand, a prune needs a few.
-
-    Args:
-        node: The entry. Errors are those of `unpack_header`, and come then.
-        codec: What decodes it.
-    """
+    """A header that is decoded when an attribute is read: of a thousand, a prune needs a few."""
 
     __slots__ = ("_codec", "_node")
     _node: Node
@@ -130,8 +113,8 @@ class UnreadHeader(Header):
         put = object.__setattr__  # as a frozen dataclass does it
         put(self, "_node", node)
         put(self, "_codec", codec)
-        if node.header.startswith(RAW) and node.header.startswith(_THREE, HEAD):
-            put(self, "about", {})
+        if node.header.startswith(RAW) and node.header.startswith(array_header(3), HEAD):
+            put(self, "about", {})  # an uncompressed header with three parts has no `about` part
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PARTS:
@@ -161,20 +144,18 @@ def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     is_header = type(checkpoint) is type(metadata) is type(inline) is type(about) is dict and len(rest) < 2
-    if not (is_header and _is_checkpoint(checkpoint) and isinstance(metadata.get("parents") or {}, dict)):
+    if is_header:  # the parts that LangGraph and Keel look up have their types
+        seen = checkpoint.get("versions_seen") or {}
+        is_header = (
+            isinstance(checkpoint.get("v", 4), int | float)
+            and isinstance(checkpoint.get("channel_versions") or {}, dict)
+            and isinstance(seen, dict)
+            and all(isinstance(each, dict) for each in seen.values())
+            and isinstance(metadata.get("parents") or {}, dict)
+        )
+    if not is_header:
         raise CorruptStore(f"{where}: its header does not hold what it should")
     return Header(checkpoint, as_lists(metadata), inline, about)
-
-
-def _is_checkpoint(checkpoint: Mapping[str, Any]) -> bool:
-    """Return whether what LangGraph and Keel look up in a checkpoint is of its type, if it is there."""
-    seen = checkpoint.get("versions_seen") or {}
-    return (
-        isinstance(checkpoint.get("v", 4), int | float)
-        and isinstance(checkpoint.get("channel_versions") or {}, dict)
-        and isinstance(seen, dict)
-        and all(isinstance(each, dict) for each in seen.values())
-    )
 
 
 def as_lists(value: Any) -> Any:
@@ -207,19 +188,12 @@ def next_version_of(current: str | int | float | None) -> str | int | float:
 
 @record
 class Inheritance:
-    """What a checkpoint leaves to its parent.
+    """The channel values that a checkpoint inherits from its parent."""
 
-    Attributes:
-        parent: The id of the checkpoint it continues.
-        versions: All versions that it names.
-        left: Those of channels that have no value in it, and no version that is new.
-        is_asked: Whether the parent surely has a value for one of them: a snapshot that nothing was written to since.
-    """
-
-    parent: str | None
-    versions: Mapping[str, Any]
-    left: Mapping[str, Any]
-    is_asked: bool
+    parent: str | None  # the id
+    versions: Mapping[str, Any]  # all versions that the checkpoint names
+    left: Mapping[str, Any]  # versions of channels that have no value in it, and no new version
+    is_asked: bool  # whether the parent surely has a value: a snapshot that nothing was written to since
 
     def usable(self, base: KnownEntry | None) -> KnownEntry | None:
         """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
@@ -242,7 +216,7 @@ class Inheritance:
 def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
 ) -> Inheritance:
-    """Return what a checkpoint leaves to its parent, as it is now: the program may go on with it."""
+    """Return what a checkpoint inherits, as it is now: the program may change it later."""
     versions, values = versions_of(checkpoint), checkpoint["channel_values"]
     left = {name: each for name, each in versions.items() if name not in values and name not in new_versions}
     counters = metadata.get("counters_since_delta_snapshot") or {}
@@ -266,10 +240,8 @@ def is_hidden(address: Address) -> bool:
 
 
 def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of what stands for the ancestors of an entry that has no parent any more; `None` if it needs none.
-
-    A channel that has been updated since a snapshot, which stands nowhere in the entry, has got its updates before it.
-    """
+    """Return the id of the hidden checkpoint with the writes of an entry's ancestors; `None` if it needs none."""
+    # A channel that was updated since a snapshot, and is not in the entry, has got its updates before it.
     counters = metadata.get("counters_since_delta_snapshot") or {}
     if not any(counters[channel][0] for channel in rebuilt_channels(metadata, entry.refs)):
         return None
@@ -283,10 +255,6 @@ def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> str | None:
 def is_trigger(channel: str) -> bool:
     """Return whether the value of a channel decides which nodes run."""
     return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)
-
-
-def _is_named_trigger(channel: object) -> bool:
-    return isinstance(channel, str) and is_trigger(channel)  # what is none is refused by name, later
 
 
 def next_nodes(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -352,10 +320,10 @@ def error_class(error: object) -> str:
 def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
     """Return what the thread of a checkpoint can be found by: its status.
 
-    Not by the nodes that run next: what threads are found by would change with every put. Those that have such nodes
-    are few, and are looked at.
+    Not by the nodes that run next: these terms would change with every put.
     """
-    triggers = {name: value for name, value in checkpoint["channel_values"].items() if _is_named_trigger(name)}
+    named = ((name, value) for name, value in checkpoint["channel_values"].items() if isinstance(name, str))
+    triggers = {name: value for name, value in named if is_trigger(name)}
     nodes = next_nodes(checkpoint, triggers) if triggers else ()
     return [f"status:{status_of(source, nodes)}"]
 
@@ -372,10 +340,9 @@ def terms_of_writes(writes: Iterable[tuple[str, Any]], codec: Codec) -> list[str
 
 
 def marks_of(terms: Collection[str]) -> tuple[str, ...]:
-    """Return how a store keeps what a thread can be found by: eight hexadecimal digits for each term.
+    """Return how a store keeps the terms of a thread: as hashes of eight hexadecimal digits.
 
-    They are short, need no escaping anywhere, and say nothing in the clear. That two terms have one mark does no harm:
-    who lists threads looks again.
+    Two terms with one hash do no harm: a list of threads checks each that is found.
     """
     return tuple([_mark_of(term) for term in dict.fromkeys(terms)])
 
@@ -512,7 +479,11 @@ def without_stray(
     if waiting_tasks(there):
         return writes
     if not _was_taken(writes, there, codec):
-        _warn_of_stray(address)
+        _log.warning(
+            "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.status(%r) says what "
+            "the thread waits for",
+            *(address.thread_id, address.checkpoint_id, address.thread_id),
+        )
     return [write for write in writes if write[0] != RESUME] or None
 
 
@@ -530,14 +501,6 @@ def _was_taken(writes: Sequence[tuple[str, Any]], there: Sequence[PendingWrite],
         ):
             return True
     return False
-
-
-def _warn_of_stray(address: Address) -> None:
-    _log.warning(
-        "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.status(%r) says what the "
-        "thread waits for",
-        *(address.thread_id, address.checkpoint_id, address.thread_id),
-    )
 
 
 def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:

@@ -1,13 +1,6 @@
-"""What `list` is asked: its arguments checked and put in the form of a store's query.
+"""The arguments of `list`, checked and as a store's query, and the meaning of a metadata filter (see README.md).
 
-What a metadata filter means, and what `before` means: here and nowhere else.
-
-A filter is a mapping of top-level metadata keys to values. A checkpoint matches if for every key its metadata,
-as it is read, has an equal value (`==`); a key that is absent equals `None`, a tuple the list of its parts. This is
-what LangGraph's InMemorySaver does (where no tuple equals anything); its SQL savers differ from it on 6 of 10 filters
-(README.md, "What a metadata filter means").
-
-`model` is also the name of any model that was called on the way to the checkpoint, asked for or served.
+As in LangGraph's InMemorySaver, an absent key equals `None`; a tuple equals the list of its parts.
 """
 
 from __future__ import annotations
@@ -62,10 +55,7 @@ def query_of(
 def matches(
     metadata: Mapping[str, Any], filter: Mapping[str, Any] | None, terms: Mapping[str, Collection[Any]]
 ) -> bool:
-    """Return whether a checkpoint passes `filter`: by its metadata, or by what features know of it (`terms`).
-
-    No filter lets everything pass.
-    """
+    """Return whether a checkpoint passes `filter`: by its metadata, or by the terms of features."""
     return not filter or all(
         metadata.get(key) == as_lists(value) or (key in terms and value in terms[key]) for key, value in filter.items()
     )

@@ -99,8 +99,7 @@ class Node:
     def __init__(
         self,
         kind: type,
-        names: tuple[str, ...]
-        | None,  # keys of a dict, fields of an object, `id`s of a list's elements
+        names: tuple[str, ...] | None,  # keys of a dict, fields of an object, `id`s of a list's elements
         shell: int,  # a digest of what an object has besides fields; 0 for others
         spans: Sequence[Span],
         digests: Sequence[int],  # of each leaf, by its place; 0 at the places of `parts`

@@ -1,10 +1,6 @@
-"""What the leaves and records of `pack` turn back to.
+"""Values from the leaves and records of `pack`. Nothing is imported, and no code of a class runs (see the README).
 
-Nothing is imported, and no code of a class runs: an object is made bare, and given what was stored past any setter.
-What is called are constructors of the types named in this file, with arguments of the types that they were written
-with. (A set, and the keys of a dict, ask their members for their hash, as any set does.) What does not fit the fields
-of a class as it is today is refused before it is made. A builder may fail with any exception over damaged parts:
-`serializer` translates it. What each of them can be made to do stands in the README.
+A builder may fail with any exception over damaged parts: `serializer` translates it.
 """
 
 from __future__ import annotations
@@ -83,12 +79,7 @@ _ADDRESSES: dict[str, Any] = {
 
 
 class Mark:
-    """The first element of a record.
-
-    Args:
-        build: Returns the object that the record describes.
-        show: Returns the parts of a record that was refused, without the name of its class, as plain data.
-    """
+    """The first element of a record: builds its object, or shows the parts of one that was refused as plain data."""
 
     __slots__ = ("build", "show")
 
@@ -191,18 +182,14 @@ def _check_state(state: Any) -> None:
         raise CorruptStore("the attributes of a stored value are damaged")
 
 
-def _later_fields(cls: Any, shape: Shape) -> dict[str, Any]:
-    """Return the fields that a class of Keel's own may have got since a value was stored: those with plain defaults."""
-    fields = _of_class(cls, "__dataclass_fields__")
-    plain = (str, int, bool, tuple, type(None))
-    return {name: fields[name].default for name in shape.fields if type(fields[name].default) in plain}
-
-
 def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, absent = record
     cls, shape = policy.resolve(module, qualname, Record.DATACLASS)
     if shape.module == PACKAGE and type(fields) is dict and fields.keys() < shape.fields:
-        fields = _later_fields(cls, shape) | fields
+        # It may have got fields since the value was stored: those with plain defaults.
+        defaults = {name: _of_class(cls, "__dataclass_fields__")[name].default for name in shape.fields}
+        later = {name: part for name, part in defaults.items() if type(part) in (str, int, bool, tuple, type(None))}
+        fields = later | fields
     state = _join_fields(shape, fields, rest, absent)
     made = _new(cls)
     restore(made, state, shape)
