@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -279,8 +280,9 @@ def _search(
     while True:
         page = yield from _read_page(session.store, key_of(after), _PAGE)
         for key, cell in page[:-1]:
-            if _digest_in(session.codec, key, cell) == digest:
-                return number_in(key), end
+            with suppress(CorruptStore):  # a link that cannot be read is reported by `verify`
+                if link_in(session.codec, key, cell).digest == digest:
+                    return number_in(key), end
         if page:
             last = link_in(session.codec, *page[-1])
             after, end = last.number, max(end, (last.number, last.hash))
@@ -288,14 +290,6 @@ def _search(
                 return last.number, end
         if len(page) < _PAGE:
             return None, end
-
-
-def _digest_in(codec: Codec, key: str, cell: Cell) -> str | None:
-    """Return the digest that a link names; `None` if it cannot be read, which `verify` reports."""
-    try:
-        return link_in(codec, key, cell).digest
-    except CorruptStore:
-        return None
 
 
 def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token: str) -> Plan[None]:

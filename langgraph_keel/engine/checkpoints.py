@@ -578,7 +578,10 @@ def page(
 ) -> Plan[tuple[Sequence[Entry], Query | None]]:
     """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
     entries = yield from session.store.scan(query)
-    wanted = [entry for entry in entries if not filter or _passes(session, entry, filter)]
+    wanted, codec, find_terms = entries, session.codec, session.hooks.find_terms
+    if filter:
+        headers = ((entry, unpack_header(entry.header, codec, entry.address)) for entry in entries)
+        wanted = [entry for entry, header in headers if matches(header, filter, find_terms)]
     more = len(entries) >= query.limit
     return wanted, replace(query, after=entries[-1]) if more else None
 
@@ -589,12 +592,6 @@ def load(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         return ()
     found = yield from session.store.read_values(entries)
     return found
-
-
-def _passes(session: Session, entry: Entry, filter: Mapping[str, Any]) -> bool:
-    header = unpack_header(entry.header, session.codec, entry.address)
-    terms = {name: found for hear in session.hooks.find_terms for name, found in hear(header).items()}
-    return matches(header.metadata, filter, terms)
 
 
 # -- writes ----------------------------------------------------------------------------------------------------

@@ -201,23 +201,19 @@ def check_owner(owner: object, what: str) -> None:
         raise InvalidConfig(f"{what} holds NUL, without which it would be somebody else's: {owner!r:.80}")
 
 
-def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
+def owner_of(config: Mapping[str, Any], ask: Owner | None = None) -> str:
     """Return the owner of a run's thread, from its config or the program's own function; empty if there is none."""
     for part in (config.get("configurable"), config.get("metadata")):
         if owner := owner_in(part or {}):
             check_owner(owner, "user_id")
             return owner
-    return _ask_owner(config, tell)
-
-
-def _ask_owner(config: Mapping[str, Any], tell: Owner | None) -> str:
-    if tell is None:
+    if ask is None:
         return ""
     try:
-        owner = tell(cast(RunnableConfig, config))
+        returned = ask(cast(RunnableConfig, config))
     except Exception as error:
         raise InvalidInput(f"owner= failed, so nothing was written: {type(error).__name__}: {error}") from error
-    if not isinstance(owner, str | None):
-        raise InvalidInput(f"owner= must return a str or None, not {owner!r:.100}: nothing was written")
-    check_owner(owner, "what owner= returned")
-    return owner or ""
+    if not isinstance(returned, str | None):
+        raise InvalidInput(f"owner= must return a str or None, not {returned!r:.100}: nothing was written")
+    check_owner(returned, "what owner= returned")
+    return returned or ""

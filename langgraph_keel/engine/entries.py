@@ -1,23 +1,14 @@
-"""What of a checkpoint is stored: the header of its entry, what it has from its ancestors, and its pending writes.
+"""The stored form of a checkpoint: its header, values inherited from its parent, pending writes; and its status.
 
-Also what a list of threads can be asked for: which nodes run next, whether a task waits or has failed.
+*Header*: the metadata, and everything of a checkpoint that is not in items, with keys that Keel does not know.
 
-*The header* is all of a checkpoint that does not stand in items, and its metadata. Keys that Keel does not know are
-kept: LangGraph adds some from time to time.
+*Inherited values*: LangGraph puts a `DeltaChannel`'s snapshot once. The checkpoints after it name the channel at the
+same version, without a value, until it is written again: such a checkpoint refers to the value of its parent. As in
+LangGraph's PostgresSaver, small scalars are not inherited.
 
-*Values that it has from its parent*: its versions name them, its `channel_values` do not hold them. LangGraph puts a
-`DeltaChannel`'s snapshot once. The checkpoints after it name the channel at the same version, without a value, until it
-is written again. LangGraph's InMemorySaver and PostgresSaver, which keep values by version, give the snapshot back with
-all of them; here such a checkpoint refers to the value of its parent. As in PostgresSaver, small scalars, which stand
-in the header, do not stay.
-
-*Pending writes* are what one task has produced before the step is over. A store only appends; what repeated calls mean
-is decided here, on reading. A write is known by its task and index (`WRITES_IDX_MAP` gives special channels fixed
-negative ones). Of a special write the last one counts, of any other the first: LangGraph repeats a task's writes after
-a crash, and answers an interrupt again.
-
-*Answers that come when nothing is asked*: `Command(resume=value)` names no question, so LangGraph writes the answer
-beside a checkpoint, for whatever is asked there.
+*Pending writes*: a store only appends them. A write is identified by its task and index (`WRITES_IDX_MAP` gives special
+channels fixed negative ones). Of a special write the last one counts, of any other the first: LangGraph repeats a
+task's writes after a crash, and answers an interrupt again.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Keeper(Generic[C]):
             self._held.pop(claim.token, None)
 
     def defer(self, job: Job) -> None:
-        """Do something soon, in the keeper's thread. What it raises is logged."""
+        """Do a job soon, in the keeper's thread. Its errors are logged."""
         if sys.is_finalizing():  # as in `hold`
             return
         with self._changed:
@@ -228,17 +228,12 @@ def is_dead(holder: str) -> bool:
     if len(parts) != 4 or _UNKNOWN in parts[1:] or parts[1] != _machine():
         return False
     began = _began(int(parts[2]))
-    # Where /proc hides the processes of others (hidepid, ProtectProc), none of them may be taken for dead.
-    return _is_gone(int(parts[2])) if began == _UNKNOWN else began != parts[3]
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
+    if began != _UNKNOWN:
+        return began != parts[3]
+    try:  # where /proc hides the processes of others (hidepid, ProtectProc), none of them may be taken for dead
+        os.kill(int(parts[2]), 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 

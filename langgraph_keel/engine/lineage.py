@@ -201,7 +201,7 @@ class Memories:
             namespace = node.address.checkpoint_ns
             if not namespace:
                 latest = str(node.address.checkpoint_id)
-            elif not node.is_ghost and _has_memory(namespace):
+            elif not node.is_ghost and not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP)):
                 header = header_of(node)
                 caller = (header.metadata.get("parents") or {}).get("")
                 memory = Memory(node, header, str(caller) if caller in self._ids else latest)
@@ -234,10 +234,6 @@ class Memories:
 def find_moves_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node | None]:
     """Do what `Memories.find_moves_back` does, for one moment of a thread."""
     return Memories(graph, lambda node: unpack_header(node.header, codec, node.address)).find_moves_back(moment)
-
-
-def _has_memory(namespace: str) -> bool:
-    return not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP))
 
 
 def _choose_memory(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:

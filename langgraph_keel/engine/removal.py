@@ -17,7 +17,7 @@ from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
 from langgraph_keel.engine.events import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Node, Row, Run, Stamp
+from langgraph_keel.engine.records import Entry, Graph, Node, Run, Stamp
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import touches
@@ -89,28 +89,20 @@ def plan_removal(moments: Sequence[NodeAndHeader], keep: Collection[Stamp]) -> R
     """
     ancestry = Ancestry(node for node, _ in moments)
     result = Removal()
-    kept = [moment for moment in moments if moment[0].stamp in keep]
-    for ancestor, channels in [need for moment in kept for need in _find_needed(*moment, ancestry)]:
-        if ancestor.stamp not in keep:
-            result.ghosts.setdefault(ancestor.stamp, set()).update(channels)
+    for node, header in moments:
+        missing = rebuilt_channels(header.metadata, node.refs) if node.stamp in keep else set()
+        for ancestor in islice(ancestry.way(node), 1, None) if missing else ():
+            if ancestor.stamp not in keep:
+                result.ghosts.setdefault(ancestor.stamp, set()).update(missing)
+            missing -= set(ancestor.refs)
+            if not missing:
+                break
     result.gone = {node.stamp for node, _ in moments} - set(keep) - set(result.ghosts)
     for node, _ in moments:
         # A ghost that holds nothing else already stays as it is.
         if node.is_ghost and set(node.refs) <= result.ghosts.get(node.stamp, set()):
             result.ghosts.pop(node.stamp, None)
     return result
-
-
-def _find_needed(node: Node, header: Header, ancestry: Ancestry) -> list[tuple[Node, set[str]]]:
-    """Return the ancestors whose writes or snapshots rebuild the delta channels of `node`, each with the channels."""
-    missing = rebuilt_channels(header.metadata, node.refs)
-    needed: list[tuple[Node, set[str]]] = []
-    for ancestor in islice(ancestry.way(node), 1, None) if missing else ():
-        needed.append((ancestor, set(missing)))
-        missing -= set(ancestor.refs)
-        if not missing:
-            break
-    return needed
 
 
 def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
@@ -213,7 +205,11 @@ def view_removed(
         found = yield from store.read_stored(entries[start : start + PAGE])
         for each in found:
             writes += [view(batch.body) for batch in each.batches] if each.entry.stamp in removal.gone else []
-            rows.update((place, view(row.body)) for place, row in _find_dead_rows(each, live))
+            namespace = each.entry.address.checkpoint_ns
+            for channel, stored in each.rows.items():
+                shown = live.get((namespace, channel), ())
+                dead = [row for row in stored if not touches(row, shown)]
+                rows.update(((namespace, channel, row.lo, row.count), view(row.body)) for row in dead)
     return rows, writes
 
 
@@ -241,15 +237,6 @@ def _list_unread(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[R
                 refs[channel] = ref
                 runs[:] = merged
         yield Entry(node.address, node.parent, node.stamp, node.header, refs, node.run_id)
-
-
-def _find_dead_rows(found: Found, live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[tuple[RowPlace, Row]]:
-    namespace = found.entry.address.checkpoint_ns
-    for channel, rows in found.rows.items():
-        shown = live.get((namespace, channel), ())
-        for row in rows:
-            if not touches(row, shown):
-                yield (namespace, channel, row.lo, row.count), row
 
 
 def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal) -> None:
@@ -289,19 +276,13 @@ def _find_memories(
     latest = {node.address.checkpoint_ns: node for node in graph.nodes if node.is_head and memories.has(node)}
     # In what a removal leaves, its parent may be another one.
     same = {node.stamp: node for node in graph.nodes}
-    return {
-        root.stamp: {
-            ns: _id_meant(node, headers)
-            for ns, node in {**latest, **memories.find_moves_back(same[root.stamp])}.items()
-        }
-        for root in roots
-    }
-
-
-def _id_meant(node: Node | None, headers: Mapping[Stamp, Header]) -> str | None:
-    if node is None or not headers[node.stamp].checkpoint.get("channel_versions"):
-        return None
-    return str(headers[node.stamp].metadata.get(REWOUND_TO) or node.address.checkpoint_id)
+    found: dict[Stamp, dict[str, str | None]] = {root.stamp: {} for root in roots}
+    for root, ids in found.items():
+        for namespace, node in {**latest, **memories.find_moves_back(same[root])}.items():
+            ids[namespace] = None
+            if node is not None and headers[node.stamp].checkpoint.get("channel_versions"):
+                ids[namespace] = str(headers[node.stamp].metadata.get(REWOUND_TO) or node.address.checkpoint_id)
+    return found
 
 
 def _graph_without(graph: Graph, removal: Removal) -> Graph:

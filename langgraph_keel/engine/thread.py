@@ -148,25 +148,19 @@ def as_of(thread: Thread, upto: Entry) -> Thread | None:
     entry, at = replace(last.entry, header=upto.header), max(last.updated_at, upto.updated_at)
     records[upto.stamp] = replace(last, entry=entry, updated_at=at, trunk=True)
     ids: dict[tuple[str, str | None], Record] = {_place_of(record): record for record in records.values()}
-    return Thread(thread.epoch, records, ids, _logs_of(thread, records.values()), batches)
+    # Of the logs, the rows up to the last one that one of the entries shows.
+    ends: dict[tuple[str, str], int] = {}
+    for entry in (record.entry for record in records.values()):
+        for channel, ref in entry.refs.items():
+            key = entry.address.checkpoint_ns, channel
+            ends[key] = max([ends.get(key, 0), *(hi for _, hi in ref.runs)])
+    rows = {key: thread.logs[key].find_rows([(0, end)]) for key, end in ends.items() if end}
+    logs = {key: Log({row.lo: row for row in found}, thread.logs[key].end) for key, found in rows.items()}
+    return Thread(thread.epoch, records, ids, logs, batches)
 
 
 def _place_of(record: Record) -> tuple[str, str]:
     return record.entry.address.checkpoint_ns, str(record.entry.address.checkpoint_id)
-
-
-def _logs_of(thread: Thread, records: Iterable[Record]) -> dict[tuple[str, str], Log]:
-    """Return the logs that entries show, up to the last row that one of them shows."""
-    ends: dict[tuple[str, str], int] = {}
-    for entry in (record.entry for record in records):
-        for channel, ref in entry.refs.items():
-            key = entry.address.checkpoint_ns, channel
-            ends[key] = max([ends.get(key, 0), *(hi for _, hi in ref.runs)])
-    shown = {key: [(0, end)] for key, end in ends.items() if end}
-    return {
-        key: Log({row.lo: row for row in thread.logs[key].find_rows(runs)}, thread.logs[key].end)
-        for key, runs in shown.items()
-    }
 
 
 def touches(row: Row, runs: Sequence[Run]) -> bool:
@@ -267,8 +261,20 @@ def info_of(name: str, thread: Thread) -> Listed:
 def selected(thread: Thread, query: Query) -> Iterator[Entry]:
     """Return the entries of a thread that a query means, newest first, whatever their page."""
     for record in reversed(thread.records.values()):
-        if _is_meant(record, thread, query):
-            yield read_entry(thread, record)
+        address = record.entry.address
+        if record.ghost or query.checkpoint_ns not in (None, address.checkpoint_ns):
+            continue
+        if query.checkpoint_id not in (None, address.checkpoint_id):
+            continue
+        if query.before is not None:
+            bound = thread.named(address.checkpoint_ns, query.before)
+            if bound is None:
+                precedes = str(address.checkpoint_id) < query.before
+            else:
+                precedes = sequence_of(record.entry.stamp) < sequence_of(bound.entry.stamp)
+            if not precedes:
+                continue
+        yield read_entry(thread, record)
 
 
 def list_writes(thread_id: str, thread: Thread, after: Writes | None, limit: int) -> list[Writes]:
@@ -323,17 +329,3 @@ def page(entries: Iterable[Entry], query: Query) -> list[Entry]:
     if query.after is not None:
         ordered = [entry for entry in ordered if place(entry) < place(query.after)]
     return ordered[: query.limit]
-
-
-def _is_meant(record: Record, thread: Thread, query: Query) -> bool:
-    address = record.entry.address
-    if record.ghost or query.checkpoint_ns not in (None, address.checkpoint_ns):
-        return False
-    if query.checkpoint_id not in (None, address.checkpoint_id):
-        return False
-    if query.before is None:
-        return True
-    bound = thread.named(address.checkpoint_ns, query.before)
-    if bound is None:
-        return str(address.checkpoint_id) < query.before
-    return sequence_of(record.entry.stamp) < sequence_of(bound.entry.stamp)

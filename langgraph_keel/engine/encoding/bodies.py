@@ -1,29 +1,16 @@
-"""Stored bytes: packed elements, the frames that they stand in, and the rows of an item log.
+"""Stored bytes: packed elements, the frames around them, and the rows of an item log.
 
-*Elements* are looked at without making objects of them: where they end, and what memory they would take. ormsgpack does
-not tell where the elements of an array end, and has no bound on what it makes of them: a byte can stand for an empty
-list, which takes a hundred.
+*Frame*: one byte for its kind (`0x00` raw, `0x01` one zstandard frame with its content size in the header), four bytes
+of checksum over the rest (the low half of its XXH3-64, seeded with the first byte, big endian), the rest. SQLite has no
+checksums of its own: without these, 29 of 600 flipped bits came back as wrong values.
 
-*Frames* are how a run of bytes is stored. One byte that says how the rest is to be read (`0x00` raw, `0x01` one
-zstandard frame with its content size in the header), four bytes of checksum over the rest (the low half of its
-XXH3-64, seeded with the first byte, big endian), the rest. SQLite has no checksums of its own: without these, 29 of 600
-flipped bits came back as wrong values. Level 3 was measured against the others (README.md, "Frames"): a pack of 32 chat
-messages shrinks to a third in 0.1 ms.
+*Small body*: kind `0x02`, the checksum that the raw frame has, and one zstandard frame made with a dictionary of the
+names that every checkpoint repeats, as Redis and PostgreSQL store it: a header of 260 bytes takes 75. This dictionary,
+`boilerplate.dict`, is part of the stored format: two kilobytes of headers and empty messages, as Keel's serializer
+writes them, after 162 bytes of entropy tables that zstandard trained on English prose. Nothing remakes it.
 
-*Small bodies* are compressed with a dictionary of what every checkpoint repeats. Of the headers of a chat, 260 bytes
-each, nine tenths are names (`channel_versions`, `versions_seen`, `branch:to:`...), and a body that small has no past
-that a compressor could refer to. With the names as its past a header takes 75 bytes, in 5 µs. Measured for 1000 chat
-messages: 690 KB of headers, writes and small rows instead of 1130 KB; level 3 would give 736 KB, and level 19 no less.
-Redis, where memory is what costs, and PostgreSQL store bodies so. `boilerplate.dict` is two kilobytes of headers and
-empty messages, as Keel's serializer writes them, after 162 bytes of entropy tables that zstandard trained on English
-prose in messages. It is part of the stored format: what was written with it can be read with no other. Made once, by
-hand; nothing remakes it. A body stands for the frame that it was made of: kind `0x02`, the checksum that the raw frame
-has, so that the engine checks what a reader makes of it, and one zstandard frame.
-
-*Rows* are how items are laid out in an item log, and how small rows become large ones. A row body is a frame around a
-msgpack array of items. A put appends what is new as a row of its own (durable at once, few bytes); when enough of them
-stand in line they are replaced by one packed row. Measured for 1000 chat messages: 0.29 MB and 40 rows to read instead
-of 0.64 MB and 1000 rows, for 1.4 times the bytes written (README.md of the engine).
+*Row*: a frame around a msgpack array of items. A put appends new items as a row of its own; when there are enough of
+such rows in line, one packed row replaces them.
 """
 
 from __future__ import annotations
@@ -118,6 +105,7 @@ HUGE_ROW = 65536
 MOST_ITEMS = 1024
 
 # -- packed elements ---------------------------------------------------------------------------------------------------
+# ormsgpack does not say where the elements of an array end, and has no bound on the memory that it takes for them.
 
 
 def array_header(n: int) -> bytes:

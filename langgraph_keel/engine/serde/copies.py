@@ -6,7 +6,7 @@ value was decoded for its copies alone, and is a tree: no object is in it twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -69,10 +69,11 @@ class Copies:
             # Names, which many dicts share, weigh nothing.
             self._add(sum([nbytes for nbytes in map(getsizeof, value) if nbytes > _NAME]))
             is_flat = _FIXED.issuperset(map(type, value.values()))
-            return (dict.copy, value) if is_flat else self._copy_dict(value, depth)
+            return (dict.copy, value) if is_flat else self._copy_parts(value, value.items(), depth)
         if kind is list:
             self._weigh(value)
-            return (list.copy, value) if _FIXED.issuperset(map(type, value)) else self._copy_list(value, depth)
+            is_flat = _FIXED.issuperset(map(type, value))
+            return (list.copy, value) if is_flat else self._copy_parts(value, enumerate(value), depth)
         if kind in (tuple, set, frozenset) and _FIXED.issuperset(map(type, value)):
             self._weigh(value)
             return (set.copy, value) if kind is set else None
@@ -89,21 +90,16 @@ class Copies:
         if self.nbytes > self._most:
             raise Uncopied
 
-    def _copy_dict(self, value: dict[Any, Any], depth: int) -> Copier:
+    def _copy_parts(self, value: Any, parts: Iterable[tuple[Any, Any]], depth: int) -> Copier:
         places = [
             (place, *copier)
-            for place, part in value.items()
+            for place, part in parts
             if type(part) not in _FIXED and (copier := self._copier_of(part, depth + 1)) is not None
         ]
-        return (_copy_with, (value, places)) if places else (dict.copy, value)
-
-    def _copy_list(self, value: list[Any], depth: int) -> Copier:
-        copiers = [None if type(part) in _FIXED else self._copier_of(part, depth + 1) for part in value]
-        ways = {copier and copier[0] for copier in copiers}
-        if len(ways) == 1 and (way := ways.pop()) is not None:
-            return _copy_each, (way, [copier[1] for copier in copiers if copier is not None])
-        places = [(place, *copier) for place, copier in enumerate(copiers) if copier is not None]
-        return (_copy_with, (value, places)) if places else (list.copy, value)
+        ways = {way for _, way, _ in places}
+        if type(value) is list and len(places) == len(value) and len(ways) == 1:
+            return _copy_each, (ways.pop(), [part for _, _, part in places])
+        return (_copy_with, (value, places)) if places else (type(value).copy, value)
 
     def _copy_object(self, value: Any, depth: int) -> Copier:
         cls = type(value)

@@ -27,8 +27,11 @@ def find_schema_class(module: str, qualname: str) -> type | None:
     The first time that a name is asked for, Python's collector visits all objects: about 10 ms for each 100,000.
     """
     if (module, qualname) not in _classes and _patience.is_left():
-        began = monotonic()
-        annotations = [annotation for graph in _find_graphs() for annotation in _annotations_of(graph)]
+        began, pregel = monotonic(), sys.modules.get("langgraph.pregel")
+        kinds = [] if pregel is None else [*_kinds_of(pregel.Pregel)]
+        known = {id(kind) for kind in kinds}  # to hash a class may run code of its own
+        graphs = [each for each in _find_referrers(kinds) if id(type(each)) in known]
+        annotations = [annotation for graph in graphs for annotation in _annotations_of(graph)]
         _classes.update({(cls.__module__, cls.__qualname__): cls for cls in _classes_in(annotations)})
         _patience.spent += monotonic() - began
     return _classes.get((module, qualname))
@@ -53,15 +56,6 @@ class _Patience:
 
 
 _patience = _Patience()
-
-
-def _find_graphs() -> list[Any]:
-    module = sys.modules.get("langgraph.pregel")
-    if module is None:
-        return []
-    kinds = [*_kinds_of(module.Pregel)]
-    known = {id(kind) for kind in kinds}  # to hash a class may run code of its own
-    return [each for each in _find_referrers(kinds) if id(type(each)) in known]
 
 
 def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
@@ -106,7 +100,11 @@ def _classes_in(annotations: Iterable[Any]) -> Iterator[type]:
         seen[id(annotation)] = annotation  # kept, so that nothing else gets its id
         if isinstance(annotation, type):
             yield annotation
-            left += () if shape_of(annotation).family is None else _hints_of(annotation)
+            if shape_of(annotation).family is not None:
+                try:
+                    left += get_type_hints(annotation).values()
+                except Exception:  # a name that is defined later, or inside a function; pydantic has resolved its own
+                    left += [field.annotation for field in getattr(annotation, "model_fields", {}).values()]
         elif isinstance(annotation, Enum):  # in a `Literal`
             left.append(type(annotation))
         elif isinstance(annotation, list):  # the arguments in a `Callable`
@@ -123,10 +121,3 @@ def _parts_of(annotation: Any) -> Iterable[Any]:
     if isinstance(annotation, TypeAliasType):
         return (annotation.__value__,)
     return (origin, *get_args(annotation))
-
-
-def _hints_of(cls: Any) -> Iterable[Any]:
-    try:
-        return get_type_hints(cls).values()
-    except Exception:  # a name that is defined later, or inside a function; pydantic has resolved its own
-        return [field.annotation for field in getattr(cls, "model_fields", {}).values()]

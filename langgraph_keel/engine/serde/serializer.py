@@ -301,22 +301,16 @@ def _rewrite(value: Any, describe: Form, depth: int) -> Any:
         return [_rewrite(part, describe, depth + 1) for part in value]
     if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
         return {key: _rewrite(part, describe, depth + 1) for key, part in value.items()}
-    return _rewrite(_describe_fully(value, describe), describe, depth)
-
-
-def _describe_fully(value: Any, describe: Form) -> Any:
-    """Return what stands for `value`; what its own class raises on the way makes it unstorable."""
-    if type(value) is bytearray:
+    if kind is bytearray:
         return Ext(Leaf.BYTEARRAY, bytes(value))
-    if type(value) is dict:
-        return [MARKS[Record.DICT], *flat(value)]
     try:
-        return describe(value)
+        described = [MARKS[Record.DICT], *flat(value)] if kind is dict else describe(value)
     except UnstorableValue:
         raise
     except Exception as error:
         reason = f"its attributes cannot be read: {type(error).__name__}: {error}"
-        raise UnstorableValue(name_of(type(value)), reason) from error
+        raise UnstorableValue(name_of(kind), reason) from error
+    return _rewrite(described, describe, depth)
 
 
 def _is_utf8(text: str) -> bool:
@@ -457,7 +451,10 @@ def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
     if item[0] != 2 or len(item) != 3 or type(item[1]) is not str or type(item[2]) is not bytes:
         raise CorruptStore(f"unknown kind of stored item: {short_repr(item[0])}")
     if loads is None:
-        raise CorruptStore(f"an item has the type tag {item[1]!r} of another serializer: open the saver with it")
+        raise CorruptStore(
+            f"a value was written by another serializer (its type tag is {item[1]!r}): "
+            "open the saver with the same serde="
+        )
     return loads((item[1], item[2]))
 
 
@@ -561,7 +558,7 @@ class Codec:
     def unpack_items(self, data: bytes) -> list[Any]:
         """Return fresh objects for the items in an unframed row body."""
         if isinstance(self.serde, KeelSerializer):
-            return self.serde.unpack_items(data, loads=_refuse_foreign)
+            return self.serde.unpack_items(data)
         return _OWN.unpack_items(data, loads=self.serde.loads_typed)
 
     def encode(self, values: Sequence[Any]) -> bytes:
@@ -625,12 +622,6 @@ def _show_absent(absent: Absent) -> bytes:
     fields = {"bytes": absent.size, "sha256": absent.digest.hex(), "reason": reason}
     item = ormsgpack.packb([0, [MARKS[Record.DATACLASS], *LOST, fields, {}, []]])
     return array_header(absent.count) + item * absent.count
-
-
-def _refuse_foreign(data: tuple[str, bytes]) -> Any:
-    raise CorruptStore(
-        f"a value was written by another serializer (its type tag is {data[0]!r}): open the saver with the same serde="
-    )
 
 
 def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:

@@ -233,23 +233,8 @@ def error_of(cls: type) -> Any:
     return next(base for base in cls.__mro__ if base in BUILTIN_ERRORS)
 
 
-def _is_scalar(cls: type) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and issubclass(cls, numpy.generic)
-
-
-def _is_model_v1(cls: type) -> bool:
-    module = sys.modules.get("pydantic.v1.main")  # pydantic 2 still ships it
-    return module is not None and _extends(module.BaseModel, cls)
-
-
 _extends = type.__subclasscheck__
 """`issubclass`, which would ask each of the thousand subclasses of a model, and run code of their own."""
-
-
-def _is_extension(cls: type) -> bool:
-    base = base_of(cls)
-    return base is not None and base is not cls and _can_be_bare(cls, base)
 
 
 def _can_be_bare(cls: type, base: Any) -> bool:
@@ -267,11 +252,14 @@ _FAMILIES: tuple[tuple[Record | Leaf, Callable[[type], bool]], ...] = (
     (Record.EXCEPTION, lambda cls: issubclass(cls, BaseException) and _can_be_bare(cls, error_of(cls))),
     (Record.SECRET, lambda cls: cls in (pydantic.SecretStr, pydantic.SecretBytes)),
     (Record.NDARRAY, lambda cls: cls is getattr(sys.modules.get("numpy"), "ndarray", None)),
-    (Record.SCALAR, _is_scalar),
+    (Record.SCALAR, lambda cls: (numpy := sys.modules.get("numpy")) is not None and issubclass(cls, numpy.generic)),
     (Record.NAMEDTUPLE, lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields") and _can_be_bare(cls, tuple)),
-    (Record.BUILTIN, _is_extension),
+    (Record.BUILTIN, lambda cls: (base := base_of(cls)) is not None and base is not cls and _can_be_bare(cls, base)),
     (Record.MODEL, lambda cls: _extends(pydantic.BaseModel, cls)),
-    (Record.MODEL_V1, _is_model_v1),
+    (
+        Record.MODEL_V1,
+        lambda cls: (v1 := sys.modules.get("pydantic.v1.main")) is not None and _extends(v1.BaseModel, cls),
+    ),
     (Record.DATACLASS, lambda cls: dataclasses.is_dataclass(cls) and _can_be_bare(cls, object)),
     (Record.SLOTTED, lambda cls: (cls.__module__, cls.__qualname__) in SLOTTED),
 )

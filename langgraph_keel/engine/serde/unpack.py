@@ -5,8 +5,6 @@ A builder may fail with any exception over damaged parts: `serializer` translate
 
 from __future__ import annotations
 
-import ipaddress
-import pathlib
 import re
 import struct
 import sys
@@ -16,6 +14,8 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Flag
 from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -61,19 +61,11 @@ _CONTENT_TYPES: dict[type, type] = {kind: kind for kind in (str, int, float, com
 
 _FRACTION_SLOTS = [vars(Fraction)[name] for name in ("_numerator", "_denominator")]
 
-_PATHS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-}
-_ADDRESSES: dict[str, Any] = {
+_MADE_OF_TEXT: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
-        ipaddress.IPv4Address,
-        ipaddress.IPv4Interface,
-        ipaddress.IPv4Network,
-        ipaddress.IPv6Address,
-        ipaddress.IPv6Interface,
-        ipaddress.IPv6Network,
+        *(PosixPath, WindowsPath, PurePosixPath, PureWindowsPath),
+        *(IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network),
     )
 }
 
@@ -100,8 +92,10 @@ def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
     try:
         return LEAVES[code](data, policy)
     except RefusedType as error:
-        if code == Leaf.ENUM:
-            return policy.note(unread_of(ormsgpack.unpackb(data), error, _show_member, policy.present_name))
+        if code == Leaf.ENUM:  # a member's name, or `None` and a number
+            parts = ormsgpack.unpackb(data)
+            show = lambda parts: int(parts[1]) if parts[0] is None else parts[0]  # noqa: E731
+            return policy.note(unread_of(parts, error, show, policy.present_name))
         return policy.note(unread_of([_text(data)], error, _show_first, policy.present_name))
 
 
@@ -458,17 +452,12 @@ def _zone(data: bytes, policy: TypePolicy) -> ZoneInfo:
         raise RefusedType(f"zoneinfo.ZoneInfo({key!r})", "this system has no such time zone: install tzdata") from error
 
 
-def _path(data: bytes, policy: TypePolicy) -> Any:
+def _path_or_address(data: bytes, policy: TypePolicy) -> Any:
     name, text = _text(data).split("|", 1)
     try:
-        return _PATHS[name](text)
+        return _MADE_OF_TEXT[name](text)
     except NotImplementedError as error:
         raise RefusedType(f"pathlib.{name}", "such a path cannot be made on this system: store pure paths") from error
-
-
-def _ip(data: bytes, policy: TypePolicy) -> Any:
-    name, text = data.decode().split("|", 1)
-    return _ADDRESSES[name](text)
 
 
 # --- numpy ---
@@ -546,22 +535,12 @@ def _show_extension(parts: list[Any]) -> Any:
     return {"content": content, **state} if state else content
 
 
-def _show_exception(parts: list[Any]) -> dict[str, Any]:
-    args, state = parts
-    return {"args": args, **state}
-
-
 def _show_array(parts: list[Any]) -> dict[str, Any]:
     return {"dtype": parts[0], "shape": parts[1] if len(parts) == 4 else []}
 
 
 def _show_message(parts: list[Any]) -> dict[str, Any]:
     return _show_fields(parts[1:])
-
-
-def _show_member(parts: list[Any]) -> Any:
-    name, *number = parts
-    return int(number[0]) if name is None else name
 
 
 # --- The tables ---
@@ -578,8 +557,8 @@ LEAVES: dict[int, Callable[[bytes, TypePolicy], Any]] = {
     Leaf.ZONE: _zone,
     Leaf.UUID: lambda data, _: UUID(bytes=data),
     Leaf.DECIMAL: lambda data, _: Decimal(data.decode()),
-    Leaf.PATH: _path,
-    Leaf.IP: _ip,
+    Leaf.PATH: _path_or_address,
+    Leaf.IP: _path_or_address,
     Leaf.COMPLEX: lambda data, _: complex(*struct.unpack("<dd", data)),
     Leaf.ENUM: _enum,
 }
@@ -607,5 +586,5 @@ RECORDS: dict[int, Mark] = {
     Record.BUILTIN: Mark(_extension, _show_extension),
     Record.SLOTTED: Mark(_unpack_slots, _show_fields),
     Record.MESSAGE: Mark(lambda record, _: message_of(record), _show_message),
-    Record.EXCEPTION: Mark(_exception, _show_exception),
+    Record.EXCEPTION: Mark(_exception, lambda parts: {"args": parts[0], **parts[1]}),
 }
