@@ -111,6 +111,8 @@ storing: dict[Put | Writes, tuple[Store[Any, Any], str]] = {}
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
 
+_INLINE = Ref(Kind.INLINE)  # one object, so that references of two versions are compared by identity
+
 
 @record
 class Draft:
@@ -242,13 +244,12 @@ def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:
     """Encode a checkpoint as the one after `base`. No trip."""
     before = base.channels if base else {}
     inline: dict[str, Any] = {}
-    inline_ref = Ref(Kind.INLINE)
     refs: dict[str, Ref] = {}
     channels: dict[str, Known] = {}
     repacks: dict[str, tuple[Row, ...]] = {}
     for channel, value in new.checkpoint["channel_values"].items():
         name = channel if type(channel) is str and channel in before else text_of(channel, "a channel")
-        refs[name] = inline_ref
+        refs[name] = _INLINE
         if is_inline(value):
             inline[name] = value
             continue
@@ -646,6 +647,7 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
     yield from check_objects(session, f"a copy of thread {source!r} would not have")
     if isinstance((yield from session.store.copy_thread(source, target)), Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first")
+    # Records are copied last: only now is the target known to be new.
     yield from tell(session.hooks.after_copy, session, Copy(source, target))
 
 

@@ -100,12 +100,13 @@ def text_of(value: object, what: str, empty: bool = True) -> str:
         raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {_show(value)}")
     if not (value or empty):
         raise InvalidConfig(f"{what} is empty")
-    try:
-        value.isascii() or value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidConfig(
-            f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
-        ) from None
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidConfig(
+                f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
+            ) from None
     return str(value)
 
 

@@ -552,9 +552,9 @@ def is_settled(part: Part, was: Part | None, value: Any, codec: Codec) -> bool:
         return False
     before = was if isinstance(was, Node) else None
     known = set(map(id, before.spans)) if before else ()
-    for span in part.spans:
+    for span in [span for span in part.spans if id(span) not in known]:
         leaves = list(values[span.start : span.stop])
-        if id(span) not in known and _span(span.start, leaves, codec.marks(leaves)) != span:
+        if _span(span.start, leaves, codec.marks(leaves)) != span:
             return False
     return all(
         is_settled(each, before.parts.get(place) if before else None, values[place], codec)
