@@ -93,9 +93,10 @@ def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
         return LEAVES[code](data, policy)
     except RefusedType as error:
         if code == Leaf.ENUM:  # a member's name, or `None` and a number
-            parts = ormsgpack.unpackb(data)
-            show = lambda parts: int(parts[1]) if parts[0] is None else parts[0]  # noqa: E731
-            return policy.note(unread_of(parts, error, show, policy.present_name))
+            stored = ormsgpack.unpackb(data)
+            return policy.note(
+                unread_of(stored, error, lambda of: int(of[1]) if of[0] is None else of[0], policy.present_name)
+            )
         return policy.note(unread_of([_text(data)], error, _show_first, policy.present_name))
 
 
