@@ -20,53 +20,8 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as DeltaSnapshot
 from xxhash import xxh3_128_hexdigest
 
-__all__ = [
-    "BRANCH",
-    "BRANCH_TO",
-    "CONFIG_KEY_CHECKPOINTER",
-    "CONFIG_KEY_CHECKPOINT_MAP",
-    "CONFIG_KEY_DURABILITY",
-    "CONFIG_KEY_READ",
-    "CONFIG_KEY_REPLAY_STATE",
-    "CONFIG_KEY_RUNTIME",
-    "CONFIG_KEY_SCRATCHPAD",
-    "CONFIG_KEY_STRICT_RESUME",
-    "CONFIG_KEY_TASK_ID",
-    "DELTA_SNAPSHOT",
-    "ERROR",
-    "ERROR_SOURCE_NODE",
-    "INPUT",
-    "INTERRUPT",
-    "JOIN",
-    "METADATA_NODE",
-    "METADATA_NS",
-    "METADATA_PREFIXES",
-    "METADATA_STEP",
-    "METADATA_VERSIONS",
-    "NO_WRITES",
-    "NS_END",
-    "NS_SEP",
-    "NULL_TASK_ID",
-    "OVERWRITE",
-    "PREGEL",
-    "PULL",
-    "PUSH",
-    "RESUME",
-    "SAFE_MSGPACK_TYPES",
-    "SCHEDULED",
-    "TASKS",
-    "DeltaSnapshot",
-    "Scratchpad",
-    "exit_of",
-    "interrupt_id_of",
-    "is_question",
-    "is_strict_msgpack",
-    "register_configure_hook",
-    "task_id_of",
-    "twin_of",
-    "var_child_runnable_config",
-    "wrappers_of",
-]
+# The names that are imported here for other modules.
+__all__ = ["ERROR", "INTERRUPT", "RESUME", "SCHEDULED", "TASKS", "DeltaSnapshot", "var_child_runnable_config"]
 
 S = TypeVar("S")
 

@@ -52,17 +52,11 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The default of an option, and its values.
-
-    Attributes:
-        default: The value if it is left out.
-        may_be: Its values, in words.
-        is_right: Whether a value is one of them. Without it, the feature that takes the option checks it.
-    """
+    """The default of an option, and its values."""
 
     default: Any = None
-    may_be: str = ""
-    is_right: Callable[[Any], bool] = lambda value: True
+    may_be: str = ""  # the values in words
+    is_right: Callable[[Any], bool] = lambda value: True  # without it, the feature that takes the option checks it
 
 
 def _one_of(*values: str) -> Option:
@@ -79,12 +73,7 @@ def _whole(default: int | None, unit: str, least: int = 0) -> Option:
     """A whole number, or `None` if that is the default."""
     limit = f"at least {least:,}" if least else "from 0 up"
     may_be = f"a whole number of {unit}, {limit}{', or None' if default is None else ''}"
-    is_none_right = default is None
-    return Option(
-        default,
-        may_be,
-        lambda value: (value is None and is_none_right) or (type(value) is int and value >= least),
-    )
+    return Option(default, may_be, lambda value: value is default is None or (type(value) is int and value >= least))
 
 
 def _timeout(default: float) -> Option:
@@ -101,14 +90,6 @@ def _is_serializer(value: object) -> bool:
     pairs = ("dumps_typed", "loads_typed"), ("dumps", "loads")  # those of the latter pair, LangGraph wraps
     has_methods = any(all(callable(getattr(value, name, None)) for name in pair) for pair in pairs)
     return value is None or (has_methods and not isinstance(value, type))
-
-
-def _is_list_of_hooks(value: object) -> bool:
-    return isinstance(value, Sequence) and all(isinstance(each, Hook) for each in value)
-
-
-def _is_source(value: object) -> bool:
-    return isinstance(value, str | os.PathLike | BaseCheckpointSaver | None)
 
 
 def _are_names(value: object) -> bool:
@@ -237,14 +218,24 @@ class SaverOptions(TypedDict, total=False):
     them. Each checkpoint then says which version has stored it. None by default."""
 
     moving_from: Annotated[
-        SourceLike | None, Option(None, "a URL, a path, a saver of LangGraph's, or None", _is_source)
+        SourceLike | None,
+        Option(
+            None,
+            "a URL, a path, a saver of LangGraph's, or None",
+            lambda value: isinstance(value, str | os.PathLike | BaseCheckpointSaver | None),
+        ),
     ]
     """Where threads of one of LangGraph's own savers are: `sqlite:///old.db`, the path of such a file,
     `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
     store is only read. `moving.import_from` fetches the rest; then leave the option out again. None by default."""
 
     extra_hooks: Annotated[
-        Sequence[Hook], Option((), "a list of hooks, objects of subclasses of Hook", _is_list_of_hooks)
+        Sequence[Hook],
+        Option(
+            (),
+            "a list of hooks, objects of subclasses of Hook",
+            lambda value: isinstance(value, Sequence) and all(isinstance(each, Hook) for each in value),
+        ),
     ]
     """Features of your own (`langgraph_keel.engine.hooks.Hook`). Before an event they are called first."""
 

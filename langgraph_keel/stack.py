@@ -53,31 +53,17 @@ _CANNOT_MOVE = (
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What a saver is opened with. All copies and views of a saver share it.
+    """The layers and drivers of a saver, shared by all its copies and views."""
 
-    Attributes:
-        store: The uppermost layer; without layers, the store of the backend itself.
-        settled: As `store`, without the layer that moves threads in: the mover writes to it.
-        driver: Carries out the requests of all layers.
-        async_driver: As `driver`, for a running loop.
-        gate: Refuses an encrypted store to a saver without keys.
-        is_read_only: Whether nothing may be written.
-        is_async_only: Whether only the async methods work.
-        keyring: The master keys, if it is sealed.
-        objects: The place of large values, if they are kept outside of the store.
-        mover: Moves threads in, if they come from another store.
-        upgrades: The upgrades of the application's state.
-    """
-
-    store: Store[Any, Any]
-    settled: Store[Any, Any]
+    store: Store[Any, Any]  # the uppermost layer, or the store of the backend
+    settled: Store[Any, Any]  # as `store`, without the layer that moves threads in: the mover writes to it
     driver: Driver[Any, Any]
     async_driver: AsyncDriver[Any, Any]
-    gate: Gate | None
+    gate: Gate | None  # refuses an encrypted store to a saver without keys
     is_read_only: bool
     is_async_only: bool
     keyring: Keyring | None
-    objects: Objects | None
+    objects: Objects | None  # the place of large values, if they are kept outside of the store
     mover: Mover | None
     upgrades: Chain
 
@@ -118,19 +104,8 @@ def stack_of(
     if keyring is not None:
         settled = SealedStore(settled, keyring)
         store = settled if mover is None else SealedStore(store, keyring)
-    return Stack(
-        store,
-        settled,
-        driver,
-        async_driver,
-        gate,
-        is_read_only,
-        is_async_only,
-        keyring,
-        objects,
-        mover,
-        upgrades,
-    )
+    drivers = driver, async_driver
+    return Stack(store, settled, *drivers, gate, is_read_only, is_async_only, keyring, objects, mover, upgrades)
 
 
 def open_engine(

@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -54,23 +55,14 @@ _ANCHOR = re.compile("([0-9]{1,16}):([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of the chain.
+    """A link of the chain."""
 
-    Attributes:
-        number: Its place, from 1.
-        previous: The hash of the link before it.
-        at: ISO time.
-        kind: What has happened.
-        digest: Of the content.
-        hash: Of all that.
-    """
-
-    number: int
-    previous: str
-    at: str
+    number: int  # its place, from 1
+    previous: str  # the hash of the link before it
+    at: str  # ISO time
     kind: str
-    digest: str
-    hash: str
+    digest: str  # of the content
+    hash: str  # of all that
 
 
 def key_of(number: int) -> str:
@@ -98,8 +90,8 @@ def text_of(content: Mapping[str, Any]) -> str:
 
 def next_link(number: int, previous: str, at: str, kind: str, digest: str) -> Link:
     """Return the link that comes after link `number`, whose hash is `previous`."""
-    said = [number + 1, previous, at, kind, digest]
-    return Link(number + 1, previous, at, kind, digest, sha(json.dumps(said, separators=(",", ":"))))
+    hashed = [number + 1, previous, at, kind, digest]
+    return Link(number + 1, previous, at, kind, digest, sha(json.dumps(hashed, separators=(",", ":"))))
 
 
 def cell_of(codec: Codec, token: str, link: Link) -> Cell:
@@ -239,12 +231,7 @@ def append_deletion(session: Session, thread_id: str, by: str) -> Plan[None]:
 
 
 def append(
-    session: Session,
-    thread_id: str,
-    at: str,
-    kind: str,
-    content: Mapping[str, Any],
-    secret: str | None = None,
+    session: Session, thread_id: str, at: str, kind: str, content: Mapping[str, Any], secret: str | None = None
 ) -> Plan[int]:
     """Append an event. Four trips; one more for the very first, two for each rival who was faster.
 
@@ -254,11 +241,15 @@ def append(
     text, digest = _text_and_digest(thread_id, content, salt)
     head = yield from _ensure_head(session)
     end = read_end(session.codec, head, START)
-    new = Cell(_content_token(session, end[0]), header_of(session.codec, salt, text), origin=thread_id)
+    # The token says after which link the content was written: its own link is looked for from there.
+    new_token = f"{end[0]:016d}{session.new_token()[:16]}"
+    new = Cell(new_token, header_of(session.codec, salt, text), origin=thread_id)
     written = yield from session.store.swap_cell(CONTENTS, digest, None, new)
     token, number = session.new_token(), None
-    if written.cell is not None:  # of another writer of the same event, whose link comes after the one it names
-        number, end = yield from _search(session, digest, _number_in_token(written.cell.token), end)
+    if written.cell is not None:  # of another writer of the same event
+        known = written.cell.token
+        after = int(known[:16]) if len(known) == 32 and known[:16].isdecimal() else 0
+        number, end = yield from _search(session, digest, after, end)
     while number is None:
         # Of an enumeration of texts only the text: what revives as something else would be no link.
         link = next_link(*end, str(at), str(kind), digest)
@@ -273,18 +264,7 @@ def append(
     return number
 
 
-def _content_token(session: Session, number: int) -> str:
-    """Return a token that says after which link a content was written: its own link is looked for from there."""
-    return f"{number:016d}{session.new_token()[:16]}"
-
-
-def _number_in_token(token: str) -> int:
-    """Return the number of the link after which a content was written; 0, before all of them, if it does not say."""
-    return int(token[:16]) if len(token) == 32 and token[:16].isdecimal() else 0
-
-
 def _ensure_head(session: Session) -> Plan[Cell]:
-    """Return the head; there is one from now on."""
     cells = yield from session.store.read_cells(HEADS, [HEAD])
     if HEAD in cells:
         return cells[HEAD]
@@ -300,8 +280,9 @@ def _search(
     while True:
         page = yield from _read_page(session.store, key_of(after), _PAGE)
         for key, cell in page[:-1]:
-            if _digest_in(session.codec, key, cell) == digest:
-                return number_in(key), end
+            with suppress(CorruptStore):  # a link that cannot be read is reported by `verify`
+                if link_in(session.codec, key, cell).digest == digest:
+                    return number_in(key), end
         if page:
             last = link_in(session.codec, *page[-1])
             after, end = last.number, max(end, (last.number, last.hash))
@@ -309,14 +290,6 @@ def _search(
                 return last.number, end
         if len(page) < _PAGE:
             return None, end
-
-
-def _digest_in(codec: Codec, key: str, cell: Cell) -> str | None:
-    """Return the digest that a link names; `None` if it cannot be read, which `verify` reports."""
-    try:
-        return link_in(codec, key, cell).digest
-    except CorruptStore:
-        return None
 
 
 def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token: str) -> Plan[None]:
@@ -340,12 +313,12 @@ def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Sequ
     page = yield from _read_page(session.store, key_of(after), limit)
     links = [link_in(session.codec, key, cell) for key, cell in page]
     contents = yield from _read_contents(session.store, links)
-    return [_event(session.codec, link, contents.get(link.digest)) for link in links]
-
-
-def _event(codec: Codec, link: Link, cell: Cell | None) -> AuditEvent:
-    content = None if cell is None else content_in(codec, link, cell)[1]
-    return AuditEvent(link.number, link.at, link.kind, content, link.hash)
+    events = []
+    for link in links:
+        cell = contents.get(link.digest)
+        content = None if cell is None else content_in(session.codec, link, cell)[1]
+        events.append(AuditEvent(link.number, link.at, link.kind, content, link.hash))
+    return events
 
 
 def _read_page(store: Store[Any, Any], after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
@@ -370,23 +343,28 @@ def _read_contents(store: Store[Any, Any], links: Sequence[Link]) -> Plan[Mappin
 
 
 def verify(
-    session: Session,
-    expected: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    session: Session, expected: str | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Plan[AuditVerdict]:
     """Check the whole trail: that every event is there, says what it said, and follows the one before it.
 
     A trip for the head, and two for each 200 events. Events that are appended meanwhile do no harm.
     """
-    anchor = None if expected is None else _anchor(expected)
+    anchor = None
+    if expected is not None:
+        found = _ANCHOR.fullmatch(expected)
+        if not found:
+            raise InvalidInput(f"an event is named by its number and hash, as in 17:3f…, not {expected!r:.100}")
+        anchor = int(found[1]), found[2]
     walk = _Walk(session.codec)
     try:
         cells = yield from session.store.read_cells(HEADS, [HEAD])  # before the links: they may only be more by then
         end = read_end(session.codec, cells[HEAD], None) if HEAD in cells else None
         walk.notes = {number for number, _ in filter(None, (end, anchor))}
-        yield from _walk_links(session.store, walk, end[0] if end else 0, progress or _ignore_progress)
-        if HEAD in cells:
-            walk.check_head(end)
+        yield from _walk_links(session.store, walk, end[0] if end else 0, progress or (lambda events, total: None))
+        if end:
+            walk.check_end("the head", *end)
+        elif HEAD in cells:
+            walk.say("the head cannot be read: it was changed")
         elif walk.events and HEAD not in (yield from session.store.read_cells(HEADS, [HEAD])):  # begun meanwhile
             walk.say("the head is missing: it was removed, perhaps with the events at the end")
         if anchor:
@@ -394,10 +372,6 @@ def verify(
     except CorruptStore as error:  # a file that is damaged makes the whole page fail
         walk.say(f"after event {walk.number} not all was checked: {error}")
     return AuditVerdict(walk.events, walk.removed, walk.head, tuple(walk.problems))
-
-
-def _ignore_progress(events: int, total: int) -> None:
-    """Tell nobody how far the walk is."""
 
 
 def _walk_links(store: Store[Any, Any], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[None]:
@@ -416,33 +390,23 @@ def _walk_links(store: Store[Any, Any], walk: _Walk, end: int, progress: Callabl
 
 @dataclass(slots=True)
 class _Walk:
-    """A walk along the chain.
-
-    Attributes:
-        codec: How cells are written.
-        number: The last number seen.
-        hash: Its hash; `None` if it cannot be known what the next one follows.
-        head: Number and hash of the last link that could be read.
-        notes: The numbers whose hashes are kept.
-        kept: Those.
-    """
+    """A walk along the chain."""
 
     codec: Codec
-    number: int = 0
-    hash: str | None = BEGIN
-    head: str = f"0:{BEGIN}"
+    number: int = 0  # the last one seen
+    hash: str | None = BEGIN  # its hash; `None` if the hash that the next link follows is unknown
+    head: str = f"0:{BEGIN}"  # number and hash of the last link that could be read
     events: int = 0
     removed: int = 0
     problems: list[str] = field(default_factory=list)
-    notes: set[int] = field(default_factory=set)
+    notes: set[int] = field(default_factory=set)  # the numbers whose hashes go to `kept`
     kept: dict[int, str] = field(default_factory=lambda: {0: BEGIN})
 
     def say(self, problem: str) -> None:
-        """Report a problem."""
         self.problems.append(problem)
 
     def read_link(self, key: str, cell: Cell) -> Link | None:
-        """Go on to the next cell; return its link, if it can be read."""
+        """Continue with the next cell; return its link, if it can be read."""
         self.events += 1
         try:
             link = link_in(self.codec, key, cell)
@@ -467,7 +431,6 @@ class _Walk:
             self.say(f"event {link.number} does not follow event {self.number}: one of them was replaced")
 
     def check_content(self, link: Link, cell: Cell | None) -> None:
-        """See that a content, if it is there, is what the link says."""
         if cell is None:
             self.removed += 1
             return
@@ -481,23 +444,8 @@ class _Walk:
         elif (cell.origin, cell.expires_at) != (content.get("thread_id"), None):
             self.say(f"event {link.number}: its content was changed: it would not be deleted with its own thread")
 
-    def check_head(self, end: tuple[int, str] | None) -> None:
-        """See that the head names a link."""
-        if end:
-            self.check_end("the head", *end)
-        else:
-            self.say("the head cannot be read: it was changed")
-
     def check_end(self, what: str, number: int, expected: str) -> None:
-        """See that an event is there that something names."""
         if number > self.number:
             self.say(f"event {number} is gone: {what} names it, but the last one is {self.number}")
         elif self.kept.get(number) != expected:
             self.say(f"event {number} is not the one that {what} names: it was replaced")
-
-
-def _anchor(expected: str) -> tuple[int, str]:
-    found = _ANCHOR.fullmatch(expected)
-    if not found:
-        raise InvalidInput(f"an event is named by its number and hash, as in 17:3f…, not {expected!r:.100}")
-    return int(found[1]), found[2]

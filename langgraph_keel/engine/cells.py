@@ -1,8 +1,7 @@
-"""Cells: values beside the checkpoints, each changed by compare-and-set. Calls of tools, and results that are shared.
+"""Cells: values beside the checkpoints, each changed by compare-and-set. A *shelf* holds the cells of one kind.
 
-A *shelf* holds the cells of one kind, of one thread or of none (then all threads share it). A cell is replaced by
-whoever knows the token of what stands there; tokens are random, so nobody who was too slow can know it by chance
-(fencing), and a request that is sent again after a lost reply is known by the token it brings.
+A writer needs the token of the current content. Tokens are random: a slow writer cannot know a newer one (fencing), and
+a request that is sent again after a lost reply is recognized by the token it brings.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ class Shelf:
     Attributes:
         thread_id: The thread they belong to and are deleted with; `None` for those that all threads share.
         kind: What they are: 1 to 16 letters from a to z.
-
-    Raises:
-        InvalidInput: `kind` is anything else.
     """
 
     thread_id: str | None
@@ -63,14 +59,7 @@ class Cell:
     expires_at: int | None = None
 
     def is_live(self, now: float) -> bool:
-        """Return whether the cell has not expired.
-
-        Args:
-            now: Milliseconds since 1970.
-
-        Raises:
-            CorruptStore: Its time is not a number.
-        """
+        """Return whether the cell has not expired at `now`, in milliseconds since 1970."""
         if type(self.expires_at) not in (int, type(None)):
             raise CorruptStore(f"a record expires at {self.expires_at!r:.40}, which is not a time")
         return self.expires_at is None or self.expires_at > now
@@ -98,24 +87,14 @@ def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Lite
 
 
 def check_swapped(expected: str | None, swapped: Swapped, what: str) -> Swapped:
-    """Return the reply to a swap, unless whoever tries again with the token in it would do so for ever.
-
-    Raises:
-        CorruptStore: What stands there is what was expected, and was not replaced: its token is damaged. (One byte of
-            it, on Redis, and an approval made 9,400 requests a second and never ended.)
-    """
+    """Return the reply to a swap; `CorruptStore` if its token is damaged, as a loop of retries would never end."""
     if not swapped.done and swapped.cell is not None and swapped.cell.token == expected:
         raise CorruptStore(f"{what} is damaged: its token is {expected!a}, and nothing that knows it can replace it")
     return swapped
 
 
 def key_of_cell(key: str) -> str:
-    """Return `key` if it can name a cell.
-
-    Raises:
-        InvalidInput: It is not 1 to 128 of the characters a-z, 0-9, `_`, `.` and `-`, or begins with one of the last
-            two: every backend takes those as they are, file systems and URLs included.
-    """
+    """Return `key` if it can name a cell: in file systems and URLs, too."""
     if not _KEY.fullmatch(key):
         raise InvalidInput(f"{key!r} cannot name a cell: use 1 to 128 of a-z, 0-9, '_', '.', '-', not '.' or '-' first")
     return key

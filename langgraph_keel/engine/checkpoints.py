@@ -1,10 +1,6 @@
 """The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
 
-`put`, `put_writes` and `get_tuple` are one round trip each. The exceptions are stated where they are made: an update of
-what may be the first checkpoint, a base that another process pruned, a large state (or a snapshot that stays) on a
-thread that this process has forgotten, and what a hook asks for, such as a question to a person.
-
-What delta channels are rebuilt from: the writes since their nearest stored value.
+`put`, `put_writes` and `get_tuple` are one round trip each; exceptions are named where they are made.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    PendingWrite,
     get_checkpoint_metadata,
 )
 
@@ -97,7 +92,6 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.engine.removal import check_objects, in_room
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.serde.copies import Copies, Uncopied
-from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import (
@@ -113,11 +107,11 @@ from langgraph_keel.errors import (
 
 _log = logging.getLogger(__name__)
 storing: dict[Put | Writes, tuple[Store[Any, Any], str]] = {}
-"""What this process is storing now, with its store and its thread; the run may have been cancelled meanwhile."""
+"""Checkpoints and writes that this process is storing now, with store and thread; their run may be cancelled."""
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
 
-_INLINE = Ref(Kind.INLINE)
+_INLINE = Ref(Kind.INLINE)  # one object, so that references of two versions are compared by identity
 
 
 @record
@@ -126,11 +120,6 @@ class Draft:
 
     entry: NewEntry
     channels: Mapping[str, Known]
-
-    @property
-    def weight(self) -> int:
-        """Bytes of items to write."""
-        return sum(len(row.body) for rows in self.entry.appends.values() for row in rows)
 
     def base(self, stored: Stored, versions: Mapping[str, Any], before: KnownEntry | None) -> KnownEntry:
         """Return what is known now that the entry is stored; `before` is what it was encoded after."""
@@ -168,8 +157,9 @@ def put(
     storing[new] = session.store, address.thread_id
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
-        if parent.checkpoint_id and metadata.get("step") == 0 and new.source == "update":
-            yield from _check_parent(session, parent)
+        may_be_gone = parent.checkpoint_id and metadata.get("step") == 0 and new.source == "update"
+        if may_be_gone and (yield from session.store.read_entry(parent)) is None:
+            raise _gone(parent)
         yield from tell(session.hooks.before_put, session, new)
         base = yield from _store(session, new, draft, inheritance)
     except BaseException as error:
@@ -186,7 +176,8 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
     """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
     base = inheritance.usable(session.memo.get(_key(new.address)))
     draft = _encode(session, new, base)
-    if base is None and new.parent.checkpoint_id and (inheritance.is_asked or draft.weight > LARGE):
+    weight = sum(len(row.body) for rows in draft.entry.appends.values() for row in rows)
+    if base is None and new.parent.checkpoint_id and (inheritance.is_asked or weight > LARGE):
         # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
         base, others = yield from _recall(session, new.parent, inheritance)
         if base is not None:
@@ -204,12 +195,6 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
         draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, draft.entry.repacks, base)
     new.refs, new.base = draft.entry.refs, base
     return draft
-
-
-def _check_parent(session: Session, parent: Address) -> Plan[None]:
-    """See that an update is not of a checkpoint that is gone. One trip."""
-    if (yield from session.store.read_entry(parent)) is None:
-        raise _gone(parent)
 
 
 def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -> Plan[KnownEntry]:
@@ -385,20 +370,12 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"
     reading.batches = found.batches
-    reading.result = result = yield from _revive(session, found, None, origin, reading, known)
+    reading.result = result = yield from revive(session, found, None, origin, reading, known)
     if base is None and not reading.is_revived:
         base = _base_of(session, found, result, runs)
         session.memo.set(key, base)
     yield from tell(session.hooks.read, session, reading)
     return base
-
-
-def _known_header(session: Session, known: KnownEntry) -> Header:
-    """Return the header of a known checkpoint, afresh."""
-    entry, codec, header, version = known.entry, session.codec, known.header, known.version
-    if header and version and version.codec is codec:
-        return Header(*header.make())
-    return unpack_header(entry.header, codec, entry.address)
 
 
 @without_collector
@@ -450,22 +427,21 @@ def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool
     return KnownEntry(found.entry, channels, versions_of(result.checkpoint))
 
 
-def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[CheckpointTuple]:
-    """Make the tuple of an entry, from which a run may begin. No trip, but for formats before 4 (LangGraph 0.5)."""
-    return (yield from _revive(session, found, unpacker, origin, None))
-
-
-def _revive(
+def revive(
     session: Session,
     found: Found,
     unpacker: Unpacker | None,
     origin: Origin,
-    reading: Reading | None,
+    reading: Reading | None = None,
     known: KnownEntry | None = None,
 ) -> Plan[CheckpointTuple]:
+    """Make the tuple of an entry. No trip, except for formats before 4 (LangGraph 0.5)."""
     entry = found.entry
     where = entry.address
-    header = _known_header(session, known) if known else unpack_header(entry.header, session.codec, where)
+    if known and known.header and known.version and known.version.codec is session.codec:
+        header = Header(*known.header.make())
+    else:
+        header = unpack_header(entry.header, session.codec, where)
     read = _ask_hooks(session, found, header, None) if session.hooks.revive else None
     if read is not None:
         values, writes, beside = read.values, read.writes, read.beside
@@ -500,7 +476,7 @@ def _revive(
 
 
 def revive_other(session: Session, found: Found, channels: Collection[str] | None = None) -> Revived | None:
-    """Return what stands for a checkpoint that another version of the application has stored; `None` if none has."""
+    """Return a checkpoint of another version of the application as hooks revive it; `None` if none does."""
     if not session.hooks.revive:
         return None
     return _ask_hooks(session, found, unpack_header(found.entry.header, session.codec, found.entry.address), channels)
@@ -515,7 +491,7 @@ def _ask_hooks(session: Session, found: Found, header: Header, channels: Collect
 
 
 def _check_newer(session: Session, where: Address, about: Mapping[str, Any], beside: Sequence[Any] = ()) -> None:
-    """See that no newer version of the application has stored this; whoever only looks may see any."""
+    """Check that no newer version of the application has stored this, unless placeholders are read."""
     if not session.codec.shows:
         check_state(where, about, beside, session.state_version)
 
@@ -534,11 +510,10 @@ def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> 
 # -- delta channels --------------------------------------------------------------------------------------------
 
 
-# LangGraph asks for the writes that such a channel is rebuilt from (`get_delta_channel_history`). Whoever wraps a saver
-# without knowing that verb, as LangGraph's API server does, walks along the parents instead, by `get_tuple`. A prune
-# leaves ancestors that nobody sees, ghosts (`removal.py`). So that such a walk finds the writes, too, one *hidden*
-# checkpoint stands for all of them: it is named as the parent of a checkpoint that needs them, and no run can begin
-# from it.
+# LangGraph asks for the writes that such a channel is rebuilt from (`get_delta_channel_history`). Wrappers of a saver
+# without that method, such as LangGraph's API server, walk along the parents instead, by `get_tuple`. A prune leaves
+# ancestors unseen, as ghosts (`removal.py`). So that such a walk finds their writes, one *hidden* checkpoint replaces
+# all of them: it is named as the parent of a checkpoint that needs them, and no run can begin from it.
 
 
 def delta_history(
@@ -552,35 +527,19 @@ def delta_history(
         other = revive_other(session, found, channels)
         writes = other.writes if other else pending_writes(found.batches, session.codec, found.entry.address)
         for channel in remaining:
-            _step_back(histories[channel], channel, writes, found, other.values if other else None, session.codec)
+            history, ref = histories[channel], found.entry.refs.get(channel)
+            history["writes"][:0] = [write for write in writes if write[1] == channel]
+            # The seed is the value at the ancestor, before its own writes, which therefore count too.
+            if other is not None:
+                if channel in other.values:
+                    history["seed"] = other.values[channel]
+            elif ref is not None and ref.kind is Kind.INLINE:
+                header = unpack_header(found.entry.header, session.codec, found.entry.address)
+                history["seed"] = header.inline[channel]
+            elif ref is not None:
+                values = Unpacker(session.codec).values({channel: ref}, found.rows, found.entry.address)
+                history["seed"] = values[channel]
     return histories
-
-
-def _step_back(
-    history: DeltaChannelHistory,
-    channel: str,
-    writes: Sequence[PendingWrite],
-    found: Found,
-    values: Mapping[str, Any] | None,
-    codec: Codec,
-) -> None:
-    """Put one ancestor's writes before those of its descendants; take its value as the seed if it has one.
-
-    The seed is the value at the ancestor, before its own writes, which therefore count too.
-    """
-    history["writes"][:0] = [write for write in writes if write[1] == channel]
-    ref = found.entry.refs.get(channel)
-    if values is not None:
-        if channel in values:
-            history["seed"] = values[channel]
-    elif ref is None:
-        return
-    elif ref.kind is Kind.INLINE:
-        header = unpack_header(found.entry.header, codec, found.entry.address)
-        history["seed"] = header.inline[channel]
-    else:
-        where = found.entry.address
-        history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]
 
 
 def read_hidden(session: Session, address: Address) -> Plan[CheckpointTuple | None]:
@@ -620,7 +579,10 @@ def page(
 ) -> Plan[tuple[Sequence[Entry], Query | None]]:
     """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
     entries = yield from session.store.scan(query)
-    wanted = [entry for entry in entries if not filter or _passes(session, entry, filter)]
+    wanted, codec, find_terms = entries, session.codec, session.hooks.find_terms
+    if filter:
+        headers = ((entry, unpack_header(entry.header, codec, entry.address)) for entry in entries)
+        wanted = [entry for entry, header in headers if matches(header, filter, find_terms)]
     more = len(entries) >= query.limit
     return wanted, replace(query, after=entries[-1]) if more else None
 
@@ -633,21 +595,11 @@ def load(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
     return found
 
 
-def _passes(session: Session, entry: Entry, filter: Mapping[str, Any]) -> bool:
-    header = unpack_header(entry.header, session.codec, entry.address)
-    terms = {name: found for hear in session.hooks.find_terms for name, found in hear(header).items()}
-    return matches(header.metadata, filter, terms)
-
-
 # -- writes ----------------------------------------------------------------------------------------------------
 
 
 def put_writes(
-    session: Session,
-    config: RunnableConfig,
-    writes: Sequence[tuple[str, Any]],
-    task_id: str,
-    task_path: str,
+    session: Session, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Plan[None]:
     """Store pending writes; see `KeelSaver.put_writes`."""
     address = address_of(config)
@@ -689,23 +641,18 @@ def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -
 
 
 def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
-    """Copy a thread to a new one, and then what features have beside it; see `KeelSaver.copy_thread`.
-
-    In that order, for only then is the target known to be new. A copy that is cut off in between knows less.
-    """
+    """Copy a thread to a new one, and then the records of features; see `KeelSaver.copy_thread`."""
     if source == target:
         raise InvalidInput(f"cannot copy thread {source!r} to itself")
     yield from check_objects(session, f"a copy of thread {source!r} would not have")
     if isinstance((yield from session.store.copy_thread(source, target)), Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first")
+    # Records are copied last: only now is the target known to be new.
     yield from tell(session.hooks.after_copy, session, Copy(source, target))
 
 
 def describe_thread(session: Session, info: ThreadInfo, head: Entry | None) -> tuple[ThreadInfo, Mapping[str, Any]]:
-    """Return what the latest checkpoint of a thread says of it, and its metadata. No trip.
-
-    If it is damaged, that is logged.
-    """
+    """Return the facts of a thread from its latest checkpoint, and its metadata. No trip; damage is logged."""
     if head is None:
         return info, {}
     try:

@@ -1,16 +1,4 @@
-"""RunnableConfig ↔ Address: validation of ids, and what a config says about the run behind it.
-
-LangGraph hands `put` the config of the run: whatever `get_tuple` returned as `tuple.config["configurable"]`
-is merged into it and kept for all its steps. That is the only channel through which a saver can tell a run that
-continues the latest checkpoint (two of those must not overwrite each other) from one that forks an older one
-on purpose. So the thread_id in a returned config is a `ThreadId`: a plain string in every respect, which
-remembers how the checkpoint was addressed.
-
-Whose a thread is: `user_id` in the config of a run, or what a program's own function says of that config.
-
-It stands in the metadata of each checkpoint, where LangGraph puts what a config has configured, so copies and forks
-carry it along.
-"""
+"""RunnableConfig ↔ Address: validation of ids, and what a config says about its run and the owner of the thread."""
 
 from __future__ import annotations
 
@@ -55,7 +43,11 @@ Origin = Literal["head", "named"]
 
 
 class ThreadId(str):
-    """A thread id that remembers whether its config came from the head or from a checkpoint named by id."""
+    """A thread id that remembers whether its config came from the head or from a checkpoint named by id.
+
+    LangGraph keeps the config that `get_tuple` returned for all steps of a run. Only by it can `put` tell a run that
+    continues the latest checkpoint from one that forks an older one on purpose.
+    """
 
     __slots__ = ("origin",)
     origin: Origin
@@ -109,7 +101,12 @@ def text_of(value: object, what: str, empty: bool = True) -> str:
     if not (value or empty):
         raise InvalidConfig(f"{what} is empty")
     if not value.isascii():
-        _encodable(value, what)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidConfig(
+                f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
+            ) from None
     return str(value)
 
 
@@ -122,15 +119,6 @@ def texts_of(values: Collection[str], what: str) -> set[str]:
 
 def _show(value: object) -> str:
     return "a very large number" if isinstance(value, int) and value.bit_length() >= 4096 else f"{value!r:.80}"
-
-
-def _encodable(value: str, what: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidConfig(
-            f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
-        ) from None
 
 
 def address_of(config: Mapping[str, Any]) -> Address:
@@ -161,11 +149,8 @@ def config_of(address: Address, origin: Origin, checkpoint_id: str | None = None
 def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     """Return whether the run behind this `put` continues the latest checkpoint, so that it must still be the latest.
 
-    Not so for runs that started at a checkpoint named by id (intended forks, replays, `update_state` on an old
-    checkpoint), for subgraphs of such a replay, for copies (`as_node="__copy__"` makes a sibling of the head), and for
-    code that calls `put` with a config of its own making.
-    A run on a thread without checkpoints leaves no `ThreadId`; it is known by the complete config that LangGraph
-    makes for every run (`ensure_config` always sets `recursion_limit`).
+    Runs from a checkpoint named by id, subgraphs of such a replay, copies (`as_node="__copy__"` makes a sibling of the
+    head), and code that calls `put` with a config of its own need not.
     """
     values = configurable(config)
     if values.get(CONFIG_KEY_REPLAY_STATE) is not None or metadata.get("source") == "fork":
@@ -173,6 +158,7 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     thread_id = values.get("thread_id")
     if isinstance(thread_id, ThreadId):
         return thread_id.origin == "head"
+    # A run on a thread without checkpoints has no `ThreadId`; LangGraph's `ensure_config` sets this for every run.
     return "recursion_limit" in config
 
 
@@ -183,10 +169,7 @@ def begins_run(config: Mapping[str, Any]) -> bool:
 
 
 def run_of(config: Mapping[str, Any]) -> object:
-    """Return what tells the run behind a config from all others, subgraphs and tasks included; `None` if nothing does.
-
-    LangGraph makes one `RunControl` for each run (since 1.2), which all its configs share.
-    """
+    """Return the `RunControl` of the run behind a config, which its tasks and subgraphs share, or `None`."""
     values = config.get("configurable") or {}
     return getattr(values.get(CONFIG_KEY_RUNTIME), "control", None)
 
@@ -197,10 +180,7 @@ def stores_at_end(config: Mapping[str, Any]) -> bool:
 
 
 def is_task(text: str) -> bool:
-    """Return whether this is the id of a task.
-
-    LangGraph names a call `node:<task id>`, a uuid; a subgraph with checkpointer=True has no such part.
-    """
+    """Return whether this is the id of a task: a UUID."""
     try:
         return str(UUID(text)) == text
     except ValueError:
@@ -211,7 +191,7 @@ Owner: TypeAlias = Callable[[RunnableConfig], str | None]
 
 
 def owner_in(metadata: Mapping[str, Any]) -> str:
-    """Return whose a checkpoint is, as its metadata says; empty if that says nothing."""
+    """Return the owner in the metadata of a checkpoint; empty if it has none."""
     owner = metadata.get(USER)
     return "" if owner is None else str(owner)  # a UUID, too, which LangGraph leaves out of metadata
 
@@ -222,24 +202,19 @@ def check_owner(owner: object, what: str) -> None:
         raise InvalidConfig(f"{what} holds NUL, without which it would be somebody else's: {owner!r:.80}")
 
 
-def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
-    """Return whose the thread of a run is; empty if nobody says."""
+def owner_of(config: Mapping[str, Any], ask: Owner | None = None) -> str:
+    """Return the owner of a run's thread, from its config or the program's own function; empty if there is none."""
     for part in (config.get("configurable"), config.get("metadata")):
         if owner := owner_in(part or {}):
             check_owner(owner, "user_id")
             return owner
-    return _ask_owner(config, tell)
-
-
-def _ask_owner(config: Mapping[str, Any], tell: Owner | None) -> str:
-    """Return what a program's own function says; empty if there is none, or it says nothing."""
-    if tell is None:
+    if ask is None:
         return ""
     try:
-        owner = tell(cast(RunnableConfig, config))
+        returned = ask(cast(RunnableConfig, config))
     except Exception as error:
         raise InvalidInput(f"owner= failed, so nothing was written: {type(error).__name__}: {error}") from error
-    if not isinstance(owner, str | None):
-        raise InvalidInput(f"owner= must return a str or None, not {owner!r:.100}: nothing was written")
-    check_owner(owner, "what owner= returned")
-    return owner or ""
+    if not isinstance(returned, str | None):
+        raise InvalidInput(f"owner= must return a str or None, not {returned!r:.100}: nothing was written")
+    check_owner(returned, "what owner= returned")
+    return returned or ""

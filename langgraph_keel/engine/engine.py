@@ -1,8 +1,4 @@
-"""Engines: what brings plans and drivers together, and the base of savers, each of which runs on one.
-
-LangGraph makes shallow copies of savers (`with_allowlist`), and programs assign `saver.serde`: each then has an engine
-of its own, and they share everything in its session but the codec.
-"""
+"""Engines, which bring plans and drivers together, and the base of savers, each of which runs on one."""
 
 from __future__ import annotations
 
@@ -28,12 +24,7 @@ AnySaver = TypeVar("AnySaver", bound="EngineSaver")
 
 
 class GatedDriver:
-    """A driver that carries out a check before its first request, and is the driver itself afterwards.
-
-    Args:
-        bare: The driver.
-        check: Returns the plan of the check, which may raise.
-    """
+    """A driver that carries out a check, which may raise, before its first request."""
 
     def __init__(self, bare: Driver[Any, Any], check: Callable[[], Plan[None]]) -> None:
         self.bare = bare
@@ -65,11 +56,8 @@ def bare(driver: Any) -> Any:
     return driver.bare if isinstance(driver, GatedDriver | AsyncGatedDriver) else driver
 
 
-class Closer(Protocol):
-    """What writes some things later than it is asked to: `close` does so before the store is closed."""
-
-    def close(self) -> None:
-        """Write it. Safe to call again."""
+class _Closer(Protocol):
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +65,16 @@ class Engine:
     """What a saver runs on. All copies of a saver share the drivers, the closers, and all of the session but its codec.
 
     Attributes:
-        session: What plans are given, and what carries them out, blocking.
-        async_driver: Carries them out without blocking a loop.
-        closers: What is to be closed before the store is.
+        closers: Objects that write with a delay, to be closed before the store is. They may be closed more than once.
     """
 
     session: Session
     async_driver: AsyncDriver[Any, Any]
-    closers: WeakSet[Closer] = field(default_factory=WeakSet)
+    closers: WeakSet[_Closer] = field(default_factory=WeakSet)
 
     @property
     def driver(self) -> Driver[Any, Any]:
-        """Carries plans out, blocking."""
+        """The blocking driver."""
         return self.session.driver
 
     def run(self, plan: StorePlan[Any, Any, T]) -> T:
@@ -155,7 +141,7 @@ class EngineSaver(BaseCheckpointSaver[Any]):
         if self._engine.session.tenant is None:
             raise InvalidInput('this saver was made with tenants="required": use saver.for_tenant(name)')
         # Programs assign `saver.serde`.
-        if not self._engine.session.codec.uses(self.serde):
+        if self._engine.session.codec.serde is not self.serde:
             self._engine = self._engine.with_serde(self.serde)
         return self._engine
 

@@ -1,23 +1,14 @@
-"""What of a checkpoint is stored: the header of its entry, what it has from its ancestors, and its pending writes.
+"""The stored form of a checkpoint: its header, values inherited from its parent, pending writes; and its status.
 
-Also what a list of threads can be asked for: which nodes run next, whether a task waits or has failed.
+*Header*: the metadata, and everything of a checkpoint that is not in items, with keys that Keel does not know.
 
-*The header* is all of a checkpoint that does not stand in items, and its metadata. Keys that Keel does not know are
-kept: LangGraph adds some from time to time.
+*Inherited values*: LangGraph puts a `DeltaChannel`'s snapshot once. The checkpoints after it name the channel at the
+same version, without a value, until it is written again: such a checkpoint refers to the value of its parent. As in
+LangGraph's PostgresSaver, small scalars are not inherited.
 
-*Values that it has from its parent*: its versions name them, its `channel_values` do not hold them. LangGraph puts a
-`DeltaChannel`'s snapshot once. The checkpoints after it name the channel at the same version, without a value, until it
-is written again. LangGraph's InMemorySaver and PostgresSaver, which keep values by version, give the snapshot back with
-all of them; here such a checkpoint refers to the value of its parent. As in PostgresSaver, small scalars, which stand
-in the header, do not stay.
-
-*Pending writes* are what one task has produced before the step is over. A store only appends; what repeated calls mean
-is decided here, on reading. A write is known by its task and index (`WRITES_IDX_MAP` gives special channels fixed
-negative ones). Of a special write the last one counts, of any other the first: LangGraph repeats a task's writes after
-a crash, and answers an interrupt again.
-
-*Answers that come when nothing is asked*: `Command(resume=value)` names no question, so LangGraph writes the answer
-beside a checkpoint, for whatever is asked there.
+*Pending writes*: a store only appends them. A write is identified by its task and index (`WRITES_IDX_MAP` gives special
+channels fixed negative ones). Of a special write the last one counts, of any other the first: LangGraph repeats a
+task's writes after a crash, and answers an interrupt again.
 """
 
 from __future__ import annotations
@@ -34,16 +25,7 @@ import xxhash
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.constants import START
 
-from langgraph_keel._langgraph import (
-    BRANCH_TO,
-    ERROR,
-    ERROR_SOURCE_NODE,
-    INTERRUPT,
-    JOIN,
-    NULL_TASK_ID,
-    RESUME,
-    TASKS,
-)
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.encoding.values import Known, is_inline
@@ -61,9 +43,6 @@ _PARTS = ("checkpoint", "metadata", "inline", "about")
 
 STATE = "state"
 """In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
-
-_THREE = array_header(3)
-"""Where a header that is not compressed has three parts, nothing stands there about models."""
 
 HIDDEN = "~hidden"
 """Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
@@ -108,19 +87,14 @@ def state_beside(stored: Any) -> int:
 
 
 def check_state(where: Address, about: Mapping[str, Any], beside: Iterable[Any], known: int) -> None:
-    """See that no newer version of the application has stored a checkpoint, or its writes."""
+    """Check that no newer version of the application has stored a checkpoint, or its writes."""
     newest = max([state_of(about), *map(state_beside, beside)])
     if newest > known:
         raise NewerState(str(where), newest, known)
 
 
 class UnreadHeader(Header):
-    """A header that is decoded when something of it is asked for: of a thousand, a prune needs a few.
-
-    Args:
-        node: The entry. Errors are those of `unpack_header`, and come then.
-        codec: What decodes it.
-    """
+    """A header that is decoded when an attribute is read: of a thousand, a prune needs a few."""
 
     __slots__ = ("_codec", "_node")
     _node: Node
@@ -130,8 +104,8 @@ class UnreadHeader(Header):
         put = object.__setattr__  # as a frozen dataclass does it
         put(self, "_node", node)
         put(self, "_codec", codec)
-        if node.header.startswith(RAW) and node.header.startswith(_THREE, HEAD):
-            put(self, "about", {})
+        if node.header.startswith(RAW) and node.header.startswith(array_header(3), HEAD):
+            put(self, "about", {})  # an uncompressed header with three parts has no `about` part
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PARTS:
@@ -217,19 +191,12 @@ def next_version_of(current: str | int | float | None) -> str | int | float:
 
 @record
 class Inheritance:
-    """What a checkpoint leaves to its parent.
+    """The channel values that a checkpoint inherits from its parent."""
 
-    Attributes:
-        parent: The id of the checkpoint it continues.
-        versions: All versions that it names.
-        left: Those of channels that have no value in it, and no version that is new.
-        is_asked: Whether the parent surely has a value for one of them: a snapshot that nothing was written to since.
-    """
-
-    parent: str | None
-    versions: Mapping[str, Any]
-    left: Mapping[str, Any]
-    is_asked: bool
+    parent: str | None  # the id
+    versions: Mapping[str, Any]  # all versions that the checkpoint names
+    left: Mapping[str, Any]  # versions of channels that have no value in it, and no new version
+    is_asked: bool  # whether the parent surely has a value: a snapshot that nothing was written to since
 
     def usable(self, base: KnownEntry | None) -> KnownEntry | None:
         """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
@@ -252,7 +219,7 @@ class Inheritance:
 def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
 ) -> Inheritance:
-    """Return what a checkpoint leaves to its parent, as it is now: the program may go on with it."""
+    """Return what a checkpoint inherits, as it is now: the program may change it later."""
     versions, values = versions_of(checkpoint), checkpoint["channel_values"]
     left = {name: each for name, each in versions.items() if name not in values and name not in new_versions}
     counters = metadata.get("counters_since_delta_snapshot") or {}
@@ -276,10 +243,8 @@ def is_hidden(address: Address) -> bool:
 
 
 def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of what stands for the ancestors of an entry that has no parent any more; `None` if it needs none.
-
-    A channel that has been updated since a snapshot, which stands nowhere in the entry, has got its updates before it.
-    """
+    """Return the id of the hidden checkpoint with the writes of an entry's ancestors; `None` if it needs none."""
+    # A channel that was updated since a snapshot, and is not in the entry, has got its updates before it.
     counters = metadata.get("counters_since_delta_snapshot") or {}
     if not any(counters[channel][0] for channel in rebuilt_channels(metadata, entry.refs)):
         return None
@@ -293,10 +258,6 @@ def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> str | None:
 def is_trigger(channel: str) -> bool:
     """Return whether the value of a channel decides which nodes run."""
     return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)
-
-
-def _is_named_trigger(channel: object) -> bool:
-    return isinstance(channel, str) and is_trigger(channel)  # what is none is refused by name, later
 
 
 def next_nodes(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -362,10 +323,10 @@ def error_class(error: object) -> str:
 def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
     """Return what the thread of a checkpoint can be found by: its status.
 
-    Not by the nodes that run next: what threads are found by would change with every put. Those that have such nodes
-    are few, and are looked at.
+    Not by the nodes that run next: these terms would change with every put.
     """
-    triggers = {name: value for name, value in checkpoint["channel_values"].items() if _is_named_trigger(name)}
+    named = ((name, value) for name, value in checkpoint["channel_values"].items() if isinstance(name, str))
+    triggers = {name: value for name, value in named if is_trigger(name)}
     nodes = next_nodes(checkpoint, triggers) if triggers else ()
     return [f"status:{status_of(source, nodes)}"]
 
@@ -382,10 +343,9 @@ def terms_of_writes(writes: Iterable[tuple[str, Any]], codec: Codec) -> list[str
 
 
 def marks_of(terms: Collection[str]) -> tuple[str, ...]:
-    """Return how a store keeps what a thread can be found by: eight hexadecimal digits for each term.
+    """Return how a store keeps the terms of a thread: as hashes of eight hexadecimal digits.
 
-    They are short, need no escaping anywhere, and say nothing in the clear. That two terms have one mark does no harm:
-    who lists threads looks again.
+    Two terms with one hash do no harm: a list of threads checks each that is found.
     """
     return tuple([_mark_of(term) for term in dict.fromkeys(terms)])
 
@@ -522,7 +482,11 @@ def without_stray(
     if waiting_tasks(there):
         return writes
     if not _was_taken(writes, there, codec):
-        _warn_of_stray(address)
+        _log.warning(
+            "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.status(%r) says what "
+            "the thread waits for",
+            *(address.thread_id, address.checkpoint_id, address.thread_id),
+        )
     return [write for write in writes if write[0] != RESUME] or None
 
 
@@ -540,14 +504,6 @@ def _was_taken(writes: Sequence[tuple[str, Any]], there: Sequence[PendingWrite],
         ):
             return True
     return False
-
-
-def _warn_of_stray(address: Address) -> None:
-    _log.warning(
-        "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.status(%r) says what the "
-        "thread waits for",
-        *(address.thread_id, address.checkpoint_id, address.thread_id),
-    )
 
 
 def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:

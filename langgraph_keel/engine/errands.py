@@ -10,12 +10,7 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
 
 
 class Call(Errand):
-    """Calls a function that blocks: in the calling thread, or in another one if an event loop is running.
-
-    Args:
-        function: The function.
-        awaited: Does the same without blocking the running loop, if there is such a function.
-    """
+    """Calls a function that blocks; with a running loop, `awaited` if given, or the function in another thread."""
 
     __slots__ = ("_awaited", "_function")
 

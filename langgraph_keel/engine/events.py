@@ -20,15 +20,13 @@ class Reading:
     """A checkpoint that is read, perhaps by a run that begins from it.
 
     Attributes:
-        config: What was asked for.
-        address: What that names.
-        is_async: Whether whoever asks has a running loop, which must not be kept waiting.
-        result: What is about to be returned; a hook may replace it.
+        is_async: Whether the caller has a running loop, which must not be blocked.
+        result: The tuple that is about to be returned; a hook may replace it.
         about: What hooks have added to its header (`Put.header`).
         batches: Its writes as they were stored, in the order of arrival.
         beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
         is_revived: Whether it is not as it was stored (`Hook.revive`).
-        notes: What a hook notes for itself between two events.
+        notes: Private to each hook, between two events.
     """
 
     config: Mapping[str, Any]
@@ -47,8 +45,6 @@ class Revived:
     """A checkpoint that another version of the application has stored, as this one reads it.
 
     Attributes:
-        header: Its header.
-        values: The values of its channels.
         writes: Its pending writes, in the order in which LangGraph applies them.
         beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
         interrupts: The ids of what it asks that are others now, and what they are: they are made of names of nodes.
@@ -66,20 +62,17 @@ class Put:
     """A checkpoint on its way into the store.
 
     Attributes:
-        config: The config of the run that puts it.
-        checkpoint: The checkpoint, as LangGraph gave it.
-        metadata: Its metadata, as LangGraph gave it.
         source: What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`.
         parent: The checkpoint it continues; without an id, none.
         address: Where it will be.
         header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
             it is encoded, after `draft_put`.
         refs: Where its values will be, once they are encoded.
-        base: What this process knows of the last checkpoint of its thread and namespace, once they are encoded.
+        base: The last known checkpoint of its thread and namespace, once values are encoded.
         terms: What its thread can be found by while it is the latest, such as `"owner:ada"`. A hook may add to it,
             until it is encoded; it is used of checkpoints of the root namespace. A list of threads that is asked for
             it reads no others, and then looks at each that it has read: a term too many does no harm.
-        notes: What a hook notes for itself between two events.
+        notes: Private to each hook, between two events.
     """
 
     config: RunnableConfig
@@ -100,13 +93,11 @@ class Writes:
     """What a task has written, on its way into the store.
 
     Attributes:
-        config: The config of the run; it names the checkpoint.
         address: The checkpoint that the task's step began from.
         writes: Channels and values.
-        task_id: The task.
-        beside: What hooks have to store with them. It is not seen as a write.
-        terms: What the thread can be found by besides (`Put.terms`), as long as the checkpoint is its latest.
-        notes: What a hook notes for itself between two events.
+        beside: Items that hooks store with the writes. They are not seen as writes.
+        terms: More terms of the thread (`Put.terms`), as long as the checkpoint is its latest.
+        notes: Private to each hook, between two events.
     """
 
     config: RunnableConfig
@@ -140,8 +131,6 @@ class Copy:
     """A thread that was made of another one.
 
     Attributes:
-        source: The other one.
-        target: The new one.
         at: The checkpoint up to which it was copied; `None` if all of it was.
         graph: Of such a fork, what it has; `None` if all was copied.
     """
@@ -157,7 +146,6 @@ class Leaving:
     """Checkpoints that are about to be removed, or were.
 
     Attributes:
-        thread_id: The thread.
         moments: All its checkpoints that a reader sees, in the order they were put.
         kept: Those that stay.
         removed: Those that go, but for what delta channels need of them.
@@ -176,8 +164,7 @@ class Holding:
     """What a feature keeps of a thread beside its checkpoints.
 
     Attributes:
-        thread_id: The thread.
-        owner: Whose it is; empty if it does not say.
+        owner: Its owner; empty if it names none.
         is_named: Whether the person that is asked for is named in it, though it is not theirs.
         problem: Why it cannot be read; empty if it can.
     """

@@ -15,28 +15,20 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Component:
-    """The operations of one subject, which a saver has as an attribute, such as `saver.keys`.
-
-    Args:
-        saver: The saver. Its engine is asked for at each call, as programs may assign `saver.serde`.
-    """
+    """The operations of one subject, which a saver has as an attribute, such as `saver.keys`."""
 
     def __init__(self, saver: EngineSaver) -> None:
         self._saver = saver
 
     @property
     def engine(self) -> Engine:
-        """What its plans are carried out by."""
+        """The saver's engine, read at each call: programs may assign `saver.serde`."""
         return self._saver.engine
 
 
-class HasEngine(Protocol):
-    """A component, a saver, or any other object that has an engine."""
-
+class _HasEngine(Protocol):
     @property
-    def engine(self) -> Engine:
-        """What its plans are carried out by."""
-        ...
+    def engine(self) -> Engine: ...
 
 
 class Pages(Protocol[T_co]):
@@ -47,7 +39,7 @@ class Pages(Protocol[T_co]):
         ...
 
 
-S = TypeVar("S", bound=HasEngine)
+S = TypeVar("S", bound=_HasEngine)
 
 
 class Method(Generic[S, P, T]):
@@ -90,13 +82,7 @@ def faces(
 def iterator_faces(
     pages: Callable[Concatenate[S, P], Pages[T]], name: str = "", *, on: str = "engine"
 ) -> tuple[Method[S, P, Iterator[T]], Method[S, P, AsyncIterator[T]]]:
-    """Return the method that yields results and its asynchronous face; see `faces`. Pages are read as needed.
-
-    Args:
-        pages: A method that returns the pages. It is called when the first result is asked for.
-        name: As for `faces`.
-        on: As for `faces`.
-    """
+    """Return the method that yields results and its asynchronous face; see `faces`. Pages are read as needed."""
 
     def blocking(self: S, /, *args: P.args, **more: P.kwargs) -> Iterator[T]:
         engine, found = getattr(self, on), pages(self, *args, **more)

@@ -1,8 +1,4 @@
-"""Layers: stores upon other stores, between the engine and a backend, such as keys, objects or tenants.
-
-A verb that a layer does not define is the bound method of the store below, without a call in between. A verb that it
-defines may use all verbs of the store below. `Renaming` defines its verbs by `verbs.VERBS`: it translates names.
-"""
+"""Layers: stores upon other stores, between the engine and a backend, such as keys, objects or tenants."""
 
 from __future__ import annotations
 
@@ -21,13 +17,7 @@ FindNames: TypeAlias = Callable[[bool], Plan[tuple[NameMap, NameMap] | None]]
 
 
 class Layer(Store[Any, Any]):
-    """A store upon another one.
-
-    The verbs of the store below are bound by the constructor.
-
-    Args:
-        inner: The store below.
-    """
+    """A store upon another one, `inner`. A verb that a layer does not define is the bound method of the store below."""
 
     def __init__(self, inner: Store[Any, Any]) -> None:
         self.inner = inner
@@ -51,7 +41,7 @@ Layer.__abstractmethods__ = frozenset()
 
 
 class Renaming(Layer):
-    """A store whose threads, channels or cells have other names in the store below.
+    """A store whose threads, channels or cells have other names in the store below; `verbs.VERBS` says where.
 
     Args:
         inner: The store below.

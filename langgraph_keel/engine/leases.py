@@ -1,12 +1,7 @@
-"""One thread per cache or saver: it keeps claims alive, and does what a cancelled call or a loop could not wait for.
+"""Leases: renewing claims, watching those of others, names of processes, and waiting.
 
-Whose claim is over: one that was seen to stand there unrenewed for a whole lease, by the clock of who watches it. No
-stored time decides that, as two hosts' clocks may differ by any amount: with one that was 40 seconds ahead, the node of
-a live run ran twice. Each renewal writes a higher number, so a claim that is renewed on time never looks unrenewed.
-
-Who makes a call: a name that another process of the same machine can find dead without waiting for a lease.
-
-A request to wait, for plans that do until somebody else gives back what he has.
+A claim has expired if it was seen unrenewed for a whole lease, by the watcher's own clock. No stored time decides that:
+with the clock of one host 40 seconds ahead, the node of a live run ran twice.
 """
 
 from __future__ import annotations
@@ -39,28 +34,24 @@ MOST_SEEN = 10_000
 _UNKNOWN = "-"
 
 
-class Claimed(Protocol):
-    """What is ours for as long as it is renewed."""
+class _Claim(Protocol):
+    @property
+    def token(self) -> str: ...
 
     @property
-    def token(self) -> str:
-        """Tells it from all others."""
-
-    @property
-    def work(self) -> str:
-        """What goes on under it, for the log."""
+    def work(self) -> str: ...  # what is done under the claim, for the log
 
 
-C = TypeVar("C", bound=Claimed)
+C = TypeVar("C", bound=_Claim)
 
 
 class Keeper(Generic[C]):
-    """Renews claims, and does jobs. Its thread starts when it is needed, and ends when it was not for a while.
+    """Renews claims, and does jobs. Its thread starts when it is needed, and ends when it is idle.
 
     Args:
         period: Seconds between two renewals of a claim.
         renew: Renews one; `False` if it is no longer ours.
-        what: Where claims and jobs are written, for the log.
+        what: The place that claims and jobs write to, for the log.
     """
 
     def __init__(self, period: float, renew: Callable[[C], bool], what: str = "the ledger of tool calls") -> None:
@@ -70,7 +61,7 @@ class Keeper(Generic[C]):
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, in a process that was forked: the thread and the claims are the other one's."""
+        """Begin again, in a process that was forked: thread and claims are those of the parent."""
         self._changed = Condition()
         self._held: dict[str, tuple[float, C]] = {}
         self._jobs: list[Job] = []
@@ -94,7 +85,7 @@ class Keeper(Generic[C]):
             self._held.pop(claim.token, None)
 
     def defer(self, job: Job) -> None:
-        """Do something soon, in the keeper's thread. What it raises is logged."""
+        """Do a job soon, in the keeper's thread. Its errors are logged."""
         if sys.is_finalizing():  # as in `hold`
             return
         with self._changed:
@@ -161,28 +152,14 @@ class Keeper(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """What was seen of a claim.
-
-    Attributes:
-        mark: What its last renewal has written.
-        since: From when on it was seen so, and not renewed.
-        asked: When it was looked at last, or before.
-        renewed: A moment after which it was renewed, if that was seen.
-    """
-
-    mark: int
-    since: float
-    asked: float
-    renewed: float | None = None
+    mark: int  # of the last renewal
+    since: float  # when this mark was seen first
+    asked: float  # when the claim was looked at last, or before
+    renewed: float | None = None  # a moment after which it was renewed, if that was seen
 
 
 class Watch:
-    """What this process has seen of the claims of others, by its own clock.
-
-    Args:
-        lease: Seconds within which they are renewed.
-        timer: Returns seconds, of this process alone.
-    """
+    """The claims of others as this process has seen them, by its own clock; `lease` is in seconds."""
 
     def __init__(self, lease: float, timer: Callable[[], float] = monotonic) -> None:
         self.lease = lease
@@ -190,10 +167,7 @@ class Watch:
         self._seen: OrderedDict[str, _Sighting] = OrderedDict()
 
     def is_over(self, token: str, mark: int, asked: float, lease: float | None = None) -> bool | None:
-        """Return whether a claim that stands there is over: `None` as long as that cannot be said.
-
-        It is, if it was not renewed for a lease; it is not, if it was renewed less than a lease ago.
-        """
+        """Return whether a claim has expired: it was not renewed for a lease. `None` while that is unknown."""
         lease = lease or self.lease
         last = self._seen.get(token)
         if last is not None and last.mark == mark:
@@ -254,17 +228,12 @@ def is_dead(holder: str) -> bool:
     if len(parts) != 4 or _UNKNOWN in parts[1:] or parts[1] != _machine():
         return False
     began = _began(int(parts[2]))
-    # Where /proc hides the processes of others (hidepid, ProtectProc), none of them may be taken for dead.
-    return _is_gone(int(parts[2])) if began == _UNKNOWN else began != parts[3]
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
+    if began != _UNKNOWN:
+        return began != parts[3]
+    try:  # where /proc hides the processes of others (hidepid, ProtectProc), none of them may be taken for dead
+        os.kill(int(parts[2]), 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 

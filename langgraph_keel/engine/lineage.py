@@ -1,13 +1,7 @@
 """Ancestry: what a checkpoint came from, and where the memories of subgraphs were then.
 
-The way back from a checkpoint goes over its parents (`Ancestry`). Where one was pruned, nobody knows for certain what
-lay before it: `way` ends there, for those who need what is certain, and `likely_way` goes on as well as it can.
-
 A subgraph with `checkpointer=True` has one namespace for all its calls, and each call begins with the latest checkpoint
-there. So when the root goes back, that must be the one the subgraph had come to. Its checkpoints say from which root
-checkpoint they were called (`metadata["parents"][""]`); those called from where a way leads through belong to it.
-
-Checkpoints also say in their metadata which other one they are again: rewind, branch and fork leave that there.
+there (its *memory*). When the root goes back, so must the memory: to a checkpoint called from the root's way.
 """
 
 from __future__ import annotations
@@ -33,9 +27,6 @@ FORKED_FROM = "keel_forked_from"
 
 NodeAndHeader: TypeAlias = tuple[Node, Header]
 """A checkpoint that a reader sees, without its values."""
-
-BEFORE_ALL = -1
-"""The place of what was called from a checkpoint that is gone, before any root checkpoint that is still there."""
 
 
 def instant(ts: object) -> float | None:
@@ -78,10 +69,9 @@ def step_of(header: Header) -> int | None:
 
 
 class Ancestry:
-    """The way back from each of the checkpoints of a thread.
+    """The way back from each of the checkpoints of a thread, given in the order they were put.
 
-    Args:
-        nodes: The checkpoints, in the order they were put: of all namespaces, or of one.
+    Behind a parent that was pruned nothing is certain: `way` ends there, `likely_way` continues as well as it can.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -162,11 +152,7 @@ def origin_of(parent: str | None, metadata: Mapping[str, Any], known: Container[
 
 
 def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> Iterator[str | None]:
-    """Yield a root checkpoint and those it came from, the nearest first.
-
-    The line ends where a checkpoint is not there: it was pruned, or there was none. What stands beside the checkpoints
-    may say more (records of calls are carried to the first one that stays); no other checkpoint is put in its place.
-    """
+    """Yield a root checkpoint and those it came from, the nearest first, until one is not there."""
     seen: set[str | None] = set()
     while start in origins and start not in seen:  # what is stored may lead in a circle
         seen.add(start)
@@ -182,37 +168,27 @@ def root_of(address: Address, metadata: Mapping[str, Any]) -> Any:
 
 
 class Memory(NamedTuple):
-    """A checkpoint of a subgraph with a memory.
-
-    Attributes:
-        node: Itself.
-        header: Its header.
-        caller: The root checkpoint that it was called from; of one that is not stored (`durability="exit"`) or is gone,
-            the one that was put last before it; empty if there was none.
-    """
+    """A checkpoint of a subgraph with a memory."""
 
     node: Node
     header: Header
+    # The root checkpoint that called it. If that is not stored (`durability="exit"`) or gone: the root checkpoint that
+    # was put last before it; empty if there was none.
     caller: str
 
     @property
     def is_twin(self) -> bool:
-        """Whether it was added to go back to another one."""
+        """Whether a rewind added it, to go back to another one."""
         return REWOUND_TO in self.header.metadata
 
     @property
     def is_empty(self) -> bool:
-        """Whether it stands for nothing (`forks`)."""
+        """Whether it marks that there was no memory (`forks`)."""
         return not self.header.checkpoint.get("channel_versions")
 
 
 class Memories:
-    """The memories of a thread's subgraphs, and where they were at moments of its root graph.
-
-    Args:
-        graph: The thread.
-        header_of: Decodes an entry's header.
-    """
+    """The memories of a thread's subgraphs, and where they were at moments of its root graph."""
 
     def __init__(self, graph: Graph, header_of: Callable[[Node], Header]) -> None:
         self._header_of = header_of
@@ -220,8 +196,16 @@ class Memories:
         self._ids = {node.address.checkpoint_id for node in self._roots}
         self._ancestry = Ancestry(self._roots)
         self._found: dict[str, list[Memory]] = {}
-        for memory in self._memories(graph):
-            self._found.setdefault(memory.node.address.checkpoint_ns, []).append(memory)
+        latest = ""
+        for node in graph.nodes:
+            namespace = node.address.checkpoint_ns
+            if not namespace:
+                latest = str(node.address.checkpoint_id)
+            elif not node.is_ghost and not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP)):
+                header = header_of(node)
+                caller = (header.metadata.get("parents") or {}).get("")
+                memory = Memory(node, header, str(caller) if caller in self._ids else latest)
+                self._found.setdefault(namespace, []).append(memory)
 
     def find_moves_back(self, moment: Node) -> dict[str, Node | None]:
         """Return where memories must go back to, together with the root; without those that are there already."""
@@ -233,21 +217,12 @@ class Memories:
         """Return whether an entry is a memory."""
         return node.address.checkpoint_ns in self._found
 
-    def _memories(self, graph: Graph) -> Iterator[Memory]:
-        latest = ""
-        for node in graph.nodes:
-            if not node.address.checkpoint_ns:
-                latest = str(node.address.checkpoint_id)
-            elif not node.is_ghost and _has_memory(node.address.checkpoint_ns):
-                header = self._header_of(node)
-                caller = (header.metadata.get("parents") or {}).get("")
-                yield Memory(node, header, str(caller) if caller in self._ids else latest)
-
     def _way(self, moment: Node) -> dict[str, int]:
         """Return the root checkpoints whose steps led to a moment: the later the step, the greater the number."""
         way = list(self._ancestry.likely_way(moment, self._header_of))
         led = [str(before.address.checkpoint_id) for node, before in pairwise(way) if not self._is_copy(node, before)]
-        return {checkpoint_id: place for place, checkpoint_id in enumerate(reversed(led))} | {"": BEFORE_ALL}
+        # Before all of these: calls from a root checkpoint that is gone.
+        return {checkpoint_id: place for place, checkpoint_id in enumerate(reversed(led))} | {"": -1}
 
     def _is_copy(self, node: Node, before: Node) -> bool:
         """Return whether LangGraph made a checkpoint as a copy of its parent, to run that one's step again."""
@@ -261,15 +236,10 @@ def find_moves_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node 
     return Memories(graph, lambda node: unpack_header(node.header, codec, node.address)).find_moves_back(moment)
 
 
-def _has_memory(namespace: str) -> bool:
-    return not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP))
-
-
 def _choose_memory(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:
     """Return the memory that belongs to a way, and whether it is the latest.
 
-    What was called later on the way counts more, and then what was put later. A twin is put later than what it is a
-    twin of, whatever the way: it counts if nothing else is left.
+    The memory called last on the way counts, and of several the one put last; a twin, only if there is no other.
     """
     on_way = [memory for memory in found if memory.caller in way and not memory.is_empty]
     best = max(
@@ -278,8 +248,5 @@ def _choose_memory(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | 
     head = next((memory for memory in found if memory.node.is_head), None)
     if best is None:
         return None, head is None or head.is_empty
-    return best.node, head is not None and (head is best or _is_twin_of(head, best))
-
-
-def _is_twin_of(head: Memory, best: Memory) -> bool:
-    return head.header.metadata.get(REWOUND_TO) == best.node.address.checkpoint_id
+    is_twin = head is not None and head.header.metadata.get(REWOUND_TO) == best.node.address.checkpoint_id
+    return best.node, head is best or is_twin

@@ -1,7 +1,6 @@
-"""The memo: the last known entry of each thread and namespace, so that `put` needs no read.
+"""The memo: a bounded LRU cache of the last known entry of each thread and namespace, so that `put` needs no read.
 
-It is bounded by entries and by bytes; the least recently used entry goes first. Forgetting costs at most a read (see
-`checkpoints.put`), never correctness: everything in it is checked against the store by the entry it is based on.
+Forgetting costs at most a read, never correctness: the store checks each entry that a put builds on.
 """
 
 from __future__ import annotations
@@ -37,35 +36,23 @@ if hasattr(os, "register_at_fork"):
 
 
 class KnownEntry:
-    """One entry this process stored or read, and what it knows of its channels.
-
-    Attributes:
-        entry: The entry.
-        channels: What stands in items.
-        versions: The versions of its channels.
-        version: What makes copies of its values, or of those of the entry before it; `False` if that had no room.
-        header: What makes copies of its header, once it was read again; `False` if it is decoded each time.
-        weight: Bytes this takes in memory, about.
-        is_whole: Whether it has the bodies of all rows, so that it can be read from it.
-    """
+    """One entry this process stored or read, and what it knows of its channels."""
 
     __slots__ = ("channels", "entry", "header", "is_whole", "version", "versions", "weight")
 
     def __init__(
-        self,
-        entry: Entry,
-        channels: Mapping[str, Known],
-        versions: Mapping[str, Any],
-        version: Version | None = None,
+        self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any], version: Version | None = None
     ) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
-        self.is_whole = True
+        self.is_whole = True  # whether it has the bodies of all rows, so that values can be read from it
+        # Makes copies of its values, or of those of the entry before it; `False` if there was no room for them.
         self.version: Version | Literal[False] | None = version
+        # Makes copies of its header, once it was read again; `False` if it is decoded each time.
         self.header: Copies | Literal[False] | None = None
         self.weigh()
 
     def weigh(self) -> None:
-        """Find out what it weighs."""
+        """Set `weight`: the bytes that it takes in memory, about."""
         entry, known = self.entry, self.channels.values()
         self.weight = 1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in known])
         self.weight += (self.version.nbytes if self.version else 0) + (self.header.nbytes if self.header else 0)
@@ -81,16 +68,15 @@ class KnownEntry:
         return self.entry.address.checkpoint_id
 
     def drop_copies(self, most: int) -> None:
-        """Forget what copies are made of, if it takes more bytes than that: they are no reason to forget the entry."""
+        """Forget the copies if the entry takes more bytes than `most`, so that the entry itself may stay."""
         if self.weight > most and self.version:
             self.version, self.header = False, None
             self.weigh()
 
     def within(self, most: int) -> KnownEntry | None:
-        """Return itself, without the bodies of its rows if it would take more bytes than that.
+        """Return itself, without the bodies of its rows if it would take more bytes than `most`.
 
-        What is left is enough for the next put, which must not write again all that the thread has; who reads gets the
-        rows from the store. `None` if it is not even that, for nobody has looked at one of the values yet.
+        The next put needs no bodies. Returns `None` if a value has not been fingerprinted yet.
         """
         found = self
         if self.weight > most:
@@ -103,7 +89,7 @@ class KnownEntry:
         return found
 
     def refresh(self, now: Unchanged, rows: bool) -> Found:
-        """Return the entry as the store would, with what may have changed beside it, and with its rows if asked to."""
+        """Return the entry as the store would, with its writes and parent of now, and with its rows if asked to."""
         entry = self.entry
         if entry.parent != now.parent:
             entry = Entry(entry.address, now.parent, entry.stamp, entry.header, entry.refs, entry.run_id)
@@ -111,12 +97,7 @@ class KnownEntry:
 
 
 class Memo:
-    """The last known entry of each (thread, namespace).
-
-    Args:
-        entries: Most of them.
-        nbytes: Most bytes that they take, about. One that takes more by itself is known without what its rows hold.
-    """
+    """The last known entry of each (thread, namespace), within a number of entries and bytes."""
 
     def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
         self._entries = entries
@@ -157,7 +138,7 @@ class Memo:
             self._remove(next(iter(self._bases)))
 
     def weigh(self, key: tuple[str, str], base: KnownEntry) -> None:
-        """Count what is known of an entry anew, if that is what is known still; forget others if there is no room."""
+        """Weigh an entry again, unless it was replaced; forget others if there is no room."""
         with self.lock:
             if key in self._bases and self._bases[key][0] is base:
                 base.weigh()
@@ -178,7 +159,7 @@ class Memo:
             self._contents_room = CONTENTS
 
     def open_frame(self, body: bytes, opener: Callable[[bytes], bytes] = open_frame) -> bytes:
-        """Return what `opener` does, opening no large frame again that was opened a moment ago."""
+        """Return what `opener` does, from a cache of large frames that were opened last."""
         if type(body) is not bytes or len(body) < WORTHWHILE // 8 or body.startswith(RAW):
             return opener(body)
         with self.lock:

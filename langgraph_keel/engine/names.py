@@ -38,18 +38,10 @@ def _same_key(_: Shelf, key: str) -> str:
 
 
 class NameMap:
-    """Translates names in one direction. Each method translates the names in a record of one class.
+    """Translates names in one direction: each method, the names in a record of one class.
 
-    A name without a function stays as it is.
-
-    Args:
-        thread: Translates the id of a thread.
-        namespace: Translates a namespace, except the root's, which is empty.
-        channel: Translates the name of a channel.
-        task: Translates the id of a task.
-        path: Translates the path of a task, if it has one.
-        key: Translates a key, or the beginning of a key, of the cells of a shelf.
-        token: Translates a token of the cells of a shelf.
+    The constructor takes a function for each sort of name; names without one stay. `namespace` is not called for the
+    root's, nor `path` for an empty one; `key` may be called with the beginning of a key.
     """
 
     __slots__ = ("_by_channel", "_key", "_task", "_token", "channel", "namespace", "path", "thread")

@@ -1,11 +1,7 @@
-"""Plans: what to send, separated from sending it.
+"""Plans: generators that yield one native request per round trip, and perform no I/O; README.md has their three rules.
 
-Rule 1: a plan is a generator that yields one native request per round trip, is sent the reply, and returns
-a value. It performs no I/O itself; two loops (`run`, `arun`) are the only place where a request meets a driver.
-Rule 2: no lock, connection, cursor or transaction lives across a `yield`: each request is atomic by itself,
-and a plan with several requests may be run again from the start after a crash.
-Rule 3: everything before the first `yield` runs in the caller's own turn. `aput` relies on it: values are
-serialized before the first `await`, so a node that mutates its state afterwards cannot tear them.
+1. Only `run` and `arun` pass requests to drivers. 2. No lock, connection or transaction lives across a `yield`.
+3. The code before the first `yield` runs in the caller's own turn, so `aput` serializes before its first `await`.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ Q_contra = TypeVar("Q_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 _left: set[asyncio.Task[Any]] = set()
-"""Plans whose caller was cancelled: a loop refers to its tasks weakly."""
+"""Tasks whose caller was cancelled: a loop refers to its tasks weakly."""
 
 
 class Errand:
@@ -64,7 +60,7 @@ class AsyncDriver(Protocol[Q_contra, R_co]):
 
 
 def map_requests(plan: Plan[T], change: Callable[[Any], Any]) -> Plan[T]:
-    """Carry out a plan, each request of which is changed on its way to the driver."""
+    """Carry out a plan whose requests are changed on their way to the driver."""
     try:
         request = next(plan)
         while True:

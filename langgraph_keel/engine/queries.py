@@ -1,25 +1,20 @@
-"""What `list` is asked: its arguments checked and put in the form of a store's query.
+"""The arguments of `list`, checked and as a store's query, and the meaning of a metadata filter (see README.md).
 
-What a metadata filter means, and what `before` means: here and nowhere else.
-
-A filter is a mapping of top-level metadata keys to values. A checkpoint matches if for every key its metadata,
-as it is read, has an equal value (`==`); a key that is absent equals `None`, a tuple the list of its parts. This is
-what LangGraph's InMemorySaver does (where no tuple equals anything); its SQL savers differ from it on 6 of 10 filters
-(README.md, "What a metadata filter means").
-
-`model` is also the name of any model that was called on the way to the checkpoint, asked for or served.
+As in LangGraph's InMemorySaver, an absent key equals `None`; a tuple equals the list of its parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from langgraph_keel.engine.config import address_of, configurable, text_of
-from langgraph_keel.engine.entries import as_lists
+from langgraph_keel.engine.entries import Header, as_lists
 from langgraph_keel.engine.records import Query
 from langgraph_keel.errors import InvalidInput
+
+FindTerms: TypeAlias = Callable[[Header], Mapping[str, Collection[Any]]]
 
 PAGE = 50
 """Checkpoints to a page of `list`; with a filter, headers are read ten pages at a time."""
@@ -59,13 +54,10 @@ def query_of(
     )
 
 
-def matches(
-    metadata: Mapping[str, Any], filter: Mapping[str, Any] | None, terms: Mapping[str, Collection[Any]]
-) -> bool:
-    """Return whether a checkpoint passes `filter`: by its metadata, or by what features know of it (`terms`).
-
-    No filter lets everything pass.
-    """
-    return not filter or all(
-        metadata.get(key) == as_lists(value) or (key in terms and value in terms[key]) for key, value in filter.items()
+def matches(header: Header, filter: Mapping[str, Any], find_terms: Iterable[FindTerms]) -> bool:
+    """Return whether a checkpoint passes `filter`: by its metadata, or by the terms that features find."""
+    terms = {name: found for find in find_terms for name, found in find(header).items()}
+    return all(
+        header.metadata.get(key) == as_lists(value) or (key in terms and value in terms[key])
+        for key, value in filter.items()
     )

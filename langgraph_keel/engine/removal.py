@@ -1,19 +1,7 @@
-"""Removal: which entries go with a choice of those that stay, and the plans that carry it out.
+"""Removal of entries, and then of the rows that no remaining entry shows; ancestors that others need stay as ghosts.
 
-Removal is two steps, each safe at any moment and while other processes write. First entries go. Then the graph is read
-again and rows go that no remaining entry shows, below the ends that the logs had at that reading: whatever was put
-meanwhile either stands above those ends or builds on an entry that still exists (`Store.write_entry` checks its base),
-whose rows were counted. A crash in between leaves rows that the next removal takes.
-
-*Ghosts*: a delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs
-stay, stripped to those channels, unseen by everything but that walk.
-
-`measure` finds what a removal would give back, without removing anything: in pages, so in bounded memory.
-
-*Callers of memories*: `engine.lineage` finds which memory of a subgraph belongs to a moment by the root checkpoints
-that called the subgraph, and by the way on which they lie. Where a removal would make it find another one, those
-checkpoints stay as ghosts (`keep_memory_callers`). That is rare: it takes branches, and subgraphs with a memory. It
-does not concern the latest moment, from which a run goes on with the latest memory anyway.
+Both steps are safe while other processes write. Rows are removed below the ends of the logs as they were read with the
+graph: later entries are above, or build on an entry that still exists. After a crash, the next removal takes the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +17,7 @@ from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
 from langgraph_keel.engine.events import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Node, Row, Run, Stamp
+from langgraph_keel.engine.records import Entry, Graph, Node, Run, Stamp
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.thread import touches
@@ -47,12 +35,7 @@ PAGE = 16
 
 @dataclass(slots=True)
 class Removal:
-    """What is about to be removed of a thread.
-
-    Attributes:
-        gone: The entries that go.
-        ghosts: The entries that stay as ghosts, with the channels that they are needed for.
-    """
+    """The entries of a thread to remove, and those that stay as ghosts for the channels named."""
 
     gone: set[Stamp] = field(default_factory=set)
     ghosts: dict[Stamp, set[str]] = field(default_factory=dict)
@@ -60,13 +43,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A thread as it was read.
-
-    Attributes:
-        thread_id: The thread.
-        graph: Its entries.
-        all: The entries with their headers, ghosts included, in the order they were put.
-    """
+    """A thread as it was read, with all entries in the order they were put, ghosts included."""
 
     thread_id: str
     graph: Graph
@@ -74,7 +51,7 @@ class Survey:
 
     @property
     def seen(self) -> Sequence[NodeAndHeader]:
-        """Those that a reader sees."""
+        """The entries that a reader sees."""
         return [moment for moment in self.all if not moment[0].is_ghost]
 
 
@@ -89,10 +66,7 @@ def in_room(plan: Callable[[], Plan[T]]) -> Plan[T]:
 
 
 def check_objects(session: Session, why: str) -> Plan[None]:
-    """See that what is kept outside of the store can be removed, or copied, with the rest.
-
-    One trip; none where it can.
-    """
+    """Check that values kept outside of the store can be removed, or copied. One trip; none where they can."""
     if (yield from session.store.read_cells(OBJECTS, [OBJECTS_KEY])):
         raise BlobsMissing(
             f"values of this store are kept in objects outside of it, which {why}: open it with blobs='s3://...' "
@@ -109,31 +83,26 @@ def survey(session: Session, thread_id: str) -> Plan[Survey]:
 
 
 def plan_removal(moments: Sequence[NodeAndHeader], keep: Collection[Stamp]) -> Removal:
-    """Return what must go if only the entries in `keep` are to be seen."""
+    """Return the removal after which only the entries in `keep` are seen.
+
+    A delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs stay.
+    """
     ancestry = Ancestry(node for node, _ in moments)
     result = Removal()
-    kept = [moment for moment in moments if moment[0].stamp in keep]
-    for ancestor, channels in [need for moment in kept for need in _find_needed(*moment, ancestry)]:
-        if ancestor.stamp not in keep:
-            result.ghosts.setdefault(ancestor.stamp, set()).update(channels)
+    for node, header in moments:
+        missing = rebuilt_channels(header.metadata, node.refs) if node.stamp in keep else set()
+        for ancestor in islice(ancestry.way(node), 1, None) if missing else ():
+            if ancestor.stamp not in keep:
+                result.ghosts.setdefault(ancestor.stamp, set()).update(missing)
+            missing -= set(ancestor.refs)
+            if not missing:
+                break
     result.gone = {node.stamp for node, _ in moments} - set(keep) - set(result.ghosts)
     for node, _ in moments:
         # A ghost that holds nothing else already stays as it is.
         if node.is_ghost and set(node.refs) <= result.ghosts.get(node.stamp, set()):
             result.ghosts.pop(node.stamp, None)
     return result
-
-
-def _find_needed(node: Node, header: Header, ancestry: Ancestry) -> list[tuple[Node, set[str]]]:
-    """Return the ancestors whose writes or snapshots rebuild the delta channels of `node`, each with the channels."""
-    missing = rebuilt_channels(header.metadata, node.refs)
-    needed: list[tuple[Node, set[str]]] = []
-    for ancestor in islice(ancestry.way(node), 1, None) if missing else ():
-        needed.append((ancestor, set(missing)))
-        missing -= set(ancestor.refs)
-        if not missing:
-            break
-    return needed
 
 
 def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
@@ -175,23 +144,18 @@ def carry_out(
 
 
 def _carry_out(session: Session, read: Survey, removal: Removal, leaving: Leaving) -> Plan[int]:
-    is_changed = bool(removal.gone or removal.ghosts)
-    if is_changed:
-        yield from tell(session.hooks.before_remove, session, leaving)
-        yield from _remove_entries(session, read, removal)
-    yield from tell(session.hooks.after_remove, session, leaving)
-    if is_changed:
-        return (yield from sweep_rows(session, read.thread_id))
-    return (yield from _remove_rows(session, read.thread_id, read.graph))
-
-
-def _remove_entries(session: Session, read: Survey, removal: Removal) -> Plan[None]:
     order = [node.stamp for node, _ in read.all if node.stamp in removal.gone or node.stamp in removal.ghosts]
+    if order:
+        yield from tell(session.hooks.before_remove, session, leaving)
     for start in range(0, len(order), BATCH):
         part = order[start : start + BATCH]
         ghosts = {stamp: removal.ghosts[stamp] for stamp in part if stamp in removal.ghosts}
         yield from session.store.remove_entries(read.thread_id, removal.gone.intersection(part), ghosts)
         session.memo.forget_thread(read.thread_id)
+    yield from tell(session.hooks.after_remove, session, leaving)
+    if order:
+        return (yield from sweep_rows(session, read.thread_id))
+    return (yield from _remove_rows(session, read.thread_id, read.graph))
 
 
 def sweep_rows(session: Session, thread_id: str) -> Plan[int]:
@@ -215,7 +179,7 @@ def finish(session: Session, thread_id: str) -> Plan[int]:
 
 
 RowPlace: TypeAlias = tuple[str, str, int, int]
-"""A row: its namespace, its channel, its first item, and how many items it has."""
+"""A row's namespace, channel, first item, and number of items."""
 
 
 def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int, int]]:
@@ -241,23 +205,24 @@ def view_removed(
         found = yield from store.read_stored(entries[start : start + PAGE])
         for each in found:
             writes += [view(batch.body) for batch in each.batches] if each.entry.stamp in removal.gone else []
-            rows.update((place, view(row.body)) for place, row in _find_dead_rows(each, live))
+            namespace = each.entry.address.checkpoint_ns
+            for channel, stored in each.rows.items():
+                shown = live.get((namespace, channel), ())
+                dead = [row for row in stored if not touches(row, shown)]
+                rows.update(((namespace, channel, row.lo, row.count), view(row.body)) for row in dead)
     return rows, writes
 
 
 def live_after(graph: Graph, removal: Removal) -> dict[tuple[str, str], list[Run]]:
     """Return the item numbers that are shown once entries have gone; see `live_runs`."""
-    return live_runs(Graph([left for node in graph.nodes if (left := _node_without(node, removal))], {}, None))
-
-
-def _node_without(node: Node, removal: Removal) -> Node | None:
-    """Return what is left of an entry; `None` if nothing is."""
-    if node.stamp in removal.gone:
-        return None
-    channels = removal.ghosts.get(node.stamp)
-    if channels is None:
-        return node
-    return replace(node, refs={name: ref for name, ref in node.refs.items() if name in channels})
+    left = []
+    for node in graph.nodes:
+        if node.stamp in removal.ghosts:
+            channels = removal.ghosts[node.stamp]
+            left.append(replace(node, refs={name: ref for name, ref in node.refs.items() if name in channels}))
+        elif node.stamp not in removal.gone:
+            left.append(node)
+    return live_runs(Graph(left, {}, None))
 
 
 def _list_unread(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[Entry]:
@@ -267,30 +232,19 @@ def _list_unread(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[R
         refs = {}
         for channel, ref in node.refs.items():
             runs = known.setdefault((node.address.checkpoint_ns, channel), [])
-            if not all(_is_within(run, runs) for run in ref.runs):
+            merged = merge_runs([*runs, *ref.runs])
+            if merged != runs:
                 refs[channel] = ref
-                runs[:] = merge_runs([*runs, *ref.runs])
+                runs[:] = merged
         yield Entry(node.address, node.parent, node.stamp, node.header, refs, node.run_id)
 
 
-def _is_within(run: Run, runs: Sequence[Run]) -> bool:
-    return any(lo <= run[0] and run[1] <= hi for lo, hi in runs)
-
-
-def _find_dead_rows(found: Found, live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[tuple[RowPlace, Row]]:
-    namespace = found.entry.address.checkpoint_ns
-    for channel, rows in found.rows.items():
-        shown = live.get((namespace, channel), ())
-        for row in rows:
-            if not touches(row, shown):
-                yield (namespace, channel, row.lo, row.count), row
-
-
-_FoundMemories: TypeAlias = Mapping[Stamp, Mapping[str, str | None]]
-
-
 def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal) -> None:
-    """Change a removal so that each moment keeps its memories: some entries stay as ghosts that would have gone."""
+    """Change a removal so that each moment keeps its memories: root checkpoints that called subgraphs stay as ghosts.
+
+    By these, `engine.lineage` finds which memory of a subgraph belongs to a moment; without them, it may find another
+    one. This is rare (branches, and subgraphs with a memory), and not so of the latest moment.
+    """
     if not removal.gone:
         return
     others = [node for node, _ in read.seen if node.stamp in kept and not node.is_head]
@@ -305,32 +259,30 @@ def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal)
     for is_last in (False, True):
         after = _find_memories(_graph_without(read.graph, removal), roots, headers)
         wrong = [root for root in roots if after[root.stamp] != before[root.stamp]]
-        ways = Ancestry(read.graph.nodes).way(*wrong)
-        for node in ways if is_last else _find_roots(read.graph, callers if wrong else ()):
-            if node.stamp in removal.gone:
+        if not wrong:
+            return
+        for node in Ancestry(read.graph.nodes).way(*wrong) if is_last else read.graph.nodes:
+            is_caller = not node.address.checkpoint_ns and node.address.checkpoint_id in callers
+            if node.stamp in removal.gone and (is_last or is_caller):
                 removal.gone.discard(node.stamp)
                 removal.ghosts[node.stamp] = set()
 
 
-def _find_memories(graph: Graph, roots: Sequence[Node], headers: Mapping[Stamp, Header]) -> _FoundMemories:
+def _find_memories(
+    graph: Graph, roots: Sequence[Node], headers: Mapping[Stamp, Header]
+) -> Mapping[Stamp, Mapping[str, str | None]]:
     """Return, by root and namespace, the checkpoint that a subgraph would go on from; `None` if from nothing."""
     memories = Memories(graph, lambda node: headers[node.stamp])
     latest = {node.address.checkpoint_ns: node for node in graph.nodes if node.is_head and memories.has(node)}
     # In what a removal leaves, its parent may be another one.
     same = {node.stamp: node for node in graph.nodes}
-    return {
-        root.stamp: {
-            ns: _id_meant(node, headers)
-            for ns, node in {**latest, **memories.find_moves_back(same[root.stamp])}.items()
-        }
-        for root in roots
-    }
-
-
-def _id_meant(node: Node | None, headers: Mapping[Stamp, Header]) -> str | None:
-    if node is None or not headers[node.stamp].checkpoint.get("channel_versions"):
-        return None
-    return str(headers[node.stamp].metadata.get(REWOUND_TO) or node.address.checkpoint_id)
+    found: dict[Stamp, dict[str, str | None]] = {root.stamp: {} for root in roots}
+    for root, ids in found.items():
+        for namespace, node in {**latest, **memories.find_moves_back(same[root])}.items():
+            ids[namespace] = None
+            if node is not None and headers[node.stamp].checkpoint.get("channel_versions"):
+                ids[namespace] = str(headers[node.stamp].metadata.get(REWOUND_TO) or node.address.checkpoint_id)
+    return found
 
 
 def _graph_without(graph: Graph, removal: Removal) -> Graph:
@@ -349,7 +301,3 @@ def _graph_without(graph: Graph, removal: Removal) -> Graph:
         {},
         None,
     )
-
-
-def _find_roots(graph: Graph, names: Collection[str | None]) -> Iterator[Node]:
-    return (node for node in graph.nodes if not node.address.checkpoint_ns and node.address.checkpoint_id in names)

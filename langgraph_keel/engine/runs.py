@@ -1,14 +1,7 @@
-"""The runs of this process: which are under way, and which of them must not act any more.
+"""The runs of this process: which are active, and which of them must not act any more, as a put was refused.
 
-With LangGraph's default durability a checkpoint is stored while the run goes on, and the run is told at its very end
-that one was refused: of two runs on one thread, the loser ran all its nodes. So what it does next is refused instead.
-LangChain asks a handler before each node, task, model and tool, and a handler may raise (`raise_error`). While no run
-of this process is refused, LangChain is told not to ask it of models and tools, which costs a look at an empty set.
-
-A run is known from when it asks for the checkpoint to begin from until LangChain says that it has ended. A stream that
-is left at a question ends late, or never: so it is noted which tasks of a run have begun, and what of them is stored.
-Programs choose the ids of runs, and may hand one `RunControl` to several: what names more than one run is refused if
-all of them are.
+LangGraph reports a refused put at the end of a run. So LangChain asks a handler before each node, task, model and tool,
+which raises instead (`raise_error`). Programs may give several runs one id or `RunControl`: all must be refused then.
 """
 
 from __future__ import annotations
@@ -41,39 +34,24 @@ from langgraph_keel.errors import CheckpointConflict, ThreadTaken
 
 @dataclass(slots=True, eq=False)
 class LiveRun:
-    """A run of a root graph that is under way.
-
-    Attributes:
-        run_id: Its id, as LangChain names it.
-        thread_id: Its thread.
-        store: Where that is.
-        runtime: LangGraph's `Runtime`, which the configs of its checkpoints share.
-        control: What it shares with its tasks and subgraphs (`run_of`).
-        is_async: Whether it has a loop, which must not be kept waiting.
-        is_late: Whether it stores nothing before it ends (`durability="exit"`).
-        answers: The answers that it brings, by the ids of interrupts.
-        began_at: The checkpoint that it began from; `None` if the thread had none.
-        refusal: Why nothing of it is stored any more.
-        step: The step that it is in.
-        tasks: The tasks of that step which have begun, and of which nothing is stored since, by LangChain's ids.
-        has_asked: Whether one of them has asked something.
-        asked_at: The checkpoint of that step, once a question is stored.
-    """
+    """A run of a root graph that is active."""
 
     run_id: UUID
     thread_id: str
     store: Store[Any, Any]
-    runtime: object
-    control: object
+    runtime: object  # LangGraph's `Runtime`, which the configs of its checkpoints share
+    control: object  # shared with its tasks and subgraphs (`run_of`)
     is_async: bool
-    is_late: bool
-    answers: Mapping[str, Any] = field(default_factory=dict)
-    began_at: str | None = None
-    refusal: CheckpointConflict | ThreadTaken | None = None
+    is_late: bool  # whether it stores nothing before it ends (`durability="exit"`)
+    answers: Mapping[str, Any] = field(default_factory=dict)  # by the ids of interrupts
+    began_at: str | None = None  # the checkpoint that it began from; `None` if the thread had none
+    refusal: CheckpointConflict | ThreadTaken | None = None  # if set, it stores nothing any more
     step: Any = None
+    # The tasks of the step that have begun, and have stored nothing since, by LangChain's ids: a stream that is left
+    # at a question ends late, or never.
     tasks: dict[UUID, str] = field(default_factory=dict)
     has_asked: bool = False
-    asked_at: str | None = None
+    asked_at: str | None = None  # the checkpoint of the step, once a question is stored
 
     def begin_task(self, step: Any, call_id: UUID, task_id: str) -> None:
         """Note that a task has begun."""
@@ -128,14 +106,13 @@ def find_asking(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
 
 
 def find_runs_on(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
-    """Return the runs that are under way on a thread."""
+    """Return the runs that are active on a thread."""
     return [run for run in _all() if run.store is store and run.thread_id == thread_id]
 
 
 def find_acting(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
     """Return the runs in a thread that may still act: neither refused, nor at a question with all stored."""
-    runs = [run for run in _all() if run.store is store and run.thread_id == thread_id]
-    return [run for run in runs if not (run.refusal or run.is_at_question)]
+    return [run for run in find_runs_on(store, thread_id) if not (run.refusal or run.is_at_question)]
 
 
 def forget_runs() -> None:
@@ -162,7 +139,7 @@ def find_run(config: Mapping[str, Any]) -> LiveRun | None:
 
 
 def refuse_run(run: LiveRun, error: CheckpointConflict | ThreadTaken) -> None:
-    """Let a run not act any more: a checkpoint of its root graph was refused, or another one goes on in its place."""
+    """Stop a run from acting: a checkpoint of its root graph was refused, or another run continues in its place."""
     with _lock:
         run.refusal = error
         if run in _runs.get(run.run_id, ()):  # else it has ended meanwhile
@@ -170,7 +147,7 @@ def refuse_run(run: LiveRun, error: CheckpointConflict | ThreadTaken) -> None:
 
 
 def check_run(config: Mapping[str, Any]) -> None:
-    """See that the run which a config is of was not refused."""
+    """Raise the refusal of the run behind a config, if it was refused."""
     if _refused:
         _check(find_runs(run_of(config)))
 
@@ -182,7 +159,7 @@ def _check(runs: Collection[LiveRun]) -> None:
 
 
 def _check_start(parent: UUID | None) -> None:
-    """See that what begins is of no run that was refused: a node is known by its graph, all else by its context."""
+    """Raise the refusal of the run in which a call begins: nodes are found by their graph, other calls by context."""
     _check(_runs_of(parent))
     check_run(var_child_runnable_config.get() or {})
 
@@ -192,14 +169,13 @@ def _runs_of(run_id: UUID | None) -> Collection[LiveRun]:
 
 
 class _TaskHandler(BaseCallbackHandler):
-    """What LangChain calls when a task of a graph begins; and, as long as some run is refused, before anything else."""
+    """Called by LangChain when a task of a graph begins; and, while any run is refused, before models and tools."""
 
     run_inline = raise_error = True
     ignore_retriever = ignore_retry = ignore_custom_event = True
 
     @property
     def ignore_llm(self) -> bool:
-        """Whether no run is refused."""
         return not _refused
 
     ignore_chat_model = ignore_agent = ignore_llm
@@ -212,7 +188,6 @@ class _TaskHandler(BaseCallbackHandler):
         metadata: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        """Note a task that begins."""
         if _refused:
             _check_start(parent_run_id)
         about = metadata or {}
@@ -223,13 +198,11 @@ class _TaskHandler(BaseCallbackHandler):
     def on_chain_error(
         self, error: BaseException, *, run_id: UUID, parent_run_id: UUID | None = None, **more: Any
     ) -> None:
-        """Note a task that asks."""
         if is_question(error):
             for run in _runs_of(parent_run_id):
                 run.has_asked |= run_id in run.tasks
 
     def on_tool_start(self, *given: Any, parent_run_id: UUID | None = None, **more: Any) -> None:
-        """See that whatever begins is of no run that was refused."""
         _check_start(parent_run_id)
 
     on_chat_model_start = on_llm_start = on_tool_start
@@ -241,5 +214,5 @@ _handler: ContextVar[Any] = ContextVar("keel_tasks", default=_HANDLER)
 
 @cache
 def watch() -> None:
-    """Have LangChain ask before anything begins. Once is enough, and twice does no harm: it knows the handler."""
+    """Register the handler with LangChain."""
     register_configure_hook(_handler, inheritable=True)

@@ -1,14 +1,11 @@
-"""A session: what a plan is given. The store, the codec, the memo, the hooks, and where time and randomness come from.
-
-No plan asks a clock by itself, so tests own them.
-"""
+"""A session: what a plan is given. No plan asks a clock by itself, so tests control time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple
 
 from langgraph_keel.engine.config import Address, Owner
 from langgraph_keel.engine.entries import Header
@@ -30,10 +27,6 @@ class Session:
     """What a plan needs of its saver.
 
     Attributes:
-        store: The layout of the data.
-        codec: How values become bytes.
-        memo: What this process knows of the threads it served last.
-        hooks: The features that listen.
         clock: Returns the time, in UTC.
         new_token: Returns 32 letters and digits, never the same again.
         new_id: Returns the id of a checkpoint of a step; it sorts after all ids before it.
@@ -58,7 +51,7 @@ class Session:
     state_version: int = 1
 
     def with_placeholders(self) -> Session:
-        """Return a session for who only looks: placeholders stand for what may not be read, and none is remembered."""
+        """Return a session that reads placeholders for values that may not be revived, and remembers nothing."""
         return replace(self, codec=self.codec.with_placeholders(), memo=Memo(0, 0))
 
     @property
@@ -76,34 +69,8 @@ Heard: TypeAlias = Callable[[Session, *Ts], Plan[None] | None]
 """A method of a hook that listens to an event."""
 
 
-class Listener(Protocol):
-    """A hook, as far as `Hooks` knows it: see `engine.hooks.Hook`."""
-
-    @property
-    def hears_replays(self) -> bool:
-        """See `Hook`."""
-
-    @property
-    def tables(self) -> Sequence[Any]:
-        """See `Hook`."""
-
-    @property
-    def shared_tables(self) -> Sequence[Any]:
-        """See `Hook`."""
-
-    def listens_to(self, event: str) -> bool:
-        """Return whether it overrides the method of that name."""
-
-    def close(self) -> None:
-        """Do what was put off."""
-
-
 class Hooks:
-    """The hooks of one saver (`engine.hooks.Hook`): for each event, a tuple with the methods that want to hear it.
-
-    Args:
-        hooks: In the order in which they hear what is about to happen.
-    """
+    """The hooks of one saver (`engine.hooks.Hook`): for each event, a tuple with the methods that override it."""
 
     begin: Sequence[Heard[Reading]]
     read: Sequence[Heard[Reading]]
@@ -130,9 +97,17 @@ class Hooks:
     describe_thread: Sequence[Callable[[ThreadInfo, Header], ThreadInfo]]
     revive: Sequence[Callable[[Session, Found, Header, Collection[str] | None], Revived | None]]
 
-    def __init__(self, hooks: Sequence[Listener] = ()) -> None:
+    def __init__(self, hooks: Sequence[Any] = ()) -> None:  # `engine.hooks` knows sessions, so `Hook` is not named here
         self.all = tuple(hooks)
-        _check_kinds(self.all)
+        tables: dict[str, tuple[Any, Any]] = {}
+        for hook in hooks:
+            for table in (*hook.tables, *hook.shared_tables):
+                known, owner = tables.setdefault(table.kind, (table, hook))
+                if known is not table:
+                    raise InvalidInput(
+                        f"{type(owner).__name__} and {type(hook).__name__} both keep cells of the kind "
+                        f"{table.kind!r}: give the kind of your own feature another name"
+                    )
         for event in Hooks.__annotations__:
             heard = [getattr(hook, event) for hook in hooks if hook.listens_to(event)]
             is_past = event.startswith("after_") or event.endswith("_failed")
@@ -141,19 +116,6 @@ class Hooks:
     def find(self, kind: type[T]) -> T | None:
         """Return the hook of a class; `None` if there is none."""
         return next((hook for hook in self.all if isinstance(hook, kind)), None)
-
-
-def _check_kinds(hooks: Sequence[Listener]) -> None:
-    """See that each kind of cells is one feature's."""
-    tables: dict[str, tuple[Any, Listener]] = {}
-    for hook in hooks:
-        for table in (*hook.tables, *hook.shared_tables):
-            known, owner = tables.setdefault(table.kind, (table, hook))
-            if known is not table:
-                raise InvalidInput(
-                    f"{type(owner).__name__} and {type(hook).__name__} both keep cells of the kind {table.kind!r}: "
-                    "give the kind of your own feature another name"
-                )
 
 
 def tell(heard: Sequence[Callable[[*Ts], Plan[None] | None]], *told: *Ts) -> Plan[None]:

@@ -1,8 +1,4 @@
-"""Records in cells: the one place that decodes a cell, pages a shelf, or tries a swap again.
-
-A feature declares a `CellTable` for each kind of record that it keeps beside the checkpoints, and reaches the records
-by `Cells(session, table, thread_id)`. What a cell is, and why two writers cannot overwrite each other, says `cells.py`.
-"""
+"""Records in cells (`cells.py`): a feature declares a `CellTable` for each kind, and uses `Cells` on a session."""
 
 from __future__ import annotations
 
@@ -75,29 +71,21 @@ class CellTable(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Kept(Generic[T]):
-    """A record as it stands in its cell.
-
-    Attributes:
-        record: The record.
-        cell: The cell; its token is what a change has to know.
-    """
+    """A record, and the cell that it was read from."""
 
     record: T
     cell: Cell
 
     @property
     def token(self) -> str:
-        """What a change of it has to know."""
+        """The token that a change of the record must name."""
         return self.cell.token
 
 
 class Cells(Generic[T]):
-    """The records of one kind, of one thread or of none.
+    """The records of one kind: of a thread, or (`None`) those that all threads share.
 
-    Args:
-        session: What it runs on.
-        table: Their kind.
-        thread_id: The thread that they belong to and are deleted with; `None` for those that all threads share.
+    Its methods raise `CorruptStore` if a record does not decode.
     """
 
     def __init__(self, session: Session, table: CellTable[T], thread_id: str | None) -> None:
@@ -108,41 +96,21 @@ class Cells(Generic[T]):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[str]) -> Plan[dict[str, Kept[T]]]:
-        """Read records by their keys, without those that are not there. One trip.
-
-        Raises:
-            CorruptStore: One of them does not decode.
-        """
+        """Read records by their keys, without those that are not there. One trip."""
         cells = yield from self.read_raw(keys)
         return {key: self.keep(key, cell) for key, cell in cells.items()}
 
     def find(self, key: str) -> Plan[Kept[T] | None]:
-        """Read one record; `None` if it is not there. One trip.
-
-        Raises:
-            CorruptStore: It does not decode.
-        """
+        """Read one record; `None` if it is not there. One trip."""
         return (yield from self.read([key])).get(key)
 
     def page(self, prefix: str = "", after: str | None = None, limit: int = PAGE) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read a page of records, in the order of their keys. Without their bodies; one trip.
-
-        Raises:
-            CorruptStore: One of them does not decode.
-        """
+        """Read a page of records, in the order of their keys. Without their bodies; one trip."""
         cells = yield from self._session.store.list_cells(self.shelf, prefix, after, limit)
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
     def every(self, prefix: str = "", limit: int = PAGE) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read all records whose keys begin so, in the order of their keys. Without their bodies; a trip for each page.
-
-        Args:
-            prefix: What their keys begin with.
-            limit: The records of a page.
-
-        Raises:
-            CorruptStore: One of them does not decode.
-        """
+        """Read all records whose keys begin so, in the order of their keys, without bodies. A trip for each page."""
         found: list[tuple[str, Kept[T]]] = []
         while True:
             page = yield from self.page(prefix, found[-1][0] if found else None, limit)
@@ -151,11 +119,7 @@ class Cells(Generic[T]):
                 return found
 
     def keep(self, key: str, cell: Cell) -> Kept[T]:
-        """Return the record in a cell.
-
-        Raises:
-            CorruptStore: It does not decode.
-        """
+        """Return the record in a cell."""
         try:
             cell.is_live(0)  # raises CorruptStore if its time is not a number
             return Kept(self._table.unpack(self._session.codec.decode(cell.header)), cell)
@@ -163,7 +127,6 @@ class Cells(Generic[T]):
             raise CorruptStore(f"{self._name(key)} does not decode: {error}") from error
 
     def _name(self, key: str) -> str:
-        """Return how errors name a record."""
         whose = "" if self.shelf.thread_id is None else f"thread {self.shelf.thread_id!r}: "
         name = self._table.name
         return whose + (name.format(key=key) if "{key}" in name else f"{name} ({key})")
@@ -185,7 +148,7 @@ class Cells(Generic[T]):
 
         Args:
             key: Its key.
-            expected: The token of what stands there; `None` if nothing does.
+            expected: The token of the current content; `None` if the cell is empty.
             record: What to write; `None` is nothing.
             token: What tells this content from all others; random, if it is left out.
             body: The rest of the cell.
@@ -193,10 +156,7 @@ class Cells(Generic[T]):
             expires_at: Milliseconds since 1970 from which on it is gone.
 
         Returns:
-            Whether it was done, and what stands there now; `None` if nothing does.
-
-        Raises:
-            CorruptStore: What stands there instead does not decode.
+            Whether it was done, and the record that the cell holds now.
         """
         new = None
         if record is not None:
@@ -207,31 +167,19 @@ class Cells(Generic[T]):
         return False, None if reply.cell is None else self.keep(key, reply.cell)
 
     def cell(
-        self,
-        record: T,
-        *,
-        token: str | None = None,
-        body: bytes = b"",
-        origin: str = "",
-        expires_at: int | None = None,
+        self, record: T, *, token: str | None = None, body: bytes = b"", origin: str = "", expires_at: int | None = None
     ) -> Cell:
         """Return the cell that holds a record, ready to be written; for the arguments see `swap`."""
         header = self._session.codec.encode(list(self._table.pack(record)))
         return Cell(token or self._session.new_token(), header, body, origin, expires_at)
 
     def change(self, key: str, change: Callable[[T | None], T | None], *, origin: str = "") -> Plan[T | None]:
-        """Change a record, again whenever somebody else was quicker. Two trips, and one for each who was.
+        """Change a record, again whenever another writer was quicker; return it. Two trips, and one for each retry.
 
         Args:
             key: Its key.
-            change: Returns what is to stand in the place of a record, or of none (`None`); the same again is no change.
+            change: Returns the new record (`None` for none), given the current one; an equal one is not written.
             origin: The thread that a shared record is of, and is deleted with.
-
-        Returns:
-            What stands there now.
-
-        Raises:
-            CorruptStore: What stands there does not decode.
         """
         held = yield from self.find(key)
         while True:
@@ -266,21 +214,12 @@ class Cells(Generic[T]):
                 return found
 
     def swap_raw(self, key: str, expected: str | None, cell: Cell | None) -> Plan[Swapped]:
-        """Replace a cell by one that is ready, or by none, if nobody else has. Again does no harm. One trip.
-
-        For the arguments see `swap`, which has to decode what stands there instead.
-
-        Raises:
-            CorruptStore: What stands there cannot be replaced: see `check_swapped`.
-        """
+        """Replace a cell by one that is ready, or by none, if no other writer has. Repeating is harmless. One trip."""
         swapped = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
         return check_swapped(expected, swapped, self._name(key))
 
     def overwrite_raw(self, key: str, cell: Cell) -> Plan[None]:
-        """Write a cell over whatever stands there; whoever does so last, wins.
-
-        One trip; two if there was something, and one for each who was quicker.
-        """
+        """Write a cell, whatever it held; the last writer wins. One trip, and one for each content replaced."""
         swapped = yield from self.swap_raw(key, None, cell)
         while not swapped.done:
             swapped = yield from self.swap_raw(key, swapped.cell.token if swapped.cell else None, cell)

@@ -1,4 +1,4 @@
-"""Tenants: their names, and how names of threads tell whose they are where all tenants share tables.
+"""Tenants: their names, and those of their threads where all tenants share tables.
 
 There the threads of tenant `acme` are named `␟acme␟<id>`, with U+001F (unit separator) for `␟`: all of a tenant stand
 together in every index that begins with the thread. No id of a thread begins with that character.

@@ -35,7 +35,7 @@ from langgraph_keel.engine.records import (
 
 @dataclass(slots=True)
 class Record:
-    """One entry, and what is known of it beside."""
+    """One entry, and its place in the thread."""
 
     entry: Entry
     trunk: bool
@@ -80,21 +80,13 @@ _epochs = count(1)
 
 @dataclass(slots=True)
 class Thread:
-    """All of one thread, entries in the order they were put.
+    """All of one thread, entries in the order they were put."""
 
-    Attributes:
-        epoch: What tells this thread from another one of the same id, before or after it.
-        records: By stamp.
-        ids: The same, by namespace and id of the checkpoint.
-        logs: By namespace and channel.
-        batches: By namespace and id of the checkpoint, which need not be there.
-    """
-
-    epoch: Stamp = field(default_factory=_epochs.__next__)
+    epoch: Stamp = field(default_factory=_epochs.__next__)  # differs between threads of the same id
     records: dict[Stamp, Record] = field(default_factory=dict)
-    ids: dict[tuple[str, str | None], Record] = field(default_factory=dict)
-    logs: dict[tuple[str, str], Log] = field(default_factory=dict)
-    batches: dict[tuple[str, str], list[Batch]] = field(default_factory=dict)
+    ids: dict[tuple[str, str | None], Record] = field(default_factory=dict)  # by namespace and id of the checkpoint
+    logs: dict[tuple[str, str], Log] = field(default_factory=dict)  # by namespace and channel
+    batches: dict[tuple[str, str], list[Batch]] = field(default_factory=dict)  # of checkpoints that may not be there
 
     def log(self, namespace: str, channel: str) -> Log:
         """Return the item log of a channel, empty if it is new."""
@@ -156,25 +148,19 @@ def as_of(thread: Thread, upto: Entry) -> Thread | None:
     entry, at = replace(last.entry, header=upto.header), max(last.updated_at, upto.updated_at)
     records[upto.stamp] = replace(last, entry=entry, updated_at=at, trunk=True)
     ids: dict[tuple[str, str | None], Record] = {_place_of(record): record for record in records.values()}
-    return Thread(thread.epoch, records, ids, _logs_of(thread, records.values()), batches)
+    # Of the logs, the rows up to the last one that one of the entries shows.
+    ends: dict[tuple[str, str], int] = {}
+    for entry in (record.entry for record in records.values()):
+        for channel, ref in entry.refs.items():
+            key = entry.address.checkpoint_ns, channel
+            ends[key] = max([ends.get(key, 0), *(hi for _, hi in ref.runs)])
+    rows = {key: thread.logs[key].find_rows([(0, end)]) for key, end in ends.items() if end}
+    logs = {key: Log({row.lo: row for row in found}, thread.logs[key].end) for key, found in rows.items()}
+    return Thread(thread.epoch, records, ids, logs, batches)
 
 
 def _place_of(record: Record) -> tuple[str, str]:
     return record.entry.address.checkpoint_ns, str(record.entry.address.checkpoint_id)
-
-
-def _logs_of(thread: Thread, records: Iterable[Record]) -> dict[tuple[str, str], Log]:
-    """Return the logs that entries show, up to the last row that one of them shows."""
-    ends: dict[tuple[str, str], int] = {}
-    for entry in (record.entry for record in records):
-        for channel, ref in entry.refs.items():
-            key = entry.address.checkpoint_ns, channel
-            ends[key] = max([ends.get(key, 0), *(hi for _, hi in ref.runs)])
-    shown = {key: [(0, end)] for key, end in ends.items() if end}
-    return {
-        key: Log({row.lo: row for row in thread.logs[key].find_rows(runs)}, thread.logs[key].end)
-        for key, runs in shown.items()
-    }
 
 
 def touches(row: Row, runs: Sequence[Run]) -> bool:
@@ -203,11 +189,7 @@ def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
 
 
 def put_time(thread: Thread, new: NewEntry) -> str:
-    """Return when a thread is put to: when the entry was made, but never before what was put last.
-
-    The clocks of hosts differ: by the entry's time alone, one that is behind would move the thread back in lists, and
-    let it look older to a sweep than it is.
-    """
+    """Return the time of a put: when the entry was made, but not before the last put, as clocks of hosts differ."""
     last = next(reversed(thread.records.values()), None)
     return max(new.updated_at, last.updated_at) if last else new.updated_at
 
@@ -279,8 +261,20 @@ def info_of(name: str, thread: Thread) -> Listed:
 def selected(thread: Thread, query: Query) -> Iterator[Entry]:
     """Return the entries of a thread that a query means, newest first, whatever their page."""
     for record in reversed(thread.records.values()):
-        if _is_meant(record, thread, query):
-            yield read_entry(thread, record)
+        address = record.entry.address
+        if record.ghost or query.checkpoint_ns not in (None, address.checkpoint_ns):
+            continue
+        if query.checkpoint_id not in (None, address.checkpoint_id):
+            continue
+        if query.before is not None:
+            bound = thread.named(address.checkpoint_ns, query.before)
+            if bound is None:
+                precedes = str(address.checkpoint_id) < query.before
+            else:
+                precedes = sequence_of(record.entry.stamp) < sequence_of(bound.entry.stamp)
+            if not precedes:
+                continue
+        yield read_entry(thread, record)
 
 
 def list_writes(thread_id: str, thread: Thread, after: Writes | None, limit: int) -> list[Writes]:
@@ -326,33 +320,12 @@ def is_last(thread: Thread | None, stamp: Stamp) -> bool:
 
 def page(entries: Iterable[Entry], query: Query) -> list[Entry]:
     """Return one page of entries, in the order of the query."""
-    place = _place_in_thread if query.thread_id is not None else _place_in_store
+
+    def place(entry: Entry) -> tuple[str, str, int]:
+        names = ("", "") if query.thread_id is not None else (str(entry.address.checkpoint_id), entry.address.thread_id)
+        return *names, sequence_of(entry.stamp)
+
     ordered = sorted(entries, key=place, reverse=True)
     if query.after is not None:
         ordered = [entry for entry in ordered if place(entry) < place(query.after)]
     return ordered[: query.limit]
-
-
-def _place_in_thread(entry: Entry) -> tuple[str, str, int]:
-    return "", "", sequence_of(entry.stamp)
-
-
-def _place_in_store(entry: Entry) -> tuple[str, str, int]:
-    return str(entry.address.checkpoint_id), entry.address.thread_id, sequence_of(entry.stamp)
-
-
-def _is_meant(record: Record, thread: Thread, query: Query) -> bool:
-    address = record.entry.address
-    if record.ghost or query.checkpoint_ns not in (None, address.checkpoint_ns):
-        return False
-    if query.checkpoint_id not in (None, address.checkpoint_id):
-        return False
-    return query.before is None or _precedes(record, thread, query.before)
-
-
-def _precedes(record: Record, thread: Thread, before: str) -> bool:
-    address = record.entry.address
-    bound = thread.named(address.checkpoint_ns, before)
-    if bound is None:
-        return str(address.checkpoint_id) < before
-    return sequence_of(record.entry.stamp) < sequence_of(bound.entry.stamp)

@@ -122,6 +122,13 @@ KINDS: list[tuple[Any, str, Any]] = [
 ]
 
 
+def test_an_error_with_a_cause_is_shown() -> None:
+    error = Failed("no")
+    error.__cause__ = ValueError("why")
+    unread = SHOWING.unpack(WRITER.pack(error))
+    assert unread.stored == {"args": ["no"]}
+
+
 @pytest.mark.parametrize(("value", "name", "stored"), KINDS, ids=lambda each: type(each).__name__)
 def test_all_around_it_is_read(value: Any, name: str, stored: Any) -> None:
     around = [1, {"a": value, "b": (HumanMessage("hi"), value)}, datetime.now(UTC)]

@@ -1,29 +1,16 @@
-"""Stored bytes: packed elements, the frames that they stand in, and the rows of an item log.
+"""Stored bytes: packed elements, the frames around them, and the rows of an item log.
 
-*Elements* are looked at without making objects of them: where they end, and what memory they would take. ormsgpack does
-not tell where the elements of an array end, and has no bound on what it makes of them: a byte can stand for an empty
-list, which takes a hundred.
+*Frame*: one byte for its kind (`0x00` raw, `0x01` one zstandard frame with its content size in the header), four bytes
+of checksum over the rest (the low half of its XXH3-64, seeded with the first byte, big endian), the rest. SQLite has no
+checksums of its own: without these, 29 of 600 flipped bits came back as wrong values.
 
-*Frames* are how a run of bytes is stored. One byte that says how the rest is to be read (`0x00` raw, `0x01` one
-zstandard frame with its content size in the header), four bytes of checksum over the rest (the low half of its
-XXH3-64, seeded with the first byte, big endian), the rest. SQLite has no checksums of its own: without these, 29 of 600
-flipped bits came back as wrong values. Level 3 was measured against the others (README.md, "Frames"): a pack of 32 chat
-messages shrinks to a third in 0.1 ms.
+*Small body*: kind `0x02`, the checksum that the raw frame has, and one zstandard frame made with a dictionary of the
+names that every checkpoint repeats, as Redis and PostgreSQL store it: a header of 260 bytes takes 75. This dictionary,
+`boilerplate.dict`, is part of the stored format: two kilobytes of headers and empty messages, as Keel's serializer
+writes them, after 162 bytes of entropy tables that zstandard trained on English prose. Nothing remakes it.
 
-*Small bodies* are compressed with a dictionary of what every checkpoint repeats. Of the headers of a chat, 260 bytes
-each, nine tenths are names (`channel_versions`, `versions_seen`, `branch:to:`...), and a body that small has no past
-that a compressor could refer to. With the names as its past a header takes 75 bytes, in 5 µs. Measured for 1000 chat
-messages: 690 KB of headers, writes and small rows instead of 1130 KB; level 3 would give 736 KB, and level 19 no less.
-Redis, where memory is what costs, and PostgreSQL store bodies so. `boilerplate.dict` is two kilobytes of headers and
-empty messages, as Keel's serializer writes them, after 162 bytes of entropy tables that zstandard trained on English
-prose in messages. It is part of the stored format: what was written with it can be read with no other. Made once, by
-hand; nothing remakes it. A body stands for the frame that it was made of: kind `0x02`, the checksum that the raw frame
-has, so that the engine checks what a reader makes of it, and one zstandard frame.
-
-*Rows* are how items are laid out in an item log, and how small rows become large ones. A row body is a frame around a
-msgpack array of items. A put appends what is new as a row of its own (durable at once, few bytes); when enough of them
-stand in line they are replaced by one packed row. Measured for 1000 chat messages: 0.29 MB and 40 rows to read instead
-of 0.64 MB and 1000 rows, for 1.4 times the bytes written (README.md of the engine).
+*Row*: a frame around a msgpack array of items. A put appends new items as a row of its own; when there are enough of
+such rows in line, one packed row replaces them.
 """
 
 from __future__ import annotations
@@ -32,6 +19,7 @@ import struct
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from math import inf
 from operator import attrgetter
 from pkgutil import get_data
@@ -117,6 +105,7 @@ HUGE_ROW = 65536
 MOST_ITEMS = 1024
 
 # -- packed elements ---------------------------------------------------------------------------------------------------
+# ormsgpack does not say where the elements of an array end, and has no bound on the memory that it takes for them.
 
 
 def array_header(n: int) -> bytes:
@@ -218,22 +207,27 @@ def memory_of(data: bytes, most: int) -> int:
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 
-# Contexts are not safe to share between threads, and making one costs 20 times a small compression.
-_contexts = threading.local()
+class _Contexts(threading.local):
+    """Contexts of zstandard: threads must not share them, and making one costs 20 times a small compression."""
+
+    @cached_property
+    def compressor(self) -> zstandard.ZstdCompressor:
+        return zstandard.ZstdCompressor(level=3)
+
+    @cached_property
+    def decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor()
+
+    @cached_property
+    def small_compressor(self) -> zstandard.ZstdCompressor:
+        return zstandard.ZstdCompressor(level=7, dict_data=_DICTIONARY, write_dict_id=False)
+
+    @cached_property
+    def small_decompressor(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor(dict_data=_DICTIONARY)
 
 
-def _compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_contexts, "compressor"):
-        _contexts.compressor = zstandard.ZstdCompressor(level=3)
-    compressor: zstandard.ZstdCompressor = _contexts.compressor
-    return compressor
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_contexts, "decompressor"):
-        _contexts.decompressor = zstandard.ZstdDecompressor()
-    decompressor: zstandard.ZstdDecompressor = _contexts.decompressor
-    return decompressor
+_contexts = _Contexts()
 
 
 def _checksum(kind: bytes, rest: bytes | memoryview) -> bytes:
@@ -243,7 +237,7 @@ def _checksum(kind: bytes, rest: bytes | memoryview) -> bytes:
 def frame(data: bytes) -> bytes:
     """Frame `data`, compressed where that saves at least a tenth."""
     if len(data) >= WORTHWHILE:
-        packed = _compressor().compress(data)
+        packed = _contexts.compressor.compress(data)
         if len(packed) < len(data) * 0.9:
             return ZSTD + _checksum(ZSTD, packed) + packed
     return raw_frame(data)
@@ -277,7 +271,7 @@ def open_frame(body: bytes, most: int = MAX_CONTENT) -> bytes:
     if kind not in (RAW, ZSTD):
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")
     _check(body, kind, rest)
-    return bytes(rest) if kind == RAW else _decompress(rest, most)
+    return bytes(rest) if kind == RAW else _decompress(_contexts.decompressor, rest, most)
 
 
 def _check(body: bytes, kind: bytes, rest: memoryview) -> None:
@@ -287,23 +281,14 @@ def _check(body: bytes, kind: bytes, rest: memoryview) -> None:
 
 @record
 class Absent:
-    """What stands in the place of a body that is kept in an object outside of the store.
+    """A reference that replaces a body which is kept in an object outside of the store."""
 
-    Attributes:
-        store: What tells the store that has put the object there from others, 8 bytes.
-        token: Tells the object from all others of its thread, 8 bytes.
-        digest: The SHA-256 of the body.
-        size: Its bytes.
-        count: The items in it.
-        reason: Why it is not there, if it was looked for in vain.
-    """
-
-    store: bytes
-    token: bytes
-    digest: bytes
-    size: int
-    count: int
-    reason: str = ""
+    store: bytes  # 8 bytes that identify the store which has put the object there
+    token: bytes  # 8 bytes that identify the object among those of its thread
+    digest: bytes  # SHA-256 of the body
+    size: int  # bytes of the body
+    count: int  # items in the body
+    reason: str = ""  # why the object is missing, if it is
 
 
 def absent_frame(absent: Absent) -> bytes:
@@ -328,7 +313,7 @@ def read_absent(body: bytes) -> Absent | None:
 
 
 def refuse_absent(body: bytes) -> StoreError:
-    """Return the error of somebody who would decode what is kept in an object, and has not got that."""
+    """Return the error for decoding a body that is in an object which is not at hand."""
     absent = read_absent(body)
     assert absent is not None
     if absent.reason:
@@ -341,7 +326,7 @@ def refuse_absent(body: bytes) -> StoreError:
 
 
 def check_present(bodies: Iterable[bytes]) -> None:
-    """See that all bodies are at hand, for who stores them again."""
+    """Check that all bodies are at hand, before they are stored again."""
     for body in bodies:
         if body.startswith(ABSENT):
             raise refuse_absent(body)
@@ -362,31 +347,14 @@ def content_size(body: bytes) -> int:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error
 
 
-def _decompress(data: memoryview, most: int) -> bytes:
+def _decompress(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, most: int) -> bytes:
     try:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= most:
             raise CorruptStore(f"a stored body claims to hold {size} bytes")
-        return _decompressor().decompress(data, max_output_size=size, allow_extra_data=False)
+        return decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error
-
-
-_dictionary_contexts = threading.local()
-
-
-def _dictionary_compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_dictionary_contexts, "compressor"):
-        _dictionary_contexts.compressor = zstandard.ZstdCompressor(level=7, dict_data=_DICTIONARY, write_dict_id=False)
-    compressor: zstandard.ZstdCompressor = _dictionary_contexts.compressor
-    return compressor
-
-
-def _dictionary_decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_dictionary_contexts, "decompressor"):
-        _dictionary_contexts.decompressor = zstandard.ZstdDecompressor(dict_data=_DICTIONARY)
-    decompressor: zstandard.ZstdDecompressor = _dictionary_contexts.decompressor
-    return decompressor
 
 
 def shrink(body: bytes) -> bytes:
@@ -394,7 +362,7 @@ def shrink(body: bytes) -> bytes:
     if not HEAD < len(body) <= SMALL or body.startswith(OPAQUE) or content_size(body) > SHRUNK:
         return body
     data = open_frame(body)
-    packed = _dictionary_compressor().compress(data)
+    packed = _contexts.small_compressor.compress(data)
     if len(packed) >= len(body) - HEAD:
         return body
     return WITH_DICTIONARY + _checksum(RAW, data) + packed
@@ -404,15 +372,7 @@ def restore_frame(body: bytes) -> bytes:
     """Return the frame that a body stands for."""
     if body[:1] != WITH_DICTIONARY:
         return body
-    packed = body[HEAD:]
-    try:
-        size = zstandard.frame_content_size(packed)
-        if not 0 <= size <= SHRUNK:
-            raise CorruptStore(f"a small stored body claims to hold {size} bytes")
-        data = _dictionary_decompressor().decompress(packed, max_output_size=size)
-    except zstandard.ZstdError as error:
-        raise CorruptStore(f"a stored body does not decompress: {error}") from error
-    return RAW + body[1:HEAD] + data
+    return RAW + body[1:HEAD] + _decompress(_contexts.small_decompressor, body[HEAD:], SHRUNK)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -544,13 +504,7 @@ def weight_of(rows: Sequence[Row]) -> int:
 
 @record
 class Loose:
-    """The end of a log that stands in small rows.
-
-    Attributes:
-        lo: The number of its first item.
-        hi: The number after its last item.
-        nbytes: The bytes of the items.
-    """
+    """The end of a log that is still in small rows: items `[lo, hi)` of `nbytes` bytes."""
 
     lo: int = 0
     hi: int = 0
@@ -562,10 +516,6 @@ class Loose:
         A packed row must not bring back to life what the version no longer holds.
         """
         return self if any(start <= self.lo and self.hi <= end for start, end in runs) else NOTHING
-
-    def is_enough(self) -> bool:
-        """Return whether it is worth being packed."""
-        return is_full(self.hi - self.lo, self.nbytes)
 
     def extend(self, rows: Sequence[Row], payloads: Sequence[bytes]) -> Loose:
         """Return what is loose after these items were appended in these rows."""
@@ -583,10 +533,10 @@ NOTHING = Loose()
 
 def pack_rows(rows: Sequence[Row], loose: Loose) -> tuple[Sequence[Row], tuple[Row, ...]]:
     """Return the rows after the loose ones were packed, if there are enough, and what replaces those."""
-    if not loose.is_enough():
+    count = loose.hi - loose.lo
+    if not is_full(count, loose.nbytes):
         return rows, ()
     start, stop = bisect_left(rows, loose.lo, key=_first_of), bisect_left(rows, loose.hi, key=_first_of)
-    count = loose.hi - loose.lo
     packed = Row(loose.lo, count, frame(array_header(count) + b"".join(map(content_of, rows[start:stop]))))
     return [*rows[:start], packed, *rows[stop:]], (packed,)
 

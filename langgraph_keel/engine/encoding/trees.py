@@ -82,7 +82,7 @@ class Text:
 
 
 class Span(NamedTuple):
-    """A stretch of neighbouring leaves: where it begins and ends, its digest, its bytes, and whether it is plain."""
+    """A stretch of neighbouring leaves, with their digest and their bytes."""
 
     start: int
     stop: int
@@ -92,32 +92,17 @@ class Span(NamedTuple):
 
 
 class Node:
-    """What is known of a container.
-
-    Attributes:
-        kind: Its class.
-        names: The keys of a dict, the fields of an object; of a list whose elements all have one, their `id`s.
-        shell: A digest of what an object has besides fields; 0 for others.
-        spans: The stretches of leaves in it.
-        digests: A digest of each leaf, by its place; 0 where a node or a text stands.
-        parts: Nodes and texts, by their places.
-        nbytes: What it weighs when it is packed, about.
-        is_plain: Whether no bytes are in it. Of bytes and a bytearray of the same content ormsgpack makes the same;
-            where there are none, nothing that packs alike has any.
-        proof: The digest of all of it, packed; 0 if it is too large, or not plain.
-        mark: Tells it from other nodes of this process.
-        weight: Bytes this takes in memory, about.
-    """
+    """What is known of a container: its class, and its parts by their places."""
 
     __slots__ = ("digests", "is_plain", "kind", "mark", "names", "nbytes", "parts", "proof", "shell", "spans", "weight")
 
     def __init__(
         self,
         kind: type,
-        names: tuple[str, ...] | None,
-        shell: int,
+        names: tuple[str, ...] | None,  # keys of a dict, fields of an object, `id`s of a list's elements
+        shell: int,  # a digest of what an object has besides fields; 0 for others
         spans: Sequence[Span],
-        digests: Sequence[int],
+        digests: Sequence[int],  # of each leaf, by its place; 0 at the places of `parts`
         parts: dict[int, Part],
         value: Any,
     ) -> None:
@@ -126,8 +111,10 @@ class Node:
         self.nbytes: int = sum([span.nbytes for span in spans]) + sum([part.nbytes for part in parts.values()])
         if kind is not list and names:
             self.nbytes += sum(map(len, names))
+        # Plain: without bytes. ormsgpack packs bytes and a bytearray alike; what packs like a plain value is plain.
         self.is_plain: bool = all(each.is_plain for each in (*spans, *parts.values()))
         self.is_plain = self.is_plain and (not shell or pack_plain(_shell_of(value)) is not None)
+        # The digest of all of it, packed; 0 if it is too large, or not plain.
         self.proof = prove(value) if self.is_plain and self.nbytes <= PROVED else 0
         places = [(place, part.mark) for place, part in parts.items()]
         marks = [span[:3] for span in spans]
@@ -436,7 +423,11 @@ def _compare_lists(node: Node, value: list[Any], path: Path, edits: Edits, codec
             edits += within
             return found
     pairs = _pairs(node, _ids_of(value), value, codec)
-    _splice(pairs, count, value, path, edits)
+    # Make the places of the old list those of the new one: from the end, so that no place moves.
+    ends = [(-1, -1), *pairs, (count, len(value))]
+    for (old, new), (old_end, new_end) in zip(reversed(ends[:-1]), reversed(ends[1:]), strict=True):
+        if old_end - old > 1 or new_end - new > 1:
+            edits.append([path, old + 1, old_end, list(value[new + 1 : new_end])])
     parts: dict[int, Part] = {}
     was_at = {new: old for old, new in pairs}
     for place, each in enumerate(value):
@@ -483,47 +474,26 @@ def _find_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _splice(pairs: list[tuple[int, int]], count: int, values: Sequence[Any], path: Path, edits: Edits) -> None:
-    """Add what makes the places of the new list of those of the old one: from the end, so that no place moves."""
-    ends = [(-1, -1), *pairs, (count, len(values))]
-    for (old, new), (old_end, new_end) in zip(reversed(ends[:-1]), reversed(ends[1:]), strict=True):
-        if old_end - old > 1 or new_end - new > 1:
-            edits.append([path, old + 1, old_end, list(values[new + 1 : new_end])])
-
-
 # -- versions --------------------------------------------------------------------------------------------------
 
 
 @record
 class KnownTree:
-    """What a process remembers of a value that it follows by its parts.
-
-    Attributes:
-        ref: The numbers of its snapshot and of its deltas, in order.
-        rows: The rows that hold them, but for a new one.
-        tree: What is known of its parts.
-        weight: Bytes this takes in memory, about.
-        snapshot_bytes: What the snapshot weighs.
-        delta_bytes: What the deltas weigh together.
-        deltas: How many they are.
-        loose: Its deltas that are not packed yet.
-        payloads: The item being appended, until it has a number.
-        fresh: The row that holds it.
-    """
+    """What a process remembers of a value that it follows by its parts: of a snapshot, and of deltas after it."""
 
     ref: Ref
-    rows: Sequence[Row]
+    rows: Sequence[Row]  # without a new one
     tree: Part
-    weight: int
+    weight: int  # bytes in memory, about
     snapshot_bytes: int
     delta_bytes: int = 0
     deltas: int = 0
     loose: Loose = NOTHING
-    payloads: Sequence[bytes] = ()
-    fresh: tuple[Row, ...] = ()
+    payloads: Sequence[bytes] = ()  # the item being appended, until it has a number
+    fresh: tuple[Row, ...] = ()  # its row
 
     def with_number(self, first: int) -> KnownTree:
-        """Return itself after its new item got its number, `first`."""
+        """Return what is known once the new item has the number `first`."""
         fresh = number_rows(self.fresh, first)
         loose = self.loose.extend(fresh, self.payloads) if self.deltas else NOTHING
         ref, rows = Ref(Kind.TREE, resolve(self.ref.runs, first)), (*self.rows, *fresh)
@@ -582,16 +552,14 @@ def is_settled(part: Part, was: Part | None, value: Any, codec: Codec) -> bool:
         return False
     before = was if isinstance(was, Node) else None
     known = set(map(id, before.spans)) if before else ()
-    spans = [span for span in part.spans if id(span) not in known]
-    return all(_is_as_before(span, values, codec) for span in spans) and all(
+    for span in [span for span in part.spans if id(span) not in known]:
+        leaves = list(values[span.start : span.stop])
+        if _span(span.start, leaves, codec.marks(leaves)) != span:
+            return False
+    return all(
         is_settled(each, before.parts.get(place) if before else None, values[place], codec)
         for place, each in part.parts.items()
     )
-
-
-def _is_as_before(span: Span, values: Sequence[Any], codec: Codec) -> bool:
-    leaves = list(values[span.start : span.stop])
-    return _span(span.start, leaves, codec.marks(leaves)) == span
 
 
 def learn_tree(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownTree | None:
@@ -655,31 +623,24 @@ def _edit(holder: Any, name: Any, edit: Sequence[Any]) -> None:
 
 
 def _splice_texts(root: dict[str, Any], texts: dict[tuple[Any, ...], list[Sequence[Any]]]) -> None:
-    """Replace stretches of texts, those of each text together: no text stands in another. Forget what was done."""
+    """Replace stretches of texts, those of each text together, and clear `texts`."""
     for path, splices in texts.items():
         holder, name = _place_of(root, path)
         slots = _slots_of(holder)
         if slots is not holder and name not in slots:
             raise KeyError(name)
-        slots[name] = _splice_text(slots[name], splices)
+        text = slots[name]
+        pieces = [text]  # making each of 52 versions of a text of 200 KB took two milliseconds
+        for start, stop, content in splices:
+            if type(content) is not type(text):
+                _refuse(content)
+            if not 0 <= start <= stop:
+                raise IndexError(stop)
+            first, begin = _piece_at(pieces, start)
+            last, end = _piece_at(pieces, stop)
+            pieces[first : last + 1] = [pieces[first][:begin], content, pieces[last][end:]]
+        slots[name] = type(text)().join(pieces)
     texts.clear()
-
-
-def _splice_text(text: Any, splices: Sequence[Sequence[Any]]) -> Any:
-    """Return a text after its stretches were replaced, one after the other.
-
-    It is kept in pieces meanwhile: to make each of 52 versions of a text of 200 KB took two milliseconds.
-    """
-    pieces = [text]
-    for start, stop, content in splices:
-        if type(content) is not type(text):
-            _refuse(content)
-        if not 0 <= start <= stop:
-            raise IndexError(stop)
-        first, begin = _piece_at(pieces, start)
-        last, end = _piece_at(pieces, stop)
-        pieces[first : last + 1] = [pieces[first][:begin], content, pieces[last][end:]]
-    return type(text)().join(pieces)
 
 
 def _piece_at(pieces: Sequence[Any], place: int) -> tuple[int, int]:

@@ -29,11 +29,9 @@ These names are stored. From 0.1.0 on, a class that moves keeps the old name, to
 
 
 def publish(named: T) -> T:
-    """Make a class or function the package's own: its `__module__` is the package, wherever it stands.
+    """Make a class or function the package's own: its `__module__` is the package, and it is put there under its name.
 
-    It decorates what is public where that stands: so it is the package's own whoever has imported it, and from where.
-    Its annotations are resolved first, for whoever asks for them later (pydantic, LangGraph) looks for their names in
-    that module; and it is put there under its name, so that nobody has to look for it again.
+    Annotations are resolved first, because pydantic and LangGraph look for their names in `__module__`.
     """
     if isinstance(named, type):
         _resolve_annotations(named)

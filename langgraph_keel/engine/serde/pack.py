@@ -1,8 +1,7 @@
-"""What stands for a value that msgpack does not have.
+"""The stored form of values that msgpack does not have; `unpack` is the way back.
 
-ormsgpack packs None, bool, int, float, str, bytes, list and dict with str keys in C. For everything else it
-asks a `Describer`, which answers with a leaf (an Ext that holds the value) or a record (an array that starts
-with an empty Ext and goes on with the parts, which are packed in C again). `unpack` is the way back.
+For these, ormsgpack asks a `Describer`, which answers with a leaf (an Ext that holds the value) or a record (an array
+of an empty Ext and the parts, which are packed in C again).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from enum import Flag
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from itertools import chain
+from operator import attrgetter
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -59,11 +59,7 @@ Form: TypeAlias = Callable[[Any], Any]
 
 
 class Describer:
-    """What stands for values that msgpack does not have, by their class.
-
-    Args:
-        admit: Is asked once for each class, and may raise `UnstorableValue`.
-    """
+    """Describes values that msgpack does not have, by their class; `admit` may refuse a class (`UnstorableValue`)."""
 
     __slots__ = ("_admit", "_forms")
 
@@ -73,28 +69,29 @@ class Describer:
 
     def describe(self, value: Any) -> Any:
         """Return a leaf or a record that stands for `value`."""
-        kind = _MESSAGE_KINDS.get(type(value))
+        cls = type(value)
+        kind = _MESSAGE_KINDS.get(cls)
         if kind is None:
-            return (_EXACT.get(type(value)) or self._form_of(type(value)))(value)
+            form = _EXACT.get(cls) or self._forms.get(cls)
+            if form is None:
+                self._admit(cls)
+                # An `Unread` is described to tell it from others; policies that admit classes to be stored refuse it.
+                form = attrgetter("mark") if cls is Unread else _FAMILIES.get(shape_of(cls).family, _refuse)
+                self._forms[cls] = form
+            return form(value)
         # Written out here because a long conversation passes here once a message, at every checkpoint.
         state = value.__dict__
         if len(state) != kind.count:
             return _model(value)
         names, last = value.__pydantic_fields_set__, kind.names_set
         if names != last[0]:
+            # A set has no order, so its names are sorted; neighbours mostly have the same names set.
             # One assignment, so that another thread never sees the one without the other.
             last = kind.names_set = (set(names), Fragment(ormsgpack.packb(sorted(names))))
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
         if private is None and extra is not None and not extra:
             return [_MESSAGE, kind.code, state, last[1]]
         return [_MESSAGE, kind.code, state, last[1], extra, private]
-
-    def _form_of(self, cls: type) -> Form:
-        form = self._forms.get(cls)
-        if form is None:
-            self._admit(cls)
-            form = self._forms[cls] = _mark_unread if cls is Unread else _FAMILIES.get(shape_of(cls).family, _refuse)
-        return form
 
 
 describe = Describer(lambda cls: None).describe
@@ -112,20 +109,13 @@ def _refuse(value: Any) -> Any:
     raise UnstorableValue(name_of(kind) + what, CODE_REASON)
 
 
-def _mark_unread(value: Any) -> Any:
-    return value.mark  # to tell it from others: whoever admits classes to be stored refuses it
-
-
 def name_of(kind: type) -> str:
     """Return the full name of a type for messages."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 class _MessageKind:
-    """A message class: its code, how many fields it has, and the names last seen set with their packed form.
-
-    A set has no order of its own, so its names are sorted; neighbours mostly have the same names set.
-    """
+    """A message class: its code, how many fields it has, and the names last seen set with their packed form."""
 
     __slots__ = ("code", "count", "names_set")
 
@@ -202,10 +192,6 @@ def _named_text(code: Leaf) -> Callable[[Any], Ext]:
     return lambda value: _text(code, f"{type(value).__name__}|{value}")
 
 
-def _big_int(value: int) -> Ext:
-    return Ext(Leaf.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
-
-
 _EXACT: dict[type, Callable[[Any], Any]] = {
     ThreadId: str,  # how its config was read is no part of a value
     tuple: lambda value: [MARKS[Record.TUPLE], *value],
@@ -216,7 +202,7 @@ _EXACT: dict[type, Callable[[Any], Any]] = {
     defaultdict: lambda value: [MARKS[Record.DEFAULT], _factory_name(value.default_factory), *flat(value)],
     Counter: lambda value: [MARKS[Record.COUNTER], *flat(value)],
     range: lambda value: [MARKS[Record.RANGE], value.start, value.stop, value.step],
-    int: _big_int,
+    int: lambda value: Ext(Leaf.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)),
     complex: lambda value: Ext(Leaf.COMPLEX, struct.pack("<dd", value.real, value.imag)),
     datetime: _moment,
     time: _moment,
@@ -236,10 +222,6 @@ _EXACT: dict[type, Callable[[Any], Any]] = {
 }
 
 
-def _secret(value: Any) -> Any:
-    return [MARKS[Record.SECRET], value.get_secret_value()]
-
-
 def _enum(value: Any) -> Ext:
     shape = shape_of(type(value))
     if type(value)._member_map_.get(value._name_) is value:
@@ -252,28 +234,14 @@ def _enum(value: Any) -> Ext:
 def _namedtuple(value: Any) -> Any:
     shape = shape_of(type(value))
     names = list(type(value)._fields)
-    return [
-        MARKS[Record.NAMEDTUPLE],
-        shape.module,
-        shape.qualname,
-        names,
-        list(value),
-        state_of(value, shape),
-    ]
+    return [MARKS[Record.NAMEDTUPLE], shape.module, shape.qualname, names, list(value), state_of(value, shape)]
 
 
 def _extension(value: Any) -> Any:
     shape = shape_of(type(value))
     base = base_of(type(value))
     content = _CONTENT[base](value)
-    return [
-        MARKS[Record.BUILTIN],
-        shape.module,
-        shape.qualname,
-        base.__name__,
-        content,
-        state_of(value, shape),
-    ]
+    return [MARKS[Record.BUILTIN], shape.module, shape.qualname, base.__name__, content, state_of(value, shape)]
 
 
 def _pack_slots(value: Any) -> Any:
@@ -315,24 +283,13 @@ def _model(value: Any) -> Any:
 def _model_v1(value: Any) -> Any:
     shape = shape_of(type(value))
     fields, rest, absent = _split(state_of(value, shape), shape.fields)
-    return [
-        MARKS[Record.MODEL_V1],
-        shape.module,
-        shape.qualname,
-        fields,
-        rest,
-        absent,
-        sorted(value.__fields_set__),
-    ]
+    return [MARKS[Record.MODEL_V1], shape.module, shape.qualname, fields, rest, absent, sorted(value.__fields_set__)]
 
 
 # The content of a subclass, read by its base's own methods: the subclass may have overridden any of them.
 _CONTENT: dict[type, Callable[[Any], Any]] = {
     OrderedDict: lambda value: list(flat(value)),
-    defaultdict: lambda value: [
-        _factory_name(value.default_factory),
-        *flat(value),
-    ],
+    defaultdict: lambda value: [_factory_name(value.default_factory), *flat(value)],
     Counter: lambda value: list(flat(value)),
     dict: lambda value: list(flat(value)),
     list: lambda value: list(list.__iter__(value)),
@@ -386,5 +343,5 @@ _FAMILIES: dict[Record | Leaf | None, Callable[[Any], Any]] = {
     Record.DATACLASS: _dataclass,
     Record.SLOTTED: _pack_slots,
     Record.EXCEPTION: _exception,
-    Record.SECRET: _secret,
+    Record.SECRET: lambda value: [MARKS[Record.SECRET], value.get_secret_value()],
 }

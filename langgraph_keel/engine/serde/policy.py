@@ -95,29 +95,19 @@ _NAMESPACES = tuple((kind, vars(kind)["__dict__"].__get__) for kind in (type, Mo
 
 
 class TypePolicy:
-    """Which named classes may be stored and revived.
-
-    Args:
-        types: The classes that the program lists; `None` if it lists none.
-        strict: Whether only these count, and plain data.
-
-    Attributes:
-        names: What is allowed beside plain data, by module and name.
-        is_listed: Whether nothing else may be stored.
-        shows: Whether what may not be revived is shown, by an `Unread` in its place.
-        note: Is given each of these, and returns it, or what is to stand there instead.
-    """
+    """Which named classes may be stored and revived: if strict, only `types` and plain data."""
 
     __slots__ = ("_classes", "_is_strict", "_known", "_moved", "is_listed", "names", "note", "shows")
 
     def __init__(self, types: Iterable[Named] | None, strict: bool) -> None:
-        self.is_listed = types is not None
-        self.shows = False
-        self.note: OnUnread = _keep
+        self.is_listed = types is not None  # then no other classes may be stored
+        self.shows = False  # whether a value that may not be revived is shown as an `Unread`
+        self.note: OnUnread = _keep  # is given each `Unread`; the value that it returns is shown
         self._is_strict = strict
         self._moved: Mapping[tuple[str, str], tuple[str, str]] = {}
         self._classes: dict[tuple[str, str], type] = {}
         self._known: set[tuple[str, str]] = set()  # allowed, as was found out before
+        # Classes that are allowed beside plain data, by module and name.
         self.names: frozenset[tuple[str, ...]] = frozenset(self._list(types or ()))
 
     def merge(self, extra: Iterable[Named]) -> TypePolicy:
@@ -127,7 +117,7 @@ class TypePolicy:
         return self if merged.names == self.names else merged
 
     def showing(self, note: OnUnread | None) -> TypePolicy:
-        """Return this policy for who only looks: what it refuses has a placeholder."""
+        """Return this policy with placeholders for the values that it refuses."""
         shown = copy.copy(self)
         shown.shows, shown.note = True, note or _keep
         return shown

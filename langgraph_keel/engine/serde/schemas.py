@@ -1,9 +1,7 @@
 """The classes that the graphs of this process name in the annotations of their state.
 
-LangGraph tells a checkpointer of them in its strict mode only, and then by name, without what stands in a `Sequence` or
-a named tuple; and nothing else tells which graphs there are. So they are looked for, by way of Python's collector, when
-a stored value names a class that nobody has named otherwise: a process that reads again what it has stored itself never
-does.
+LangGraph passes them to a checkpointer in strict mode only, and incompletely. So graphs are found by Python's garbage
+collector, when a stored value names a class that is not named otherwise.
 """
 
 from __future__ import annotations
@@ -29,10 +27,13 @@ def find_schema_class(module: str, qualname: str) -> type | None:
     The first time that a name is asked for, Python's collector visits all objects: about 10 ms for each 100,000.
     """
     if (module, qualname) not in _classes and _patience.is_left():
-        began = monotonic()
-        annotations = [annotation for graph in _find_graphs() for annotation in _annotations_of(graph)]
+        began, pregel = monotonic(), sys.modules.get("langgraph.pregel")
+        kinds = [] if pregel is None else [*_kinds_of(pregel.Pregel)]
+        known = {id(kind) for kind in kinds}  # to hash a class may run code of its own
+        graphs = [each for each in _find_referrers(kinds) if id(type(each)) in known]
+        annotations = [annotation for graph in graphs for annotation in _annotations_of(graph)]
         _classes.update({(cls.__module__, cls.__qualname__): cls for cls in _classes_in(annotations)})
-        _patience.spend(monotonic() - began)
+        _patience.spent += monotonic() - began
     return _classes.get((module, qualname))
 
 
@@ -45,30 +46,16 @@ class _Patience:
     """How long it may look: a second, then a tenth of the time; stored bytes with many names would stop a program."""
 
     def __init__(self) -> None:
-        self._owed = 0.0
         self._since = monotonic()
+        self.spent = 0.0
 
     def is_left(self) -> bool:
-        """Return whether it may look again."""
         now = monotonic()
-        self._owed, self._since = max(0.0, self._owed - (now - self._since) / 10), now
-        return self._owed < 1.0
-
-    def spend(self, seconds: float) -> None:
-        """Note how long it has looked."""
-        self._owed += seconds
+        self.spent, self._since = max(0.0, self.spent - (now - self._since) / 10), now
+        return self.spent < 1.0
 
 
 _patience = _Patience()
-
-
-def _find_graphs() -> list[Any]:
-    module = sys.modules.get("langgraph.pregel")
-    if module is None:
-        return []
-    kinds = [*_kinds_of(module.Pregel)]
-    known = {id(kind) for kind in kinds}  # to hash a class may run code of its own
-    return [each for each in _find_referrers(kinds) if id(type(each)) in known]
 
 
 def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
@@ -113,7 +100,11 @@ def _classes_in(annotations: Iterable[Any]) -> Iterator[type]:
         seen[id(annotation)] = annotation  # kept, so that nothing else gets its id
         if isinstance(annotation, type):
             yield annotation
-            left += _hints_of(annotation)
+            if shape_of(annotation).family is not None:
+                try:
+                    left += get_type_hints(annotation).values()
+                except Exception:  # a name that is defined later, or inside a function; pydantic has resolved its own
+                    left += [field.annotation for field in getattr(annotation, "model_fields", {}).values()]
         elif isinstance(annotation, Enum):  # in a `Literal`
             left.append(type(annotation))
         elif isinstance(annotation, list):  # the arguments in a `Callable`
@@ -130,12 +121,3 @@ def _parts_of(annotation: Any) -> Iterable[Any]:
     if isinstance(annotation, TypeAliasType):
         return (annotation.__value__,)
     return (origin, *get_args(annotation))
-
-
-def _hints_of(cls: Any) -> Iterable[Any]:
-    if shape_of(cls).family is None:
-        return ()
-    try:
-        return get_type_hints(cls).values()
-    except Exception:  # a name that is defined later, or inside a function; pydantic has resolved its own
-        return [field.annotation for field in getattr(cls, "model_fields", {}).values()]

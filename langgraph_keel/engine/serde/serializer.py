@@ -6,9 +6,8 @@ bytearrays, which it takes for bytes. The first two make it fail, the third is f
 in the result; only then is the value walked in Python (`_rewrite`). Both ways give the same bytes for what both
 can pack, so the bytes of a value do not depend on its neighbours.
 
-A `Codec` is the serializer as the encoding needs it: items, and fingerprints that prove a value unchanged. Keel's own
-serializer packs items directly. Any other (`serde=`) is used as it is, one call an element, and its bytes are kept in
-items tagged as foreign; what an item was written with is in the item, so both may stand in one log.
+A `Codec` is the serializer as the encoding needs it: items, and fingerprints. Bytes of a serializer other than Keel's
+(`serde=`) are kept in items tagged as foreign, so both kinds may stand in one log.
 """
 
 from __future__ import annotations
@@ -158,7 +157,8 @@ class KeelSerializer:
         """Return the type tag and the bytes of `obj`.
 
         Raises:
-            UnstorableValue: Something in it could not come back equal.
+            UnstorableValue: Something in it could not come back equal, could not be read back as its type is not in
+                `types`, or is larger than `max_bytes`.
         """
         return _TAG, self.pack(obj)
 
@@ -178,31 +178,17 @@ class KeelSerializer:
         return self.unpack(packed)
 
     def pack(self, value: Any) -> bytes:
-        """Return `value` as one self-delimiting msgpack element.
-
-        Raises:
-            UnstorableValue: It has no stored form, its type is not in `types` and could not be read back, or it is
-                larger than `max_bytes`.
-        """
+        """Return `value` as one self-delimiting msgpack element; raises as `dumps_typed`."""
         return self._encode(value)
 
     def unpack(self, data: bytes) -> Any:
-        """Return the value of one packed element.
-
-        Raises:
-            CorruptStore: The bytes are damaged, or what they hold is larger than `max_bytes`.
-            RefusedType: A type in it is unknown or not allowed here.
-        """
+        """Return the value of one packed element; raises as `loads_typed`."""
         if takes_more(data, self.max_bytes):
             raise CorruptStore(f"a stored value is {too_large(self.max_bytes)}")
         return _Decoding(self._policy).run(data)
 
     def pack_item(self, value: Any) -> bytes:
-        """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`.
-
-        Raises:
-            UnstorableValue: As `pack`.
-        """
+        """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`."""
         return self.item_of(value, self.pack(value))
 
     def item_of(self, value: Any, data: bytes) -> bytes:
@@ -214,13 +200,24 @@ class KeelSerializer:
         return b"\x92\x00" + data
 
     def unpack_items(self, body: bytes, loads: Callable[[tuple[str, bytes]], Any] | None = None) -> list[Any]:
-        """Return fresh objects for an array of items.
-
-        Args:
-            body: An array header and then the items.
-            loads: Reads the items of a foreign serializer, `[2, type, bytes]`.
-        """
-        return _decode_items(body, self._policy, loads)
+        """Return fresh objects for a packed array of items; `loads` reads foreign ones, `[2, type, bytes]`."""
+        policy, items = self._policy, _Decoding(self._policy).run(body)
+        if type(items) is not list:
+            raise CorruptStore("stored items are not an array")
+        try:
+            # An item may be a record, which is another object by now.
+            if not ({list}.issuperset(map(type, items)) and {int}.issuperset(map(type, map(_first, items)))):
+                raise CorruptStore("a stored item is damaged")
+            # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
+            # at once. It is left alone: switching it off would be felt by every thread of the program.
+            if policy.shows:
+                return [message_or_unread(item, policy) if item[0] == 1 else _item(item, loads) for item in items]
+            return [
+                message_of(item) if item[0] == 1 else item[1] if item[0] == 0 and len(item) == 2 else _item(item, loads)
+                for item in items
+            ]
+        except _SHAPE_ERRORS as error:
+            raise _translate(error) from error
 
 
 def too_large(limit: int) -> str:
@@ -229,10 +226,7 @@ def too_large(limit: int) -> str:
 
 
 def build_encoder(describe: Form) -> Callable[[Any], bytes]:
-    """Return a function that returns a value as one msgpack element.
-
-    It raises `UnstorableValue` if something in the value could not come back equal, and says where.
-    """
+    """Return a function that packs a value as one msgpack element; `UnstorableValue` says where it cannot."""
 
     def encode(value: Any) -> bytes:
         try:
@@ -251,7 +245,7 @@ encode = build_encoder(describe)
 
 
 def pack_unchecked(value: Any) -> bytes | None:
-    """Return what `encode` returns, but if it is a bytearray or has one in it; `None` if it cannot be had at once."""
+    """Return what `encode` returns, unless there is a bytearray in the value; `None` if it cannot be packed at once."""
     try:
         data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
     except TypeError:
@@ -260,10 +254,7 @@ def pack_unchecked(value: Any) -> bytes | None:
 
 
 def pack_plain(value: Any) -> bytes | None:
-    """Return what `pack_unchecked` returns; `None` if there are bytes or buffers in the value, too.
-
-    Whatever packs like a value that has none has none: no look at it is needed then.
-    """
+    """Return what `pack_unchecked` returns; `None` also for a value with bytes or buffers in it."""
     data = pack_unchecked(value)
     return None if data is None or (_may_hold_bytes(data) and _holds(value, _BYTES)) else data
 
@@ -275,10 +266,7 @@ def pack_elements(values: list[Any]) -> bytes | None:
 
 
 def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
-    """Return what `pack_elements` makes of values that `encode` has packed; `None` if there are bytes in them.
-
-    Of values that had to be rewritten it is something that `pack_elements` makes of no values at all.
-    """
+    """Return what `pack_elements` makes of values that `encode` has packed; `None` if there are bytes in them."""
     data = b"".join(packed)
     return None if _may_hold_bytes(data) and _holds(values, _BYTES) else data
 
@@ -313,22 +301,16 @@ def _rewrite(value: Any, describe: Form, depth: int) -> Any:
         return [_rewrite(part, describe, depth + 1) for part in value]
     if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
         return {key: _rewrite(part, describe, depth + 1) for key, part in value.items()}
-    return _rewrite(_describe_fully(value, describe), describe, depth)
-
-
-def _describe_fully(value: Any, describe: Form) -> Any:
-    """Return what stands for `value`; what its own class raises on the way makes it unstorable."""
-    if type(value) is bytearray:
+    if kind is bytearray:
         return Ext(Leaf.BYTEARRAY, bytes(value))
-    if type(value) is dict:
-        return [MARKS[Record.DICT], *flat(value)]
     try:
-        return describe(value)
+        described = [MARKS[Record.DICT], *flat(value)] if kind is dict else describe(value)
     except UnstorableValue:
         raise
     except Exception as error:
         reason = f"its attributes cannot be read: {type(error).__name__}: {error}"
-        raise UnstorableValue(name_of(type(value)), reason) from error
+        raise UnstorableValue(name_of(kind), reason) from error
+    return _rewrite(described, describe, depth)
 
 
 def _is_utf8(text: str) -> bool:
@@ -340,11 +322,8 @@ def _is_utf8(text: str) -> bool:
 
 
 def _holds(value: Any, wanted: frozenset[type]) -> bool:
-    """Say whether something of the wanted kinds is anywhere in a value that was just packed.
-
-    Level by level: to look into each of 500 records by itself took most of the time of packing them.
-    """
-    level = [value]
+    """Return whether a value of the wanted kinds is anywhere in a value that was just packed."""
+    level = [value]  # level by level: looking into each of 500 records by itself took most of the time of packing them
     while True:
         kinds = set(map(type, level))
         if kinds & wanted:
@@ -463,26 +442,6 @@ class _Decoding:
             raise
 
 
-def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, bytes]], Any] | None) -> list[Any]:
-    items = _Decoding(policy).run(body)
-    if type(items) is not list:
-        raise CorruptStore("stored items are not an array")
-    try:
-        # An item may be a record, which is another object by now.
-        if not ({list}.issuperset(map(type, items)) and {int}.issuperset(map(type, map(_first, items)))):
-            raise CorruptStore("a stored item is damaged")
-        # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
-        # at once. It is left alone: switching it off would be felt by every thread of the program.
-        if policy.shows:
-            return [message_or_unread(item, policy) if item[0] == 1 else _item(item, loads) for item in items]
-        return [
-            message_of(item) if item[0] == 1 else item[1] if item[0] == 0 and len(item) == 2 else _item(item, loads)
-            for item in items
-        ]
-    except _SHAPE_ERRORS as error:
-        raise _translate(error) from error
-
-
 _first = itemgetter(0)
 
 
@@ -492,7 +451,10 @@ def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
     if item[0] != 2 or len(item) != 3 or type(item[1]) is not str or type(item[2]) is not bytes:
         raise CorruptStore(f"unknown kind of stored item: {short_repr(item[0])}")
     if loads is None:
-        raise CorruptStore(f"an item has the type tag {item[1]!r} of another serializer: open the saver with it")
+        raise CorruptStore(
+            f"a value was written by another serializer (its type tag is {item[1]!r}): "
+            "open the saver with the same serde="
+        )
     return loads((item[1], item[2]))
 
 
@@ -552,68 +514,52 @@ def prove(value: Any) -> int:
 
 
 class Codec:
-    """Items and fingerprints by one serializer.
+    """Items and fingerprints by one serializer."""
 
-    Attributes:
-        is_own: Whether the serializer is Keel's own.
-        limit: Most bytes of memory, about, that a stored value may take.
-        shows: Whether it is for who only looks.
-        alone: Bytes above which an item of a list has a row of its own.
-    """
-
-    __slots__ = ("_encode", "_serde", "alone", "is_own", "limit", "shows")
+    __slots__ = ("_encode", "alone", "is_own", "limit", "serde", "shows")
 
     def __init__(self, serde: SerializerProtocol, alone: float = inf) -> None:
-        self._serde = serde
-        self.alone = alone
+        self.serde = serde
+        self.alone = alone  # bytes above which an item of a list has a row of its own
         self.is_own = type(serde) is KeelSerializer
-        self.shows = False
+        self.shows = False  # whether values that may not be revived are shown as placeholders
         self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
         self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
 
-    @property
-    def serde(self) -> SerializerProtocol:
-        """The serializer."""
-        return self._serde
-
-    def uses(self, serde: SerializerProtocol) -> bool:
-        """Return whether this is the serializer."""
-        return self._serde is serde
-
     def with_placeholders(self, note: OnUnread | None = None) -> Codec:
-        """Return a codec for who only looks: an `Unread` stands for what may not be revived, and is compared."""
-        codec = Codec(with_placeholders(self._serde, note))
+        """Return a codec that reads values as placeholders (`Unread`) where they may not be revived."""
+        codec = Codec(with_placeholders(self.serde, note))
         codec._encode, codec.shows = encode, True
         return codec
 
     def pack_item(self, value: Any) -> bytes:
         """Return `value` as one item."""
-        if isinstance(self._serde, KeelSerializer):
-            return self._serde.pack_item(value)
+        if isinstance(self.serde, KeelSerializer):
+            return self.serde.pack_item(value)
         return self._pack_foreign(value)
 
     def pack_marked(self, value: Any, mark: bytes) -> bytes:
         """Return `value` as one item, given its fingerprint, which Keel's own serializer need not make again."""
-        if isinstance(self._serde, KeelSerializer):
-            return self._serde.item_of(value, mark)
+        if isinstance(self.serde, KeelSerializer):
+            return self.serde.item_of(value, mark)
         return self._pack_foreign(value)
 
     def _pack_foreign(self, value: Any) -> bytes:
         try:
-            kind, data = self._serde.dumps_typed(value)
+            kind, data = self.serde.dumps_typed(value)
         except KeelError:
             raise
         except Exception as error:
             name = f"{type(value).__module__}.{type(value).__qualname__}"
-            reason = f"{type(self._serde).__name__} cannot store it: {type(error).__name__}: {error}"
+            reason = f"{type(self.serde).__name__} cannot store it: {type(error).__name__}: {error}"
             raise UnstorableValue(name, reason) from error
         return array_header(3) + _OWN.pack(2) + _OWN.pack(kind) + _OWN.pack(bytes(data))
 
     def unpack_items(self, data: bytes) -> list[Any]:
         """Return fresh objects for the items in an unframed row body."""
-        if isinstance(self._serde, KeelSerializer):
-            return self._serde.unpack_items(data, loads=_refuse_foreign)
-        return _OWN.unpack_items(data, loads=self._serde.loads_typed)
+        if isinstance(self.serde, KeelSerializer):
+            return self.serde.unpack_items(data)
+        return _OWN.unpack_items(data, loads=self.serde.loads_typed)
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return a framed body of these values."""
@@ -640,24 +586,18 @@ class Codec:
 
     def revives(self, cls: type, shape: Shape) -> bool:
         """Return whether what was stored of a class, by the name that it has, would be revived as it now."""
-        return isinstance(self._serde, KeelSerializer) and self._serde._policy.revives(cls, shape)
+        return isinstance(self.serde, KeelSerializer) and self.serde._policy.revives(cls, shape)
 
     def plain_error(self, error: Any) -> Any:
-        """Return what stands for what a task failed with: text, as LangGraph's serializer has it.
-
-        Another serializer is given the exception itself.
-        """
-        return repr(error) if isinstance(self._serde, KeelSerializer) and isinstance(error, BaseException) else error
+        """Return the stored form of a task's error: text, as LangGraph has it; a foreign serializer gets the error."""
+        return repr(error) if isinstance(self.serde, KeelSerializer) and isinstance(error, BaseException) else error
 
     def fingerprint(self, value: Any) -> bytes:
-        """Return bytes that differ whenever anything differs that would be stored.
-
-        A value that Keel's own walk does not know (only possible with a foreign serializer) is serialized instead;
-        if that is not deterministic, such as encryption with a random nonce, it always counts as changed.
-        """
+        """Return bytes that differ whenever anything differs that would be stored."""
         try:
             return self._encode(value)
         except UnstorableValue:
+            # Only a foreign serializer stores it. If its bytes are random (a nonce), the value counts as changed.
             return self.pack_item(value)
 
     def marks(self, values: list[Any]) -> list[bytes]:
@@ -684,12 +624,6 @@ def _show_absent(absent: Absent) -> bytes:
     return array_header(absent.count) + item * absent.count
 
 
-def _refuse_foreign(data: tuple[str, bytes]) -> Any:
-    raise CorruptStore(
-        f"a value was written by another serializer (its type tag is {data[0]!r}): open the saver with the same serde="
-    )
-
-
 def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
     """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is."""
     return _change_innermost(serde, "with_msgpack_allowlist", extra)
@@ -706,10 +640,9 @@ def with_moved_classes(serde: SerializerProtocol, moved: Mapping[tuple[str, str]
 
 
 def _change_innermost(serde: SerializerProtocol, name: str, argument: Any) -> SerializerProtocol:
-    """Return a serializer with a method of it, or of what it wraps, applied.
+    """Return a serializer with a method of it, or of the innermost `serde` that it wraps, applied.
 
-    A wrapper (encryption, compression) is known by the `serde` it wraps. LangGraph's own function knows one wrapper and
-    only warns for others, and the graph's own models then come back as dicts.
+    LangGraph's own function knows one wrapper and only warns for others: the graph's models then come back as dicts.
     """
     change = getattr(serde, name, None)
     if callable(change):

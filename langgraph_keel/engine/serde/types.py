@@ -28,21 +28,9 @@ pydantic: Any = sys.modules["pydantic"]
 # Subclasses of these keep their content by the base's own methods. The first base that fits counts, so the
 # derived dicts stand before dict.
 BASES: tuple[type, ...] = (
-    OrderedDict,
-    defaultdict,
-    Counter,
-    dict,
-    list,
-    deque,
-    set,
-    frozenset,
-    tuple,
-    str,
-    int,
-    float,
-    complex,
-    bytes,
-    bytearray,
+    *(OrderedDict, defaultdict, Counter, dict),
+    *(list, deque, set, frozenset, tuple),
+    *(str, int, float, complex, bytes, bytearray),
 )
 BASE_BY_NAME = {base.__name__: base for base in BASES}
 
@@ -147,25 +135,15 @@ class Record(IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """What the serializer needs to know about a class.
-
-    Attributes:
-        module: Where the class says it was defined.
-        qualname: Its qualified name there.
-        family: How its instances are stored; `None` if they are not.
-        fields: Names of its fields; empty for classes without declared fields.
-        slots: Attributes kept in slots: for each name, what gets and sets it, past any code of the class.
-        attributes: Returns the `__dict__` of an instance, past any code of the class; `None` if it has none.
-        derived: Names in an instance's `__dict__` that can be computed again.
-    """
+    """What the serializer needs to know about a class."""
 
     module: str
     qualname: str
-    family: Record | Leaf | None
-    fields: frozenset[str]
-    slots: Mapping[str, MemberDescriptorType]
-    attributes: Callable[[Any], dict[str, Any]] | None
-    derived: frozenset[str]
+    family: Record | Leaf | None  # `None` if its instances are not stored
+    fields: frozenset[str]  # empty for classes without declared fields
+    slots: Mapping[str, MemberDescriptorType]  # get and set attributes in slots, past any code of the class
+    attributes: Callable[[Any], dict[str, Any]] | None  # returns the `__dict__` of an instance, past any code as well
+    derived: frozenset[str]  # names in `__dict__` that can be computed again
 
 
 # By `id`, as to compare classes may run code of theirs.
@@ -176,9 +154,13 @@ def shape_of(cls: type) -> Shape:
     """Return what is known about `cls`."""
     shape = _shapes.get(id(cls))
     if shape is None:
-        family = family_of(cls)
+        family = next((family for family, fits in _FAMILIES if fits(cls)), None)
+        dicts = (vars(base).get("__dict__") for base in cls.__mro__)
+        attributes = next((each.__get__ for each in dicts if type(each) is GetSetDescriptorType), None)
+        named = chain.from_iterable(vars(base).items() for base in cls.__mro__)
+        derived = _BOOKKEEPING | {name for name, value in named if issubclass(type(value), cached_property)}
         names = cls.__module__, cls.__qualname__
-        shape = Shape(*names, family, _fields(cls, family), dict(_slots(cls)), _attributes(cls), _derive(cls))
+        shape = Shape(*names, family, _fields(cls, family), dict(_slots(cls)), attributes, derived)
         _shapes[id(cls)] = shape
         finalize(cls, _shapes.pop, id(cls), None).atexit = False
     return shape
@@ -241,21 +223,6 @@ def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
                     yield name, each
 
 
-def _attributes(cls: type) -> Callable[[Any], dict[str, Any]] | None:
-    found = (vars(base).get("__dict__") for base in cls.__mro__)
-    return next((each.__get__ for each in found if type(each) is GetSetDescriptorType), None)
-
-
-def _derive(cls: type) -> frozenset[str]:
-    attributes = chain.from_iterable(vars(base).items() for base in cls.__mro__)
-    return _BOOKKEEPING | {name for name, value in attributes if issubclass(type(value), cached_property)}
-
-
-def family_of(cls: type) -> Record | Leaf | None:
-    """Return how instances of a class that has no code of its own are stored; `None` if they are not."""
-    return next((family for family, fits in _FAMILIES if fits(cls)), None)
-
-
 def base_of(cls: type) -> Any:
     """Return the builtin that `cls` extends, or `None`."""
     return next((base for base in BASES if issubclass(cls, base)), None)
@@ -266,55 +233,8 @@ def error_of(cls: type) -> Any:
     return next(base for base in cls.__mro__ if base in BUILTIN_ERRORS)
 
 
-def _is_error(cls: type) -> bool:
-    return issubclass(cls, BaseException) and _can_be_bare(cls, error_of(cls))
-
-
-def _is_secret(cls: type) -> bool:
-    return cls in (pydantic.SecretStr, pydantic.SecretBytes)
-
-
-def _is_array(cls: type) -> bool:
-    return cls is getattr(sys.modules.get("numpy"), "ndarray", None)
-
-
-def _is_scalar(cls: type) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and issubclass(cls, numpy.generic)
-
-
-def _is_model(cls: type) -> bool:
-    return _extends(pydantic.BaseModel, cls)
-
-
-def _is_model_v1(cls: type) -> bool:
-    module = sys.modules.get("pydantic.v1.main")  # pydantic 2 still ships it
-    return module is not None and _extends(module.BaseModel, cls)
-
-
 _extends = type.__subclasscheck__
 """`issubclass`, which would ask each of the thousand subclasses of a model, and run code of their own."""
-
-
-def _is_dataclass(cls: type) -> bool:
-    return dataclasses.is_dataclass(cls) and _can_be_bare(cls, object)
-
-
-def _is_enum(cls: type) -> bool:
-    return issubclass(cls, Enum)
-
-
-def _is_namedtuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields") and _can_be_bare(cls, tuple)
-
-
-def _has_slots(cls: type) -> bool:
-    return (cls.__module__, cls.__qualname__) in SLOTTED
-
-
-def _is_extension(cls: type) -> bool:
-    base = base_of(cls)
-    return base is not None and base is not cls and _can_be_bare(cls, base)
 
 
 def _can_be_bare(cls: type, base: Any) -> bool:
@@ -328,15 +248,18 @@ def _can_be_bare(cls: type, base: Any) -> bool:
 
 # The first that fits counts: an enumeration may also be a str, and a dataclass may also be a dict.
 _FAMILIES: tuple[tuple[Record | Leaf, Callable[[type], bool]], ...] = (
-    (Leaf.ENUM, _is_enum),
-    (Record.EXCEPTION, _is_error),
-    (Record.SECRET, _is_secret),
-    (Record.NDARRAY, _is_array),
-    (Record.SCALAR, _is_scalar),
-    (Record.NAMEDTUPLE, _is_namedtuple),
-    (Record.BUILTIN, _is_extension),
-    (Record.MODEL, _is_model),
-    (Record.MODEL_V1, _is_model_v1),
-    (Record.DATACLASS, _is_dataclass),
-    (Record.SLOTTED, _has_slots),
+    (Leaf.ENUM, lambda cls: issubclass(cls, Enum)),
+    (Record.EXCEPTION, lambda cls: issubclass(cls, BaseException) and _can_be_bare(cls, error_of(cls))),
+    (Record.SECRET, lambda cls: cls in (pydantic.SecretStr, pydantic.SecretBytes)),
+    (Record.NDARRAY, lambda cls: cls is getattr(sys.modules.get("numpy"), "ndarray", None)),
+    (Record.SCALAR, lambda cls: (numpy := sys.modules.get("numpy")) is not None and issubclass(cls, numpy.generic)),
+    (Record.NAMEDTUPLE, lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields") and _can_be_bare(cls, tuple)),
+    (Record.BUILTIN, lambda cls: (base := base_of(cls)) is not None and base is not cls and _can_be_bare(cls, base)),
+    (Record.MODEL, lambda cls: _extends(pydantic.BaseModel, cls)),
+    (
+        Record.MODEL_V1,
+        lambda cls: (v1 := sys.modules.get("pydantic.v1.main")) is not None and _extends(v1.BaseModel, cls),
+    ),
+    (Record.DATACLASS, lambda cls: dataclasses.is_dataclass(cls) and _can_be_bare(cls, object)),
+    (Record.SLOTTED, lambda cls: (cls.__module__, cls.__qualname__) in SLOTTED),
 )

@@ -1,16 +1,10 @@
-"""What the leaves and records of `pack` turn back to.
+"""Values from the leaves and records of `pack`. Nothing is imported, and no code of a class runs (see the README).
 
-Nothing is imported, and no code of a class runs: an object is made bare, and given what was stored past any setter.
-What is called are constructors of the types named in this file, with arguments of the types that they were written
-with. (A set, and the keys of a dict, ask their members for their hash, as any set does.) What does not fit the fields
-of a class as it is today is refused before it is made. A builder may fail with any exception over damaged parts:
-`serializer` translates it. What each of them can be made to do stands in the README.
+A builder may fail with any exception over damaged parts: `serializer` translates it.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import pathlib
 import re
 import struct
 import sys
@@ -20,6 +14,8 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Flag
 from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -65,30 +61,17 @@ _CONTENT_TYPES: dict[type, type] = {kind: kind for kind in (str, int, float, com
 
 _FRACTION_SLOTS = [vars(Fraction)[name] for name in ("_numerator", "_denominator")]
 
-_PATHS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-}
-_ADDRESSES: dict[str, Any] = {
+_MADE_OF_TEXT: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
-        ipaddress.IPv4Address,
-        ipaddress.IPv4Interface,
-        ipaddress.IPv4Network,
-        ipaddress.IPv6Address,
-        ipaddress.IPv6Interface,
-        ipaddress.IPv6Network,
+        *(PosixPath, WindowsPath, PurePosixPath, PureWindowsPath),
+        *(IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network),
     )
 }
 
 
 class Mark:
-    """The first element of a record.
-
-    Args:
-        build: Returns the object that the record describes.
-        show: Returns the parts of a record that was refused, without the name of its class, as plain data.
-    """
+    """The first element of a record: builds its object, or shows the parts of one that was refused as plain data."""
 
     __slots__ = ("build", "show")
 
@@ -109,8 +92,11 @@ def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
     try:
         return LEAVES[code](data, policy)
     except RefusedType as error:
-        if code == Leaf.ENUM:
-            return policy.note(unread_of(ormsgpack.unpackb(data), error, _show_member, policy.present_name))
+        if code == Leaf.ENUM:  # a member's name, or `None` and a number
+            stored = ormsgpack.unpackb(data)
+            return policy.note(
+                unread_of(stored, error, lambda of: int(of[1]) if of[0] is None else of[0], policy.present_name)
+            )
         return policy.note(unread_of([_text(data)], error, _show_first, policy.present_name))
 
 
@@ -191,18 +177,14 @@ def _check_state(state: Any) -> None:
         raise CorruptStore("the attributes of a stored value are damaged")
 
 
-def _later_fields(cls: Any, shape: Shape) -> dict[str, Any]:
-    """Return the fields that a class of Keel's own may have got since a value was stored: those with plain defaults."""
-    fields = _of_class(cls, "__dataclass_fields__")
-    plain = (str, int, bool, tuple, type(None))
-    return {name: fields[name].default for name in shape.fields if type(fields[name].default) in plain}
-
-
 def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, absent = record
     cls, shape = policy.resolve(module, qualname, Record.DATACLASS)
     if shape.module == PACKAGE and type(fields) is dict and fields.keys() < shape.fields:
-        fields = _later_fields(cls, shape) | fields
+        # It may have got fields since the value was stored: those with plain defaults.
+        defaults = {name: _of_class(cls, "__dataclass_fields__")[name].default for name in shape.fields}
+        later = {name: part for name, part in defaults.items() if type(part) in (str, int, bool, tuple, type(None))}
+        fields = later | fields
     state = _join_fields(shape, fields, rest, absent)
     made = _new(cls)
     restore(made, state, shape)
@@ -471,17 +453,12 @@ def _zone(data: bytes, policy: TypePolicy) -> ZoneInfo:
         raise RefusedType(f"zoneinfo.ZoneInfo({key!r})", "this system has no such time zone: install tzdata") from error
 
 
-def _path(data: bytes, policy: TypePolicy) -> Any:
+def _path_or_address(data: bytes, policy: TypePolicy) -> Any:
     name, text = _text(data).split("|", 1)
     try:
-        return _PATHS[name](text)
+        return _MADE_OF_TEXT[name](text)
     except NotImplementedError as error:
         raise RefusedType(f"pathlib.{name}", "such a path cannot be made on this system: store pure paths") from error
-
-
-def _ip(data: bytes, policy: TypePolicy) -> Any:
-    name, text = data.decode().split("|", 1)
-    return _ADDRESSES[name](text)
 
 
 # --- numpy ---
@@ -559,22 +536,12 @@ def _show_extension(parts: list[Any]) -> Any:
     return {"content": content, **state} if state else content
 
 
-def _show_exception(parts: list[Any]) -> dict[str, Any]:
-    args, state = parts
-    return {"args": args, **state}
-
-
 def _show_array(parts: list[Any]) -> dict[str, Any]:
     return {"dtype": parts[0], "shape": parts[1] if len(parts) == 4 else []}
 
 
 def _show_message(parts: list[Any]) -> dict[str, Any]:
     return _show_fields(parts[1:])
-
-
-def _show_member(parts: list[Any]) -> Any:
-    name, *number = parts
-    return int(number[0]) if name is None else name
 
 
 # --- The tables ---
@@ -591,8 +558,8 @@ LEAVES: dict[int, Callable[[bytes, TypePolicy], Any]] = {
     Leaf.ZONE: _zone,
     Leaf.UUID: lambda data, _: UUID(bytes=data),
     Leaf.DECIMAL: lambda data, _: Decimal(data.decode()),
-    Leaf.PATH: _path,
-    Leaf.IP: _ip,
+    Leaf.PATH: _path_or_address,
+    Leaf.IP: _path_or_address,
     Leaf.COMPLEX: lambda data, _: complex(*struct.unpack("<dd", data)),
     Leaf.ENUM: _enum,
 }
@@ -620,5 +587,5 @@ RECORDS: dict[int, Mark] = {
     Record.BUILTIN: Mark(_extension, _show_extension),
     Record.SLOTTED: Mark(_unpack_slots, _show_fields),
     Record.MESSAGE: Mark(lambda record, _: message_of(record), _show_message),
-    Record.EXCEPTION: Mark(_exception, _show_exception),
+    Record.EXCEPTION: Mark(_exception, lambda parts: {"args": parts[0], **parts[1]}),
 }
