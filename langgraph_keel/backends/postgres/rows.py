@@ -1,8 +1,8 @@
-"""What travels to and from PostgreSQL: names, requests, the lines of a reply as records, and the tables.
+"""Data that travel to and from PostgreSQL: names, requests, the lines of a reply as records, and the tables.
 
-Text there holds no NUL, and a row of an index at most 2704 bytes. So a NUL is escaped, which keeps the order; and a
-name so long that three of its kind do not fit into one key becomes its beginning and a hash, which together are longer
-than any other key. The row that such a key stands in keeps the name itself.
+Text there holds no NUL, so a NUL is escaped, which keeps the order. A row of an index has at most 2704 bytes, so three
+keys must fit into that: a longer name becomes its beginning and a hash, which together are longer than any other key.
+The row of such a key keeps the name itself.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
 INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
 PARAMETER = re.compile(r"%\((\w+)\)s")
 MIGRATIONS: Migrations = {}
-"""SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a
-function of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL
-can say: each changes some rows that are not changed yet, so that any number of processes may do it at once."""
+"""SQL with names of tables in braces, run in one transaction with the new format; or a function of `Tables` that
+returns a plan of `Request`s, each of which changes some rows that are not changed yet, so that any number of processes
+may run it at once."""
 PARTED = ("entries", "items", "floors", "batches", "cells")
 """Tables that may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.
@@ -63,7 +63,7 @@ _SQL = cast(bytes, get_data(__package__, "schema.sql")).decode()
 
 
 class Key(str):
-    """A key whose name is not known any more; it is its own key."""
+    """A key whose name is not stored any more; it is its own key."""
 
     __slots__ = ()
 
@@ -123,17 +123,12 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows.
-
-    Attributes:
-        statements: In their order.
-        writes: Whether one of them writes.
-        joins: Whether it is short, and may be part of a larger transaction: what a turn of a conversation asks for.
-    """
+    """Statements to send together, as one transaction. The reply is the rows of each."""
 
     statements: tuple[Statement, ...]
     writes: bool = False
     joins: bool = False
+    """Whether it is short, and may be part of a larger transaction, as the requests of a turn of a conversation are."""
 
 
 class Line(NamedTuple):
@@ -170,14 +165,9 @@ class Mark(NamedTuple):
     seq: int
     token: int
 
-    @property
-    def stamp(self) -> int:
-        """The stamp: no two entries ever have the same."""
-        return stamp_of(*self)
-
 
 def stamp_of(epoch: int, seq: int, token: int) -> int:
-    """Return a stamp; see `Mark`."""
+    """Return the stamp of a mark: no two entries ever have the same."""
     if (epoch | seq | token) < 0:
         raise CorruptStore(f"the number of a checkpoint is damaged: epoch {epoch}, {seq}, token {token}")
     return epoch << 128 | seq << 64 | token
@@ -239,19 +229,21 @@ def number_array(numbers: Iterable[int]) -> str:
 
 def text_array(texts: Iterable[str | None]) -> str:
     """Return texts as PostgreSQL reads an array, with NULL for `None`."""
-    return f"{{{','.join('NULL' if text is None else _quote_element(text) for text in texts)}}}"
-
-
-def _quote_element(text: str) -> str:
-    backslashed = text.replace("\\", r"\\").replace('"', r"\"")
-    return f'"{backslashed}"'
+    elements = []
+    for text in texts:
+        if text is None:
+            elements.append("NULL")
+        else:
+            backslashed = text.replace("\\", r"\\").replace('"', r"\"")
+            elements.append(f'"{backslashed}"')
+    return f"{{{','.join(elements)}}}"
 
 
 def bytes_array(values: Iterable[bytes]) -> str:
     r"""Return bytes as PostgreSQL reads an array of them.
 
     psycopg's own array takes up to twice as long, and doubles the backslash of `\x` where
-    `standard_conforming_strings` is off: what is stored then are other bytes.
+    `standard_conforming_strings` is off, which stores other bytes.
     """
     elements = [rf'"\\x{value.hex()}"' for value in values]
     return f"{{{','.join(elements)}}}"
@@ -314,22 +306,18 @@ def parent_of(line: Line) -> str | None:
 def refs_of(line: Line) -> dict[str, Ref]:
     """Return the refs of an entry."""
     names = names_by_key(line.names)
+    runs: dict[int, list[tuple[int, int]]] = {}
     try:
-        return _refs_of(line, names)
+        for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
+            runs.setdefault(owner, []).append((lo, hi))
+        return {
+            name_of(channel, names): Ref(_KINDS[kind], resolve(runs.get(owner, ()), 0))
+            for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
+            if line.kept is None or channel in line.kept
+        }
     except (ValueError, LookupError) as error:
         where = f"thread {unescape(line.name or line.thread_id)!r}, checkpoint {name_of(line.id, names)}"
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
-
-
-def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
-    runs: dict[int, list[tuple[int, int]]] = {}
-    for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
-        runs.setdefault(owner, []).append((lo, hi))
-    return {
-        name_of(channel, names): Ref(_KINDS[kind], resolve(runs.get(owner, ()), 0))
-        for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
-        if line.kept is None or channel in line.kept
-    }
 
 
 Scope: TypeAlias = tuple[str, str]
@@ -338,7 +326,7 @@ Scope: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class Content:
-    """The entries of a reply, the rows and the batches, each by itself."""
+    """The entries, rows and batches of a reply."""
 
     entries: list[Line] = field(default_factory=list)
     rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
@@ -378,7 +366,7 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
 
 
 def graph_of(reply: Sequence[tuple[Line, str | None]]) -> Graph:
-    """Return the graph in the lines of a reply, beside each of which stands when it was put."""
+    """Return the graph in the lines of a reply, each of which comes with the time of its put."""
     lines, times = [line for line, _ in reply], {line.seq: at for line, at in reply if line.what == 0}
     entries = sorted((line for line in lines if line.what == 0), key=lambda line: line.seq)
     heads = _heads(entries)
@@ -415,7 +403,11 @@ class LazyRefs(Mapping[str, Ref]):
 
     def _make_refs(self) -> Mapping[str, Ref]:
         if (line := self._line) is not None:
-            owners, los, his = map(_parse_numbers, (line.owners, line.los, line.his))
+            # The arrays were sent as text.
+            owners, los, his = (
+                [int(number) for number in str(array)[1:-1].split(",") if number]
+                for array in (line.owners, line.los, line.his)
+            )
             self._made, self._line = refs_of(line._replace(owners=owners, los=los, his=his)), None
         return self._made
 
@@ -429,13 +421,8 @@ class LazyRefs(Mapping[str, Ref]):
         return len(self._make_refs())
 
 
-def _parse_numbers(array: Any) -> list[int]:
-    """Parse an array of numbers that was sent as text."""
-    return [int(number) for number in array[1:-1].split(",") if number]
-
-
 def after_parameters(after: Writes | None) -> dict[str, Any]:
-    """Return the parameters that say where a page of writes begins."""
+    """Return the parameters of the beginning of a page of writes."""
     if after is None:
         return {"ns": "", "id": "", "n": -1, "token": 0}
     n, token = str(after.stamp).split(".")
@@ -505,20 +492,13 @@ class PreparedStatement(NamedTuple):
     names: tuple[str, ...]
 
 
-def _number_parameters(text: str) -> PreparedStatement:
-    # Otherwise psycopg would search the text for names at every use: it remembers that of short statements only.
-    names = tuple(dict.fromkeys(PARAMETER.findall(text)))
-    numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
-    return PreparedStatement(numbered.encode(), names)
-
-
 class Tables:
     """The names of the tables, in a schema or wherever the search path leads.
 
     Args:
         schema: The schema; `None` is the first of the connection's search path.
-        partitions: Into how many hash partitions `ddl` divides the tables that grow; 0 is none.
-        migrations: What leads to the present format.
+        partitions: Number of hash partitions of each table that grows; 0 is none.
+        migrations: The migrations to the present format.
     """
 
     def __init__(self, schema: str | None = None, partitions: int = 0, migrations: Migrations = MIGRATIONS) -> None:
@@ -531,7 +511,11 @@ class Tables:
     def prepare(self, text: str) -> PreparedStatement:
         """Return a statement with the names of the tables in it, and its parameters by number."""
         if text not in self._statements:
-            self._statements[text] = _number_parameters(self.fill_names(text))
+            # Otherwise psycopg would search the text for names at every use: it caches that of short statements only.
+            filled = self.fill_names(text)
+            names = tuple(dict.fromkeys(PARAMETER.findall(filled)))
+            numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", filled)
+            self._statements[text] = PreparedStatement(numbered.encode(), names)
         return self._statements[text]
 
     def fill_names(self, text: str) -> str:
@@ -575,38 +559,35 @@ class Tables:
         )
 
     def statements_of(self, number: int, work: str) -> str:
-        """Return the statements of a migration, and first the one that says the format.
+        """Return the statements of a migration, after one that sets the format.
 
-        It takes the row until the commit, so that others wait; and fails, if the format is another one by then.
+        It locks the row until the commit, so that others wait, and fails if the format has changed by then.
         """
         mark = f"UPDATE {{format}} SET format = {number} / (format = {number - 1})::integer;"
         return self.fill_names(f"{mark}\n{work.strip()}")
 
     def grants(self, role: str, tenant: str = "") -> str:
-        """Return the statements that let a role read and write the tables, but not make them; or a tenant's rows only.
+        """Return the statements that let a role read and write the tables, or a tenant's rows only, but make none.
 
-        The latter end with row-level security: a role that has no policy, and is not the owner, then sees no row.
+        Those for a tenant enable row-level security: a role that has no policy, and is not the owner, sees no row.
         """
-        name, mark = quote(role), self.fill_names("{format}")
-        tables = ", ".join(self.fill_names(f"{{{table}}}") for table in TABLES if table != "format")
-        usage = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
-        fences = self._fences(name, tenant) if tenant else ()
-        rights = [
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};",
-            f"REVOKE ALL ON {mark} FROM {name};",  # what it says concerns all tenants
+        name, mark, prefix = quote(role), self.fill_names("{format}"), f"chr(31) || '{tenant}' || chr(31)"
+        tables = [self.fill_names(f"{{{table}}}") for table in TABLES if table != "format"]
+        lines = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
+        lines += [
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(tables)} TO {name};",
+            f"REVOKE ALL ON {mark} FROM {name};",  # the format concerns all tenants
             f"GRANT SELECT ON {mark} TO {name};",
         ]
-        return "\n".join([*usage, *rights, *fences])
-
-    def _fences(self, role: str, tenant: str) -> Iterator[str]:
-        prefix = f"chr(31) || '{tenant}' || chr(31)"
-        policy = quote(f"keel_{sha256(f'{role} {tenant}'.encode()).hexdigest()[:16]}")
-        for table in (table for table in TABLES if table != "format"):
-            name = self.fill_names(f"{{{table}}}")
-            shared = f" OR thread_id = '' AND starts_with(key, {prefix})" if table == "cells" else ""
-            yield f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY;"
-            yield f"DROP POLICY IF EXISTS {policy} ON {name};"
-            yield f"CREATE POLICY {policy} ON {name} TO {role} USING (starts_with(thread_id, {prefix}){shared});"
+        policy = quote(f"keel_{sha256(f'{name} {tenant}'.encode()).hexdigest()[:16]}")
+        for table in tables if tenant else ():
+            shared = f" OR thread_id = '' AND starts_with(key, {prefix})" if table.endswith("keel_cells") else ""
+            lines += [
+                f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;",
+                f"DROP POLICY IF EXISTS {policy} ON {table};",
+                f"CREATE POLICY {policy} ON {table} TO {name} USING (starts_with(thread_id, {prefix}){shared});",
+            ]
+        return "\n".join(lines)
 
     def _format_1(self) -> str:
         divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""

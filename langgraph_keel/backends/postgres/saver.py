@@ -1,10 +1,4 @@
-"""PostgresSaver: one database, any number of processes and machines.
-
-`reclaim` gives space back by a `VACUUM` of Keel's tables, outside of any transaction. It runs on a connection of its
-own, as it may take longer than a request may. Behind PgBouncer in transaction pooling that works, too: each statement
-is a transaction by itself. On a connection or pool of the user's, the saver's timeout holds, and without autocommit
-there is nothing that can be done.
-"""
+"""PostgresSaver: one database, any number of processes and machines."""
 
 from __future__ import annotations
 
@@ -13,6 +7,8 @@ from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import unquote
+
+from psycopg.rows import tuple_row
 
 from langgraph_keel.backends.postgres import notices
 from langgraph_keel.backends.postgres.connection import named_errors
@@ -61,7 +57,11 @@ WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
 
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
-    """Give back free space."""
+    """Give back free space by a `VACUUM` of Keel's tables.
+
+    It runs on a connection of its own, as it may take longer than a request may; on a connection or pool of the user's,
+    the saver's timeout holds.
+    """
     _check_writable(driver)
     driver.open(create=driver.auto_setup)
     if driver.own is None:
@@ -85,44 +85,23 @@ def _check_writable(driver: PostgresDriver) -> None:
 
 
 def _vacuum(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
-    _check_autocommit(connection)
-    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
-    before = cursor.execute(_SIZE, {"tables": names}).fetchone()
+    names, cursor = _table_names(tables), connection.cursor(row_factory=tuple_row)
     with _collect_warnings(connection) as warnings:
+        before = cursor.execute(_SIZE, {"tables": names}).fetchone()
         for statement in _statements(names, full=full):
             connection.execute(statement, prepare=False)
-    _check_not_all_refused(names, warnings)
-    after = cursor.execute(_SIZE, {"tables": names}).fetchone()
-    return _report(before, after, warnings, full=full)
+        after = cursor.execute(_SIZE, {"tables": names}).fetchone()
+    return _report(names, before, after, warnings, full=full)
 
 
 async def _avacuum(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
-    _check_autocommit(connection)
-    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
-    before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
+    names, cursor = _table_names(tables), connection.cursor(row_factory=tuple_row)
     with _collect_warnings(connection) as warnings:
+        before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
         for statement in _statements(names, full=full):
             await connection.execute(statement, prepare=False)
-    _check_not_all_refused(names, warnings)
-    after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
-    return _report(before, after, warnings, full=full)
-
-
-def _check_autocommit(connection: Connection | AsyncConnection) -> None:
-    if not connection.autocommit:
-        raise AccessDenied(_IN_TRANSACTION)
-
-
-def _check_not_all_refused(names: Sequence[str], warnings: Sequence[str]) -> None:
-    """Check that at least one of the tables was vacuumed."""
-    tables = [name.rpartition(".")[2].strip('"') for name in names]
-    if all(any(table in warning for warning in warnings) for table in tables):
-        raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
-
-
-def _tuple_rows(cursor: Any) -> Any:
-    """A row factory for tuples, whatever that of the user's connection is."""
-    return tuple
+        after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
+    return _report(names, before, after, warnings, full=full)
 
 
 def _table_names(tables: Tables) -> list[str]:
@@ -131,14 +110,16 @@ def _table_names(tables: Tables) -> list[str]:
 
 def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
     how = "FULL, ANALYZE" if full else "ANALYZE"
-    # By then, the planner's samples of what was deleted are dead rows in it.
+    # By then, the planner's samples of deleted rows are dead rows in it.
     statistics = ["VACUUM FULL pg_catalog.pg_statistic"] if full else []
     return [text.encode() for text in (*(f"VACUUM ({how}) {name}" for name in names), *statistics)]
 
 
 @contextmanager
 def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
-    """Collect warnings: the server gives one for each table that this user may not vacuum, and goes on."""
+    """Collect the warnings of the server, which gives one for each table that this user may not vacuum."""
+    if not connection.autocommit:
+        raise AccessDenied(_IN_TRANSACTION)
     warnings: list[str] = []
 
     def hear(diagnostic: Any) -> None:
@@ -152,15 +133,18 @@ def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list
         connection.remove_notice_handler(hear)
 
 
-def _report(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
+def _report(names: Sequence[str], before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
     from langgraph_keel.retention.reclaim import Reclaimed
 
+    tables = [name.rpartition(".")[2].strip('"') for name in names]
+    if all(any(table in warning for warning in warnings) for table in tables):
+        raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
     return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
 
 
 def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
-    """Return the format of the tables, when the server answers a commit, and how many bytes they take."""
-    cursor = connection.cursor(row_factory=_tuple_rows)
+    """Return the format of the tables, the server's `synchronous_commit`, and the size of the tables in bytes."""
+    cursor = connection.cursor(row_factory=tuple_row)
     query = tables.fill_names("SELECT max(format), current_setting('synchronous_commit') FROM {format}")
     ((version, commits),) = cursor.execute(query.encode()).fetchall()
     ((nbytes,),) = cursor.execute(_SIZE, {"tables": _table_names(tables)}).fetchall()
@@ -168,7 +152,7 @@ def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
 
 
 def check(driver: PostgresDriver) -> Iterator[Finding]:
-    """See whether each checkpoint belongs to a thread that is listed, as what it is, and was counted by it."""
+    """Check that each checkpoint belongs to a thread that is listed correctly and has counted it."""
     from langgraph_keel.retention.check import Finding
 
     driver.open(create=False)
@@ -176,7 +160,7 @@ def check(driver: PostgresDriver) -> Iterator[Finding]:
 
     def read(query: str) -> list[tuple[Any, ...]]:
         return driver.retry(
-            lambda connection: connection.cursor(row_factory=_tuple_rows).execute(fill(query).encode()).fetchall()
+            lambda connection: connection.cursor(row_factory=tuple_row).execute(fill(query).encode()).fetchall()
         )
 
     rows = read(_UNLISTED)

@@ -1,20 +1,12 @@
 """The PostgreSQL layout: each verb is one statement, or a few that are one transaction and one round trip.
 
-The tables are explained in `schema.sql`; most statements stand in `statements`, those for cells here.
-The head of a namespace is its trunk entry with the highest sequence number.
-
-A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
-otherwise returns the row that it saw. A swap that is refused has only read: it takes no lock, waits for nobody and
-writes nothing, so its commit has nothing to bring to disk. The row that it saw may be out of date, if somebody else has
-committed since the statement began. If that row would have let it write, and it wrote nothing, the statement is sent
-again. So a swap is right at every isolation level (above READ COMMITTED the server itself asks for the repetition, by
-40001).
+The tables are explained in `schema.sql`. The head of a namespace is its trunk entry with the highest sequence number.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from secrets import randbits
 from typing import Any, TypeAlias
@@ -22,7 +14,6 @@ from typing import Any, TypeAlias
 from langgraph_keel.backends.postgres import statements as sql
 from langgraph_keel.backends.postgres.rows import (
     Line,
-    Mark,
     Request,
     Statement,
     Tables,
@@ -46,7 +37,6 @@ from langgraph_keel.backends.postgres.rows import (
     stamp_of,
     unescape,
 )
-from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
 from langgraph_keel.backends.resent import Resent
 from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
@@ -85,6 +75,11 @@ SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
 HERE = f"{SHELF} AND c.key = %(key)s"
 HEAD = "c.token, c.origin, c.name, c.expires_at, c.header"
 
+# A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
+# otherwise returns the row that it saw. A refused swap has only read: it takes no lock, and its commit brings nothing
+# to disk. If the row that it saw would have let it write, and it wrote nothing, another transaction has committed since
+# the statement began, and the statement is sent again. So a swap is right at every isolation level (above READ
+# COMMITTED the server itself asks for the repetition, by 40001).
 # DO NOTHING: an upsert would lock the row that it leaves as it is.
 FILL = f"""
     INSERT INTO {{cells}} (thread_id, kind, key, token, origin, name, expires_at, header, body)
@@ -108,7 +103,7 @@ SELECT d.done, {HEAD}, c.body
 FROM (SELECT EXISTS (SELECT 1 FROM done) AS done) AS d
 LEFT JOIN {{cells}} c ON {HERE} AND NOT d.done
 """
-# By whether something is expected, and whether something new is brought.
+# By whether a token is expected, and whether there is a new cell.
 SWAPS = {
     (False, True): SWAPPED.replace("{change}", FILL),
     (True, True): SWAPPED.replace("{change}", REPLACE),
@@ -132,8 +127,8 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
-# Part of the deletion of a thread: one search in each of two indexes, however much is shared. Cells do not say to which
-# life of their thread they belong, so all of them are deleted.
+# Part of the deletion of a thread: one search in each of two indexes, however much is shared. All cells are deleted, as
+# they do not name the life of their thread.
 DELETE_OF_THREAD = """
 DELETE FROM {cells} c WHERE (c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s)
 """
@@ -162,7 +157,7 @@ ORDER BY tenant LIMIT %(limit)s
 """
 
 RACES = 1000
-"""How often in a row a put may lose against those of others, each of which was stored."""
+"""How often in a row a request may lose against those of others, each of which was stored."""
 
 
 def shelf_parameters(shelf: Shelf) -> dict[str, Any]:
@@ -171,7 +166,7 @@ def shelf_parameters(shelf: Shelf) -> dict[str, Any]:
 
 
 def cell_parameters(cell: Cell) -> dict[str, Any]:
-    """Return the parameters of what a cell is to hold."""
+    """Return the parameters of a cell's content."""
     origin = key(cell.origin)
     return {
         "token": cell.token,
@@ -201,32 +196,25 @@ def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
 
 
 Reply: TypeAlias = list[list[Any]]
-PostgresPlan: TypeAlias = StorePlan[Request, Reply, Any]
 
 
-def _random() -> int:
+def random_number() -> int:
+    """Return the token of a request, or the epoch of a thread."""
     return randbits(62) + 1
 
 
 class PostgresStore(Store[Request, Reply]):
-    """One set of tables.
+    """One set of tables; verbs over all threads are about those of `tenant`, or of no tenant if that is empty."""
 
-    Args:
-        tables: What they are called.
-        random: Makes the random numbers that tell requests and lives of threads apart, each at least 1, below 2^63.
-        tenant: Whose threads verbs over all threads are about; the empty name is for those of none.
-    """
-
-    def __init__(self, tables: Tables, random: Callable[[], int] = _random, tenant: str = "") -> None:
+    def __init__(self, tables: Tables, tenant: str = "") -> None:
         self._tables = tables
-        self._random = random
         low, high = bounds_of(tenant) if tenant else (PAST, MARK)
         self._bounds = {"low": low, "high": high}
         self._junction = "AND" if tenant else "OR"
 
     def of_tenant(self, tenant: str) -> TenantStore:
         """See `Store.of_tenant`."""
-        return TenantStore(PostgresStore(self._tables, self._random, tenant), tenant)
+        return TenantStore(PostgresStore(self._tables, tenant), tenant)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
         """See `Store.list_tenants`. Reads an index of each table, as far as it is about tenants."""
@@ -241,15 +229,13 @@ class PostgresStore(Store[Request, Reply]):
     def _request(
         self, parameters: Mapping[str, Any], *texts: str, writes: bool = False, joins: bool = False
     ) -> Request:
-        return Request(tuple(self._statement(text, parameters) for text in texts), writes, joins)
-
-    def _statement(self, text: str, parameters: Mapping[str, Any]) -> Statement:
-        prepared = self._tables.prepare(text)
-        return Statement(prepared.text, [parameters[name] for name in prepared.names])
+        prepared = [self._tables.prepare(text) for text in texts]
+        statements = (Statement(each.text, [parameters[name] for name in each.names]) for each in prepared)
+        return Request(tuple(statements), writes, joins)
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Reply, Outcome]:
-        """See `Store.write_entry`. One statement, sent again for each put of somebody else that came in between."""
-        parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
+        """See `Store.write_entry`. One statement, sent again for each put of another process that came in between."""
+        parameters = {**entry_parameters(new), "token": random_number(), "epoch": random_number(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True, joins=True)
         is_resent = False
@@ -262,14 +248,14 @@ class PostgresStore(Store[Request, Reply]):
             if answer == "moved":
                 return Moved(head and name_of(head, names_by_key(long_names([new.parent]))), is_resent)
             if seq is not None:
-                return Stored(Mark(epoch, seq, parameters["token"]).stamp, first_numbers(new, los))
+                return Stored(stamp_of(epoch, seq, parameters["token"]), first_numbers(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Reply, None]:
         """See `Store.write_batch`."""
         parameters = {
             **place_of(address),
-            "token": self._random(),
+            "token": random_number(),
             "task": escape(batch.task_id),
             "path": escape(batch.task_path),
             "body": shrink(batch.body),
@@ -327,7 +313,7 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(parameters, text)
         content = content_of(reply[0])
         lines = {line.id: line for line in content.entries}
-        # Nearest first: each is the parent of the one before it, and the first is nobody's.
+        # Nearest first: each is the parent of the one before it, and the first is the parent of none.
         parents = {line.parent for line in content.entries}
         line = next((line for line in content.entries if line.id not in parents), None)
         found = []
@@ -402,11 +388,11 @@ class PostgresStore(Store[Request, Reply]):
             "thread": key(source),
             "target": key(target),
             "name": next(iter(long_names([target]) or ()), None),
-            "epoch": self._random(),
+            "epoch": random_number(),
         }
-        text = COPY_THREAD
+        text = sql.COPY_THREAD
         if upto is not None:
-            mark, text = mark_of(upto.stamp), COPY_UPTO
+            mark, text = mark_of(upto.stamp), sql.COPY_UPTO
             parameters |= {"life": mark.epoch, "upto": mark.seq, "token": mark.token}
             parameters |= {"header": shrink(upto.header), "put_at": escape(upto.updated_at)}
         request = self._request(parameters, text, writes=True)
@@ -520,58 +506,39 @@ class PostgresStore(Store[Request, Reply]):
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
 
 
-def _info(thread: str, name: str | None, put_at: str, count: int, *line: Any) -> Listed:
-    latest = None if line[1] is None else name_of(line[3], names_by_key(line[16]))
-    head = _head(Line(*line)) if latest else None
+def _info(thread: str, name: str | None, put_at: str, count: int, *columns: Any) -> Listed:
+    line = Line(*columns)
+    latest = None if line.thread_id is None else name_of(line.id, names_by_key(line.names))
+    head = None
+    if latest:
+        try:
+            head = entry_of(line)
+        except CorruptStore as error:  # raised only to a caller who reads the thread
+            _log.warning("a thread is listed without its latest checkpoint: %s", error)
     return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), head
-
-
-def _head(line: Line) -> Entry | None:
-    """Return the head of a page; `None` if it is damaged: whoever reads the thread is told, and nobody else."""
-    try:
-        return entry_of(line)
-    except CorruptStore as error:
-        _log.warning("a thread is listed without its latest checkpoint: %s", error)
-        return None
 
 
 def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:
     """Return the statement and the parameters of a scan."""
     conditions: list[str] = []
     parameters: dict[str, Any] = {"limit": query.limit}
-    for column, value in (
-        ("thread_id", query.thread_id),
-        ("ns", query.checkpoint_ns),
-        ("id", query.checkpoint_id),
-    ):
+    named = {"thread_id": query.thread_id, "ns": query.checkpoint_ns, "id": query.checkpoint_id}
+    for column, value in named.items():
         if value is not None:
             conditions.append(f" AND e.{column} = %({column})s")
             parameters[column] = key(value)
     if query.before is not None:
         conditions.append(sql.PRECEDES)
         parameters["before"] = key(query.before)
-    if query.after is not None:
-        conditions.append(_after(query.after, query.thread_id is None))
-        parameters |= _after_parameters(query.after)
-    order = "e.id DESC, e.thread_id DESC, e.ns DESC" if query.thread_id is None else "e.seq DESC"
+    order = "e.seq DESC"
+    after = " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
     if query.thread_id is None:
+        order = "e.id DESC, e.thread_id DESC, e.ns DESC"
+        after = " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
         conditions.append(" AND {of_tenant}")
+    if query.after is not None:
+        conditions.append(after)
+        mark = mark_of(query.after.stamp)
+        last = {**place_of(query.after.address), "epoch": mark.epoch, "seq": mark.seq}
+        parameters |= {f"last_{name}": value for name, value in last.items()}
     return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
-
-
-def _after(last: Entry, everywhere: bool) -> str:
-    if everywhere:
-        return " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
-    return " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
-
-
-def _after_parameters(last: Entry) -> dict[str, Any]:
-    mark = mark_of(last.stamp)
-    place = place_of(last.address)
-    return {
-        "last_id": place["id"],
-        "last_thread": place["thread"],
-        "last_ns": place["ns"],
-        "last_epoch": mark.epoch,
-        "last_seq": mark.seq,
-    }
