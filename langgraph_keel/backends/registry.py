@@ -45,13 +45,10 @@ class Backend(NamedTuple):
     saver: str
     schemes: tuple[str, ...]
     example: str
-    client: str = ""
-    """The library that it needs, if that is not installed with Keel."""
+    client: str = ""  # the library that it needs, if that is not installed with Keel
     extra: str = ""
-    needs: str = ""
-    """The requirements of the extra, by which pip finds the library in an index that does not have Keel."""
-    alias: str = ""
-    """Another name of the saver, which LangGraph's users know."""
+    needs: str = ""  # the requirement by which pip finds the library, also in an index that does not have Keel
+    alias: str = ""  # another name of the saver, which LangGraph's users know
 
     @property
     def is_installed(self) -> bool:

@@ -67,7 +67,7 @@ TRIES = 8
 
 Rows: TypeAlias = list[Any]
 Asked: TypeAlias = "str | Request"
-"""A script of any number of statements, run as one transaction; or a query."""
+"""A script of any number of statements, run as one transaction and without a reply; or a query."""
 
 T = TypeVar("T")
 
@@ -469,31 +469,26 @@ def _run(connection: Connection, request: Request) -> list[Rows]:
         return replies_of(request, connection.wait(exchange(connection, statements_of(request))))
     if len(request.statements) == 1 and connection.autocommit:
         return [_fetch(_execute(connection, request.statements[0]))]
-    if not is_usable(connection) or not connection.autocommit:
+    is_idle = is_usable(connection)
+    try:
         with connection.pipeline(), connection.transaction():
             cursors = [_execute(connection, statement, False) for statement in request.statements]
-        return [_fetch(cursor) for cursor in cursors]
-    try:
-        with connection.pipeline():
-            cursors = [_execute(connection, statement, False) for statement in statements_of(request)]
     except psycopg.Error:
-        with suppress(psycopg.Error):
-            connection.rollback()
+        if is_idle:  # else the transaction is the user's
+            with suppress(psycopg.Error):
+                connection.rollback()
         raise
-    return [_fetch(cursor) for cursor in cursors[1:-1]]
+    return [_fetch(cursor) for cursor in cursors]
 
 
 def _fetch(cursor: psycopg.Cursor[Any]) -> Rows:
     return [] if cursor.rownumber is None else cursor.fetchall()
 
 
-def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
-    # Not of the kind that the user has chosen for the connection: LangGraph's savers ask for one that makes dicts.
-    return psycopg.RawCursor(connection, row_factory=tuple_row)
-
-
 def _execute(connection: Connection, statement: Statement, prepare: bool | None = None) -> psycopg.Cursor[Any]:
-    return _cursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
+    # Not of the kind that the user has chosen for the connection: LangGraph's savers ask for one that makes dicts.
+    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+    return cursor.execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
@@ -501,18 +496,16 @@ async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
         return replies_of(request, await connection.wait(exchange(connection, statements_of(request))))
     if len(request.statements) == 1 and connection.autocommit:
         return [await _afetch(await _aexecute(connection, request.statements[0]))]
-    if not is_usable(connection) or not connection.autocommit:
+    is_idle = is_usable(connection)
+    try:
         async with connection.pipeline(), connection.transaction():
             cursors = [await _aexecute(connection, statement, False) for statement in request.statements]
-        return [await _afetch(cursor) for cursor in cursors]
-    try:
-        async with connection.pipeline():
-            cursors = [await _aexecute(connection, statement, False) for statement in statements_of(request)]
     except psycopg.Error:
-        with suppress(psycopg.Error):
-            await connection.rollback()
+        if is_idle:
+            with suppress(psycopg.Error):
+                await connection.rollback()
         raise
-    return [await _afetch(cursor) for cursor in cursors[1:-1]]
+    return [await _afetch(cursor) for cursor in cursors]
 
 
 async def _arun_group(connection: AsyncConnection, requests: Sequence[Request]) -> list[list[Rows]]:
@@ -525,14 +518,11 @@ async def _arun_group(connection: AsyncConnection, requests: Sequence[Request]) 
     return [list(islice(rows, len(request.statements))) for request in requests]
 
 
-def _acursor(connection: AsyncConnection) -> psycopg.AsyncCursor[Any]:
-    return psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-
-
 async def _aexecute(
     connection: AsyncConnection, statement: Statement, prepare: bool | None = None
 ) -> psycopg.AsyncCursor[Any]:
-    return await _acursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
+    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    return await cursor.execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
 
 async def _afetch(cursor: psycopg.AsyncCursor[Any]) -> Rows:
@@ -552,7 +542,8 @@ class _ScriptDriver:
             if isinstance(asked, Request):
                 return _run(connection, asked)[0]
             with connection.transaction():
-                return _fetch(_cursor(connection).execute(asked.encode(), prepare=False))
+                connection.execute(asked.encode(), prepare=False)
+                return []
 
         return self._driver.retry(act)
 
@@ -570,7 +561,8 @@ class _AsyncScriptDriver:
             if isinstance(asked, Request):
                 return (await _arun(connection, asked))[0]
             async with connection.transaction():
-                return await _afetch(await _acursor(connection).execute(asked.encode(), prepare=False))
+                await connection.execute(asked.encode(), prepare=False)
+                return []
 
         return await self._driver.aretry(act)
 

@@ -17,24 +17,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph_keel.backends.migrations import Migration
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import SEALED, read_row, resolve, restore_frame, shrink
+from langgraph_keel.engine.encoding.bodies import read_row, resolve, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import (
-    NEW,
-    Batch,
-    Entry,
-    Found,
-    Graph,
-    Kind,
-    NewEntry,
-    Node,
-    Ref,
-    Replacement,
-    Row,
-    Run,
-    Stamp,
-    Writes,
-)
+from langgraph_keel.engine.records import NEW, Batch, Entry, Found, Graph, Kind, NewEntry, Node, Ref, Row, Stamp
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255
@@ -127,8 +112,7 @@ class Request:
 
     statements: tuple[Statement, ...]
     writes: bool = False
-    joins: bool = False
-    """Whether it is short, and may be part of a larger transaction, as the requests of a turn of a conversation are."""
+    joins: bool = False  # whether it is short, and may be part of a larger transaction
 
 
 class Line(NamedTuple):
@@ -421,60 +405,6 @@ class LazyRefs(Mapping[str, Ref]):
         return len(self._make_refs())
 
 
-def after_parameters(after: Writes | None) -> dict[str, Any]:
-    """Return the parameters of the beginning of a page of writes."""
-    if after is None:
-        return {"ns": "", "id": "", "n": -1, "token": 0}
-    n, token = str(after.stamp).split(".")
-    place = place_of(after.address)
-    return {"ns": place["ns"], "id": place["id"], "n": int(n), "token": int(token)}
-
-
-def replacement_parameters(thread_id: str, new: Replacement) -> dict[str, Any]:
-    """Return the parameters of a replacement."""
-    marks = [mark_of(stamp) for stamp in new.headers]
-    rows = [(*place, row) for place, rows in new.rows.items() for row in rows]
-    places = [place_of(each.address) for each in new.writes]
-    stamps = [str(each.stamp).split(".") for each in new.writes]
-    return {
-        "thread": key(thread_id),
-        "epoch": new.epoch or 0,
-        "sealed": SEALED,
-        "seqs": number_array(mark.seq for mark in marks),
-        "tokens": number_array(mark.token for mark in marks),
-        "headers": bytes_array(new.headers.values()),
-        "row_nss": text_array(key(ns) for ns, _, _ in rows),
-        "row_channels": text_array(key(channel) for _, channel, _ in rows),
-        "row_los": number_array(row.lo for _, _, row in rows),
-        "row_counts": number_array(row.count for _, _, row in rows),
-        "row_bodies": bytes_array(row.body for _, _, row in rows),
-        "nss": text_array(place["ns"] for place in places),
-        "ids": text_array(place["id"] for place in places),
-        "ns_of": number_array(int(n) for n, _ in stamps),
-        "batch_tokens": number_array(int(token) for _, token in stamps),
-        "bodies": bytes_array(each.batch.body for each in new.writes),
-    }
-
-
-def removal_parameters(
-    thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-) -> dict[str, list[Any] | Any]:
-    """Return the parameters of `Store.remove_rows`."""
-    ends = [(key(ns), key(channel), end) for (ns, channel), end in graph.ends.items()]
-    runs = [(key(ns), key(channel), lo, hi) for (ns, channel), shown in live.items() for lo, hi in shown]
-    return {
-        "thread": key(thread_id),
-        "epoch": graph.epoch or 0,
-        "nss": [ns for ns, _, _ in ends],
-        "channels": [channel for _, channel, _ in ends],
-        "ends": [end for _, _, end in ends],
-        "live_nss": [ns for ns, _, _, _ in runs],
-        "live_channels": [channel for _, channel, _, _ in runs],
-        "los": [lo for _, _, lo, _ in runs],
-        "his": [hi for _, _, _, hi in runs],
-    }
-
-
 Migrations: TypeAlias = Mapping[int, Migration[str | Callable[["Tables"], StorePlan[Any, Any, None]]]]
 
 
@@ -527,10 +457,10 @@ class Tables:
         return text
 
     @property
-    def version_query(self) -> str:
+    def version_query(self) -> Request:
         """The query for the first two arguments of `ddl_for`."""
-        name = (self.schema or "").replace("'", "''")
-        return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
+        text = b"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)"
+        return Request((Statement(text, [self.schema or ""]),))
 
     def ddl_for(self, version: str, has_schema: bool) -> str:
         """Return the statements that make the tables of format 1, for this server."""

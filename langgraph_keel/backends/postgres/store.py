@@ -17,7 +17,7 @@ from langgraph_keel.backends.postgres.rows import (
     Request,
     Statement,
     Tables,
-    after_parameters,
+    bytes_array,
     content_of,
     entry_of,
     entry_parameters,
@@ -30,18 +30,18 @@ from langgraph_keel.backends.postgres.rows import (
     mark_of,
     name_of,
     names_by_key,
+    number_array,
     parent_of,
     place_of,
-    removal_parameters,
-    replacement_parameters,
     stamp_of,
+    text_array,
     unescape,
 )
 from langgraph_keel.backends.resent import Resent
 from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
+from langgraph_keel.engine.encoding.bodies import RAW, SEALED, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     BaseGone,
@@ -213,17 +213,16 @@ class PostgresStore(Store[Request, Reply]):
         self._junction = "AND" if tenant else "OR"
 
     def of_tenant(self, tenant: str) -> TenantStore:
-        """See `Store.of_tenant`."""
         return TenantStore(PostgresStore(self._tables, tenant), tenant)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.list_tenants`. Reads an index of each table, as far as it is about tenants."""
+        # Reads an index of each table, as far as it is about tenants.
         parameters = {"mark": MARK, "past": PAST, "after": after or "", "limit": limit}
         reply = yield self._request(parameters, TENANTS)
         return [tenant for (tenant,) in reply[0]]
 
     def _of_tenant(self, text: str, column: str) -> str:
-        """Return a statement that is narrowed to what is of the tenant."""
+        """Return a statement that is narrowed to the rows of the tenant."""
         return text.replace("{of_tenant}", f"({column} >= %(low)s {self._junction} {column} < %(high)s)")
 
     def _request(
@@ -234,7 +233,7 @@ class PostgresStore(Store[Request, Reply]):
         return Request(tuple(statements), writes, joins)
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Reply, Outcome]:
-        """See `Store.write_entry`. One statement, sent again for each put of another process that came in between."""
+        # One statement, sent again for each put of another process that came in between.
         parameters = {**entry_parameters(new), "token": random_number(), "epoch": random_number(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True, joins=True)
@@ -252,7 +251,6 @@ class PostgresStore(Store[Request, Reply]):
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Reply, None]:
-        """See `Store.write_batch`."""
         parameters = {
             **place_of(address),
             "token": random_number(),
@@ -266,7 +264,6 @@ class PostgresStore(Store[Request, Reply]):
         yield self._request(parameters, *texts, writes=True, joins=True)
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Reply, Any]:
-        """See `Store.read_entry`."""
         parameters = place_of(address)
         if known is None:
             text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
@@ -284,7 +281,7 @@ class PostgresStore(Store[Request, Reply]):
         return content.entry_with_rows(line)
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
-        """See `Store.scan`. Entries of all threads come by an index of their ids."""
+        # Entries of all threads come by an index of their ids.
         text, parameters = _scan_query(query)
         if query.thread_id is None:
             parameters |= self._bounds
@@ -292,7 +289,6 @@ class PostgresStore(Store[Request, Reply]):
         return [entry_of(Line._make(line)) for line in reply[0]]
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Reply, Sequence[Found]]:
-        """See `Store.read_values`."""
         marks = [mark_of(entry.stamp) for entry in entries]
         parameters = {
             "threads": [key(entry.address.thread_id) for entry in entries],
@@ -307,7 +303,6 @@ class PostgresStore(Store[Request, Reply]):
         return [content.with_rows(entry, lines[entry.stamp]) for entry in entries if entry.stamp in lines]
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Reply, Sequence[Found]]:
-        """See `Store.read_history`."""
         text = sql.WALK_LATEST if address.checkpoint_id is None else sql.WALK_NAMED
         parameters = {**place_of(address), "channels": [key(name) for name in channels]}
         reply = yield self._request(parameters, text)
@@ -323,14 +318,12 @@ class PostgresStore(Store[Request, Reply]):
         return found
 
     def read_graph(self, thread_id: str) -> StorePlan[Request, Reply, Graph]:
-        """See `Store.read_graph`."""
         reply = yield self._request({"thread": key(thread_id)}, sql.GRAPH)
         return graph_of([(Line._make(line), put_at) for *line, put_at in reply[0]])
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Request, Reply, None]:
-        """See `Store.remove_entries`."""
         marks = [mark_of(stamp) for stamp in (*gone, *ghosts)]
         seqs = ",".join(str(mark.seq) for mark in marks[: len(gone)])
         pairs = [(mark_of(stamp).seq, name) for stamp, names in ghosts.items() for name in (None, *names)]
@@ -347,15 +340,25 @@ class PostgresStore(Store[Request, Reply]):
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Reply, int]:
-        """See `Store.remove_rows`."""
         if graph.epoch is None:
             return 0
-        parameters = removal_parameters(thread_id, live, graph)
+        ends = [(key(ns), key(channel), end) for (ns, channel), end in graph.ends.items()]
+        runs = [(key(ns), key(channel), lo, hi) for (ns, channel), shown in live.items() for lo, hi in shown]
+        parameters = {
+            "thread": key(thread_id),
+            "epoch": graph.epoch,
+            "nss": [ns for ns, _, _ in ends],
+            "channels": [channel for _, channel, _ in ends],
+            "ends": [end for _, _, end in ends],
+            "live_nss": [ns for ns, _, _, _ in runs],
+            "live_channels": [channel for _, channel, _, _ in runs],
+            "los": [lo for _, _, lo, _ in runs],
+            "his": [hi for _, _, _, hi in runs],
+        }
         reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
         return int(reply[-1][0][0])
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Reply, bool]:
-        """See `Store.delete_thread`."""
         if last is None:
             yield self._request(
                 {"thread": key(thread_id)}, sql.DELETE_THREAD, sql.DELETE_CONTENT, DELETE_OF_THREAD, writes=True
@@ -368,7 +371,7 @@ class PostgresStore(Store[Request, Reply]):
         return bool(reply[1])
 
     def delete_all(self, limit: int) -> StorePlan[Request, Reply, int]:
-        """See `Store.delete_all`. One statement for some threads, and those for what is left in one transaction."""
+        # One statement for some threads, and those for what is left in one transaction.
         if self._junction != "AND":
             return (yield from super().delete_all(limit))
         parameters = {"limit": limit, **self._bounds}
@@ -383,7 +386,7 @@ class PostgresStore(Store[Request, Reply]):
     def copy_thread(
         self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Reply, CopyOutcome]:
-        """See `Store.copy_thread`. If it is sent again after a lost reply, it recognizes its own copy by the epoch."""
+        # If it is sent again after a lost reply, it recognizes its own copy by the epoch.
         parameters: dict[str, Any] = {
             "thread": key(source),
             "target": key(target),
@@ -408,8 +411,11 @@ class PostgresStore(Store[Request, Reply]):
     def list_writes(
         self, thread_id: str, after: Writes | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[Writes]]:
-        """See `Store.list_writes`. A long id that no checkpoint of the thread has is its key."""
-        parameters = {"thread": key(thread_id), "limit": limit, **after_parameters(after)}
+        # A long id that no checkpoint of the thread has is its key.
+        parameters = {"thread": key(thread_id), "limit": limit, "ns": "", "id": "", "n": -1, "token": 0}
+        if after is not None:
+            n, token = _numbers(after)
+            parameters |= {**place_of(after.address), "n": n, "token": token}
         found, stored = yield self._request(parameters, sql.LIST_WRITES, sql.NAMES_IN)
         names = names_by_key(name for (name,) in stored)
         return [
@@ -422,24 +428,42 @@ class PostgresStore(Store[Request, Reply]):
         ]
 
     def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.list_kinds`. Reads an index of the cells of the thread."""
+        # Reads an index of the cells of the thread.
         reply = yield self._request({"thread": "" if thread_id is None else key(thread_id)}, KINDS)
         return [kind for (kind,) in reply[0]]
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Reply, None]:
-        """See `Store.replace_plain`."""
-        parameters = replacement_parameters(thread_id, new)
+        marks = [mark_of(stamp) for stamp in new.headers]
+        rows = [(*place, row) for place, rows in new.rows.items() for row in rows]
+        places, numbers = [place_of(each.address) for each in new.writes], [_numbers(each) for each in new.writes]
+        parameters = {
+            "thread": key(thread_id),
+            "epoch": new.epoch or 0,
+            "sealed": SEALED,
+            "seqs": number_array(mark.seq for mark in marks),
+            "tokens": number_array(mark.token for mark in marks),
+            "headers": bytes_array(new.headers.values()),
+            "row_nss": text_array(key(ns) for ns, _, _ in rows),
+            "row_channels": text_array(key(channel) for _, channel, _ in rows),
+            "row_los": number_array(row.lo for _, _, row in rows),
+            "row_counts": number_array(row.count for _, _, row in rows),
+            "row_bodies": bytes_array(row.body for _, _, row in rows),
+            "nss": text_array(place["ns"] for place in places),
+            "ids": text_array(place["id"] for place in places),
+            "ns_of": number_array(n for n, _ in numbers),
+            "batch_tokens": number_array(token for _, token in numbers),
+            "bodies": bytes_array(each.batch.body for each in new.writes),
+        }
         texts = (sql.FORGET_MARKS, sql.SEAL_ENTRIES, sql.SEAL_ROWS, sql.SEAL_WRITES)
         yield self._request(parameters, *texts, writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.find_runs`."""
         parameters = {"runs": [key(run_id) for run_id in run_ids], **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(sql.FIND_RUNS, "e.thread_id"))
         return [unescape(name or thread) for thread, name in reply[0]]
 
     def read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Listed]]:
-        """See `Store.read_threads`. Reads the short row of every thread. No text is damaged: PostgreSQL checks it."""
+        # Reads the short row of every thread. No text is damaged: PostgreSQL checks it.
         listed: list[Listed] = []
         place, found, limit = page.after and (escape(page.after[0]), key(page.after[1])), page.limit, page.limit
         while found == limit and len(listed) < limit:
@@ -449,7 +473,7 @@ class PostgresStore(Store[Request, Reply]):
         return listed[:limit]
 
     def _read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Any]]:
-        """Read rows of threads; `page.after` is as it is stored."""
+        """Read rows of threads; `page.after` is in its stored form."""
         terms = page.terms
         parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
         later, (way, past) = "", sql.WAYS[page.oldest_first]
@@ -464,7 +488,7 @@ class PostgresStore(Store[Request, Reply]):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Request, Reply, Swapped]:
-        """See `Store.swap_cell`. One statement, sent again for each change by another that came in between."""
+        # One statement, sent again for each change by another that came in between.
         parameters = {**shelf_parameters(shelf), "key": key, "expected": expected}
         parameters |= cell_parameters(new) if new else {}
         request = self._request(parameters, SWAPS[expected is not None, new is not None], writes=True)
@@ -480,30 +504,33 @@ class PostgresStore(Store[Request, Reply]):
         raise StoreBusy(f"cell {key!r}: others changed it {RACES} times while this swap tried to")
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Reply, Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
         reply = yield self._request({**shelf_parameters(shelf), "keys": list(keys)}, READ)
         return cells_of(reply[0])
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
         after = after or ("" if prefix[:1] == MARK else PAST)  # what tenants share comes first
         parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after, "limit": limit}
         reply = yield self._request(parameters, LIST)
         return list(cells_of(reply[0]).items())
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Reply, int]:
-        """See `Store.remove_cells`."""
         parameters = {**shelf_parameters(shelf), "keys": list(tokens), "tokens": list(tokens.values())}
         reply = yield self._request(parameters, REMOVE, writes=True)
         return int(reply[0][0][0])
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.list_strays`. Reads an index of each table; a long name that only cells have had is its key."""
+        # Reads an index of each table; a long name that only cells have had is its key.
         parameters = {"after": key(after) if after else "", "limit": limit, **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(STRAYS, "s.thread_id"))
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
+
+
+def _numbers(writes: Writes) -> tuple[int, int]:
+    """Return the number and the token of writes."""
+    n, token = str(writes.stamp).split(".")
+    return int(n), int(token)
 
 
 def _info(thread: str, name: str | None, put_at: str, count: int, *columns: Any) -> Listed:

@@ -15,13 +15,7 @@ from urllib.parse import quote
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.paths import SQLITE_ID
 from langgraph_keel.backends.sqlite.entries import FILL_INDEX, Execute
-from langgraph_keel.errors import (
-    CorruptStore,
-    NotAKeelStore,
-    NotFound,
-    NotSetUp,
-    StoreError,
-)
+from langgraph_keel.errors import CorruptStore, NotAKeelStore, NotFound, NotSetUp, StoreError
 
 APPLICATION_ID = SQLITE_ID
 """`Keel` in ASCII, in the file's header."""
@@ -67,12 +61,6 @@ def may_only_be_read(path: str) -> bool:
     """Return whether a file is there that this process may not write."""
     effective = os.access in os.supports_effective_ids
     return os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective)
-
-
-def create_private(path: str) -> None:
-    """Create the file of a database, readable for its owner only; SQLite gives its logs the same mode."""
-    with suppress(OSError):  # SQLite will report it
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def refuse_to_make(path: str) -> NotSetUp:

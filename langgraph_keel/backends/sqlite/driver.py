@@ -27,7 +27,6 @@ from langgraph_keel.backends.sqlite.connection import (
     Migrations,
     connect,
     connect_read_only,
-    create_private,
     is_prepared,
     list_due,
     may_only_be_read,
@@ -293,7 +292,7 @@ class Job:
         return self.result
 
     def finish(self) -> None:
-        """Wake a waiting thread."""
+        """Wake the waiting thread."""
         self._done.release()
 
 
@@ -687,7 +686,9 @@ class SqliteDriver:
         if not (self.private or os.path.exists(self.path)):
             if not self.auto_setup:
                 raise refuse_to_make(self.path)
-            create_private(self.path)
+            # Readable for its owner only; SQLite gives its logs the same mode, and reports what fails here.
+            with suppress(OSError):
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             connection = self._connect()
         except StoreFull:  # to read, too, SQLite makes a file (-shm)

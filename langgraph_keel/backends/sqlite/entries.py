@@ -133,12 +133,9 @@ class Work:
 
     run: Callable[[Execute], Any]
     writes: bool = False
-    unless: Callable[[Execute], Any] | None = None
-    """One statement that may return the reply, if there is nothing to write or no more to read."""
-    takes_bytes: bool = False
-    """Whether a text that is not UTF-8 is read as bytes."""
-    makes_room: bool = False
-    """Not a transaction: frees space on a full disk; the reply is whether there was a reserve."""
+    unless: Callable[[Execute], Any] | None = None  # one statement, whose reply will do if it is not `None`
+    takes_bytes: bool = False  # whether a text that is not UTF-8 is read as bytes
+    makes_room: bool = False  # not a transaction: frees space on a full disk; the reply is whether there was a reserve
 
 
 MAKE_ROOM = Work(lambda _: False, writes=True, makes_room=True)
@@ -212,20 +209,14 @@ class Situation(NamedTuple):
     """
 
     place: Place
-    seq: int
-    """The highest sequence number that the thread ever used."""
+    seq: int  # the highest sequence number that the thread ever used
     head: str | None
-    same: int | None
-    """Key of the entry that already has the new id."""
-    parent: int | None
-    """Key of the parent."""
+    same: int | None  # key of the entry that already has the new id
+    parent: int | None  # its key
     has_base: bool
-    listed: str | None = None
-    """Time of the last put, in the index of threads."""
-    marks: str | None = None
-    """Terms of the index of threads; `None` if the thread is not in it."""
-    has_late: bool = False
-    """Whether tasks have added terms."""
+    listed: str | None = None  # time of the last put, in the index of threads
+    marks: str | None = None  # terms in that index; `None` if the thread is not in it
+    has_late: bool = False  # whether tasks have added terms
 
 
 def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
@@ -271,8 +262,7 @@ def ensure_slots(
         if name not in slots:
             slot = 1 + max((channel.slot for channel in slots.values()), default=-1)
             ((channel,),) = execute(
-                "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?) RETURNING id",
-                (namespace, slot, name),
+                "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?) RETURNING id", (namespace, slot, name)
             ).fetchall()
             slots[name] = Channel(channel, slot)
     return slots
@@ -348,8 +338,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
         if lo + row.count > LAST:
             raise StoreError("an item log holds 2^32 items: copy the thread to go on")
         execute(
-            "INSERT INTO items (key, count, body) VALUES (?, ?, ?)",
-            (span(channel.id)[0] + lo, row.count, row.body),
+            "INSERT INTO items (key, count, body) VALUES (?, ?, ?)", (span(channel.id)[0] + lo, row.count, row.body)
         )
         lo += row.count
     return channel.end
@@ -408,10 +397,7 @@ def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
 
 def in_transaction(
     *, writes: bool = False
-) -> Callable[
-    [Callable[Concatenate[Any, Execute, P], T]],
-    Callable[Concatenate[Any, P], StorePlan[Work, Any, T]],
-]:
+) -> Callable[[Callable[Concatenate[Any, Execute, P], T]], Callable[Concatenate[Any, P], StorePlan[Work, Any, T]]]:
     """Return a decorator that makes a method with an `execute` argument a verb: a plan of one request."""
 
     def decorate(method: Callable[Concatenate[Any, Execute, P], T]) -> Callable[..., StorePlan[Work, Any, T]]:
@@ -430,7 +416,6 @@ class SqliteEntries(Store[Work, Any]):
 
     @in_transaction(writes=True)
     def write_entry(self, execute: Execute, new: NewEntry) -> Outcome:
-        """See `Store.write_entry`."""
         before = read_situation(execute, new)
         if new.base is not None and not (before and before.has_base):
             return BaseGone()
@@ -444,7 +429,6 @@ class SqliteEntries(Store[Work, Any]):
 
     @in_transaction(writes=True)
     def write_batch(self, execute: Execute, address: Address, batch: Batch) -> None:
-        """See `Store.write_batch`."""
         checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
         parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
         if execute(INSERT_BATCH, parts).rowcount == 0:
@@ -454,14 +438,13 @@ class SqliteEntries(Store[Work, Any]):
             execute(FIND_LATE, (checkpoint_id, " ".join(batch.terms), address.thread_id))
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
-        """See `Store.read_entry`."""
         look = None if known is None else partial(_look_known, address, known)
         found = yield Work(lambda execute: (look and look(execute)) or _read_entry(address, execute), unless=look)
         return found
 
     @in_transaction()
     def read_values(self, execute: Execute, entries: Sequence[Entry]) -> list[Found]:
-        """See `Store.read_values`. Entries of one namespace share one set of rows."""
+        # Entries of one namespace share one set of rows.
         namespaces: dict[Stamp, int] = {}
         for at in range(0, len(entries), MOST_KEYS):
             page = [entry.stamp for entry in entries[at : at + MOST_KEYS]]
@@ -479,7 +462,6 @@ class SqliteEntries(Store[Work, Any]):
 
     @in_transaction()
     def read_history(self, execute: Execute, address: Address, channels: Collection[str]) -> list[Found]:
-        """See `Store.read_history`."""
         found = find_entry(execute, address)
         if found is None:
             return []

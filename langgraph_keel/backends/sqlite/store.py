@@ -118,14 +118,11 @@ class SqliteStore(SqliteEntries):
         self._tenant = tenant
 
     def of_tenant(self, tenant: str) -> TenantStore:
-        """See `Store.of_tenant`."""
         return TenantStore(SqliteStore(tenant), tenant)
-
-    # -- lists -------------------------------------------------------------------------------------------------
 
     @in_transaction()
     def list_tenants(self, execute: Execute, after: str | None, limit: int) -> list[str]:
-        """See `Store.list_tenants`. Looks at the names of all that tenants have."""
+        # Looks at the names of all that tenants have.
         parameters = {"mark": MARK, "past": PAST, "everybody": EVERYBODY, "after": after or "", "limit": limit}
         rows = execute(
             f"SELECT DISTINCT substr(name, 2, instr(substr(name, 2), :mark) - 1) AS tenant FROM ({NAMES_OF_TENANTS}) "
@@ -136,7 +133,6 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction()
     def scan(self, execute: Execute, query: Query) -> list[Entry]:
-        """See `Store.scan`."""
         clauses, parameters = _conditions(query)
         table, order = IN_THREAD, "e.key DESC"
         if query.thread_id is None:
@@ -159,7 +155,6 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction()
     def find_runs(self, execute: Execute, run_ids: Collection[str]) -> list[str]:
-        """See `Store.find_runs`."""
         names: dict[str, None] = {}
         of_tenant, bounds = _of_tenant("t.name", self._tenant)
         for run_id in run_ids:
@@ -172,16 +167,13 @@ class SqliteStore(SqliteEntries):
         return list(names)
 
     def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.read_threads`.
-
-        Unless the page is tolerant, by the entries themselves: an index that is damaged must not hide a thread.
-        """
+        # Unless the page is tolerant, by the entries themselves: an index that is damaged must not hide a thread.
         found: Sequence[Listed] = yield Work(partial(_read_threads, page, self._tenant), takes_bytes=page.tolerant)
         return found
 
     @in_transaction()
     def list_strays(self, execute: Execute, after: str | None, limit: int) -> list[str]:
-        """See `Store.list_strays`. Looks for an entry of each thread."""
+        # Looks for an entry of each thread.
         of_tenant, bounds = _of_tenant("n.name", self._tenant)
         rows = execute(
             f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND {of_tenant} AND NOT EXISTS "
@@ -190,11 +182,8 @@ class SqliteStore(SqliteEntries):
         ).fetchall()
         return [name for (name,) in rows]
 
-    # -- what is removed or copied -----------------------------------------------------------------------------
-
     @in_transaction()
     def read_graph(self, execute: Execute, thread_id: str) -> Graph:
-        """See `Store.read_graph`."""
         nodes: list[Node] = []
         ends: dict[tuple[str, str], int] = {}
         for place, name in _namespaces_of(execute, thread_id):
@@ -210,7 +199,6 @@ class SqliteStore(SqliteEntries):
     def remove_entries(
         self, execute: Execute, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> None:
-        """See `Store.remove_entries`."""
         thread, place = _epoch(execute, thread_id), find_place(execute, Address(thread_id))
         if thread is not None:  # before entries are deleted, as their sequence numbers must never be used again
             execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, thread), thread))
@@ -233,7 +221,6 @@ class SqliteStore(SqliteEntries):
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
-        """See `Store.remove_rows`."""
         if graph.epoch is None:
             return 0
         removed: int = yield Work(partial(_remove_rows, thread_id, live, graph), writes=True)
@@ -241,7 +228,6 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction(writes=True)
     def delete_thread(self, execute: Execute, thread_id: str, last: Stamp | None = None) -> bool:
-        """See `Store.delete_thread`."""
         if last is not None:
             newest = execute(
                 f"SELECT e.key FROM {IN_THREAD} WHERE t.name = ? AND e.state <> 2 ORDER BY e.key DESC LIMIT 1",
@@ -253,7 +239,6 @@ class SqliteStore(SqliteEntries):
         return True
 
     def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
-        """See `Store.delete_all`."""
         if not self._tenant:
             return (yield from super().delete_all(limit))
         deleted: int = yield Work(partial(_delete_all, self._tenant, limit), writes=True)
@@ -261,7 +246,6 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction(writes=True)
     def copy_thread(self, execute: Execute, source: str, target: str, upto: Entry | None = None) -> CopyOutcome:
-        """See `Store.copy_thread`."""
         if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
             return Occupied()
         old = _epoch(execute, source)
@@ -286,11 +270,8 @@ class SqliteStore(SqliteEntries):
         execute(_RELIST, (False, new))
         return Copied()
 
-    # -- what is sealed later ----------------------------------------------------------------------------------
-
     @in_transaction()
     def list_writes(self, execute: Execute, thread_id: str, after: Writes | None, limit: int) -> list[Writes]:
-        """See `Store.list_writes`."""
         rows = execute(
             "SELECT b.key, n.name, b.checkpoint, b.task, b.path, b.body FROM threads t "
             "JOIN namespaces n ON n.thread = t.id JOIN batches b ON b.namespace = n.id "
@@ -304,13 +285,11 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction()
     def list_kinds(self, execute: Execute, thread_id: str | None) -> list[str]:
-        """See `Store.list_kinds`."""
         rows = execute("SELECT kind FROM shelves WHERE thread = ?", (thread_id or EVERYBODY,)).fetchall()
         return [text_of(kind) for (kind,) in rows]
 
     @in_transaction(writes=True)
     def replace_plain(self, execute: Execute, thread_id: str, new: Replacement) -> None:
-        """See `Store.replace_plain`."""
         if (thread := _epoch(execute, thread_id)) is None or thread != new.epoch:
             return
         for stamp, header in new.headers.items():
@@ -328,16 +307,11 @@ class SqliteStore(SqliteEntries):
             execute(f"UPDATE batches SET body = ? WHERE key = ? AND {is_plain}", (writes.batch.body, writes.stamp))
         execute("UPDATE thread_index SET marks = NULL, late_of = NULL, late = NULL WHERE thread = ?", (thread,))
 
-    # -- cells -------------------------------------------------------------------------------------------------
-
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
-        """See `Store.swap_cell`.
-
-        A caller that expects an empty cell is often wrong, and a read, which waits for nobody, is enough to refuse it.
-        One that brings a token has seen it there, and goes to the writer at once.
-        """
+        # A caller that expects an empty cell is often wrong, and a read, which does not wait, is enough to refuse it.
+        # A caller with a token has seen the cell, and its request goes to the writer at once.
         reply = partial(_reply_if_settled, shelf, key, expected, new)
         swap = partial(_swap_cell, shelf, key, expected, new)
         swapped: Swapped = yield Work(swap, writes=True, unless=reply if expected is None else None)
@@ -345,7 +319,6 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction()
     def read_cells(self, execute: Execute, shelf: Shelf, keys: Collection[str]) -> dict[str, Cell]:
-        """See `Store.read_cells`."""
         found = {key: _read_cell(execute, shelf, key) for key in keys}
         return {key: cell for key, cell in found.items() if cell}
 
@@ -353,7 +326,6 @@ class SqliteStore(SqliteEntries):
     def list_cells(
         self, execute: Execute, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> list[tuple[str, Cell]]:
-        """See `Store.list_cells`."""
         if not after and prefix[:1] != MARK:
             after = PAST  # what tenants share comes first
         rows = execute(
@@ -365,7 +337,6 @@ class SqliteStore(SqliteEntries):
 
     @in_transaction(writes=True)
     def remove_cells(self, execute: Execute, shelf: Shelf, tokens: Mapping[str, str]) -> int:
-        """See `Store.remove_cells`."""
         number = _find_shelf(execute, shelf)
         sql = "DELETE FROM cells WHERE shelf = ? AND key = ? AND token = ? RETURNING 1"
         return sum(len(execute(sql, (number, key, token)).fetchall()) for key, token in tokens.items())
