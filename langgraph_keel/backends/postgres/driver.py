@@ -37,7 +37,7 @@ from langgraph_keel.backends.postgres.connection import (
     is_usable,
     named_errors,
 )
-from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection, exchange
+from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, Exchange, OwnConnection, exchange
 from langgraph_keel.backends.postgres.rows import UNDEFINED_COLUMN, Request, Statement, Tables
 from langgraph_keel.backends.resent import noted, was_sent_before
 from langgraph_keel.engine.plan import StorePlan, arun, run
@@ -450,14 +450,12 @@ def _name_option(given: str, message: str) -> str:
     return f"it has no option {name!r}: {next(iter(near), 'see the parameter key words of libpq')}"
 
 
-def statements_of(request: Request) -> Sequence[Statement]:
-    """Return the statements of a request, as one transaction."""
-    return request.statements if len(request.statements) == 1 else [_BEGIN, *request.statements, _COMMIT]
-
-
-def replies_of(request: Request, rows: list[Rows]) -> list[Rows]:
-    """Return the rows of those statements of `statements_of` that are the request's own."""
-    return rows if len(request.statements) == 1 else rows[1:-1]
+def exchange_request(connection: OwnConnection | AsyncOwnConnection, request: Request) -> Exchange:
+    """Send a request as one transaction; return the rows of each of its statements."""
+    if len(request.statements) == 1:
+        return (yield from exchange(connection, request.statements))
+    rows = yield from exchange(connection, [_BEGIN, *request.statements, _COMMIT])
+    return rows[1:-1]
 
 
 # In a pipeline on a connection of the user's, no statement may be prepared: if one fails, the server skips the others,
@@ -466,7 +464,7 @@ def replies_of(request: Request, rows: list[Rows]) -> list[Rows]:
 
 def _run(connection: Connection, request: Request) -> list[Rows]:
     if isinstance(connection, OwnConnection):
-        return replies_of(request, connection.wait(exchange(connection, statements_of(request))))
+        return connection.wait(exchange_request(connection, request))
     if len(request.statements) == 1 and connection.autocommit:
         return [_fetch(_execute(connection, request.statements[0]))]
     is_idle = is_usable(connection)
@@ -493,7 +491,7 @@ def _execute(connection: Connection, statement: Statement, prepare: bool | None 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
     if isinstance(connection, AsyncOwnConnection):
-        return replies_of(request, await connection.wait(exchange(connection, statements_of(request))))
+        return await connection.wait(exchange_request(connection, request))
     if len(request.statements) == 1 and connection.autocommit:
         return [await _afetch(await _aexecute(connection, request.statements[0]))]
     is_idle = is_usable(connection)

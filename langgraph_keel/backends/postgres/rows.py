@@ -423,12 +423,9 @@ class PreparedStatement(NamedTuple):
 
 
 class Tables:
-    """The names of the tables, in a schema or wherever the search path leads.
+    """The names of the tables, in a schema or in the first of the connection's search path (`schema=None`).
 
-    Args:
-        schema: The schema; `None` is the first of the connection's search path.
-        partitions: Number of hash partitions of each table that grows; 0 is none.
-        migrations: The migrations to the present format.
+    With `partitions`, `ddl` divides the tables that grow into as many hash partitions.
     """
 
     def __init__(self, schema: str | None = None, partitions: int = 0, migrations: Migrations = MIGRATIONS) -> None:

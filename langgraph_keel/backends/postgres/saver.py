@@ -237,7 +237,6 @@ class PostgresSaver(KeelSaver):
         return self.asetup() if self._postgres.is_async_only else super().setup()
 
     def _setup(self) -> None:
-        """Create the tables if they are not there."""
         self._postgres.open(create=True)
 
     async def _asetup(self) -> None:
@@ -293,7 +292,6 @@ class PostgresSaver(KeelSaver):
         return [ELSEWHERE]
 
     def _close(self) -> None:
-        """Close the connections that this saver opened. Calls after this raise `StoreClosed`."""
         self._postgres.close()
 
 
@@ -311,8 +309,5 @@ def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> PostgresSaver:
-    """Open the database that a URL of libpq names, also one with `?schema=name`.
-
-    As `registry.OpenUrl`; options are those of `PostgresSaver`.
-    """
+    """Open the database of a URL of libpq, also one with `?schema=name`; see `registry.OpenUrl`."""
     return PostgresSaver(url, read_only=read_only, **options)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from secrets import randbits
 from typing import Any, TypeAlias
 
@@ -464,26 +463,21 @@ class PostgresStore(Store[Request, Reply]):
 
     def read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Listed]]:
         # Reads the short row of every thread. No text is damaged: PostgreSQL checks it.
+        parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in page.terms], **self._bounds}
+        way, past = sql.WAYS[page.oldest_first]
+        text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
+        found_by = sql.FOUND_BY if page.terms else ""
         listed: list[Listed] = []
-        place, found, limit = page.after and (escape(page.after[0]), key(page.after[1])), page.limit, page.limit
-        while found == limit and len(listed) < limit:
-            lines = yield from self._read_threads(replace(page, after=place))
+        place, found = page.after and (escape(page.after[0]), key(page.after[1])), page.limit
+        while found == page.limit and len(listed) < page.limit:
+            later = ""
+            if place:
+                later = sql.AFTER.replace("{past}", past)
+                parameters |= {"put_at": place[0], "after": place[1]}
+            (lines,) = yield self._request(parameters, text.replace("{only}", later + found_by))
             found, place = len(lines), (lines[-1][2], lines[-1][0]) if lines else None
             listed += [_info(*line) for line in lines if line[3]]
-        return listed[:limit]
-
-    def _read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Any]]:
-        """Read rows of threads; `page.after` is in its stored form."""
-        terms = page.terms
-        parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
-        later, (way, past) = "", sql.WAYS[page.oldest_first]
-        if page.after is not None:
-            later = sql.AFTER.replace("{past}", past)
-            parameters |= {"put_at": page.after[0], "after": page.after[1]}
-        text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
-        reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))
-        lines: Sequence[Any] = reply[0]
-        return lines
+        return listed[: page.limit]
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None

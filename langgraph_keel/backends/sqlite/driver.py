@@ -526,12 +526,7 @@ if hasattr(os, "register_at_fork"):
 class SqliteDriver:
     """Runs requests on one database file, or on a private database in memory (`:memory:`).
 
-    Args:
-        path: The file, or `":memory:"`.
-        timeout: Seconds a request may wait for other processes before `StoreBusy`.
-        read_only: Refuse to write, and do not create what is missing.
-        auto_setup: Create the tables on first use.
-        migrations: The migrations to the present format.
+    The options are those of `SqliteOptions`.
     """
 
     def __init__(

@@ -164,7 +164,6 @@ class SqliteSaver(KeelSaver):
         return schema(self._registry)
 
     def _setup(self) -> None:
-        """Create the tables if they are not there."""
         self._sqlite.setup()
 
     def _migrations(self) -> list[str]:
@@ -199,15 +198,11 @@ class SqliteSaver(KeelSaver):
         return [] if self._sqlite.private else ["Backups and copies of the database file."]
 
     def _close(self) -> None:
-        """Close the file. Calls after this raise `StoreClosed`."""
         self._sqlite.close()
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> SqliteSaver:
-    """Open the SQLite database that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`.
-
-    As `registry.OpenUrl`; options are those of `SqliteSaver`.
-    """
+    """Open the database of a URL (`sqlite:///relative.db`, `sqlite:////absolute.db`); see `registry.OpenUrl`."""
     path = path_in(url, "sqlite:///")
     if not path:
         raise refuse_url(url)
