@@ -10,7 +10,7 @@ from contextlib import suppress
 from langgraph_keel.errors import InvalidInput
 
 SQLITE_ID = 0x4B65656C
-"""The `application_id` of SQLite databases of Keel's."""
+"""The `application_id` of SQLite databases of Keel's: `Keel` in ASCII, in the header of the file."""
 
 
 def find_sqlite_store(paths: Iterable[str | os.PathLike[str]]) -> str | None:

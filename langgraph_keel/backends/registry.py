@@ -10,7 +10,6 @@ A scheme of Keel's own always means Keel's own backend.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from importlib import import_module
@@ -18,6 +17,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from langgraph_keel.backends.paths import is_in_loop
 from langgraph_keel.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def url_of(store: str) -> str:
     if not isinstance(store, str) or ":" in store or not store:
         return store
     # In a running loop, which must not wait for a disk, only the ending of a path counts.
-    can_look = not asyncio._get_running_loop()
+    can_look = not is_in_loop()
     if can_look and os.path.isdir(store):
         return f"files:{store}"
     is_database = _DATABASE.fullmatch(store) or (can_look and os.path.isfile(store))

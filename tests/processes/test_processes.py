@@ -113,8 +113,8 @@ class Held:
         self.begun: Queue[int] = Queue()
         self.release_it = threading.Event()
         # Not by send: what a calling thread does itself leaves the writing thread free to take a first few.
-        # private: what waits for the writing thread, nobody outside can see
         self.job = Job(Work(self.wait, writes=True))
+        # private: what waits for the writing thread, nobody outside can see
         driver_of(saver)._jobs.put(self.job)
         self.begun.get(timeout=120)
 

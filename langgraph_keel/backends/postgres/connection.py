@@ -17,6 +17,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import psycopg
@@ -292,15 +293,13 @@ class OwnConnections:
                 pool.close()
 
 
+@dataclass(slots=True)
 class WatchedRequest:
     """A request that waits for its reply, until `due` on the clock of `monotonic`."""
 
-    __slots__ = ("connection", "due", "was_cut")
-
-    def __init__(self, connection: Connection | AsyncConnection, due: float) -> None:
-        self.connection = connection
-        self.due = due
-        self.was_cut = False
+    connection: Connection | AsyncConnection
+    due: float
+    was_cut: bool = False
 
     @property
     def is_broken(self) -> bool:
@@ -349,17 +348,16 @@ class Watchdog:
             with self._lock:
                 idle = 0 if self._waiting else idle + 1
                 for watched in self._waiting.values():
-                    if time.monotonic() > watched.due and not watched.was_cut:
-                        watched.was_cut = True
-                        with suppress(OSError, psycopg.Error):
-                            break_connection(watched.connection)
+                    if time.monotonic() <= watched.due or watched.was_cut:
+                        continue
+                    watched.was_cut = True
+                    # The thread that waits on the connection wakes with an error.
+                    with (
+                        suppress(OSError, psycopg.Error),
+                        socket.socket(fileno=os.dup(watched.connection.fileno())) as end,
+                    ):
+                        end.shutdown(socket.SHUT_RDWR)
                 self._running = idle < 10
-
-
-def break_connection(connection: Connection | AsyncConnection) -> None:
-    """Break a connection on which another thread waits: that thread wakes with an error."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)
 
 
 class Retry(Exception):

@@ -38,7 +38,7 @@ from langgraph_keel.backends.postgres.connection import (
     named_errors,
 )
 from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, Exchange, OwnConnection, exchange
-from langgraph_keel.backends.postgres.rows import UNDEFINED_COLUMN, Request, Statement, Tables
+from langgraph_keel.backends.postgres.rows import Request, Statement, Tables
 from langgraph_keel.backends.resent import noted, was_sent_before
 from langgraph_keel.engine.plan import StorePlan, arun, run
 from langgraph_keel.errors import (
@@ -54,9 +54,9 @@ from langgraph_keel.errors import (
 )
 
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
-RENAMED = {"42P01", UNDEFINED_COLUMN}
+RENAMED = {"42P01", "42703"}  # undefined_table, undefined_column
 """Errors of a statement of a former format, after a newer Keel has migrated the tables."""
-FOREIGN = {UNDEFINED_COLUMN, "42883"}  # undefined_function (an operator for other types)
+FOREIGN = {"42703", "42883"}  # undefined_column, undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
 # Another process has just created the same: unique_violation and internal_error ("tuple concurrently
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.

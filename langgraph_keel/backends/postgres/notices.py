@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection
 from langgraph_keel.backends.postgres.driver import PostgresDriver
-
-if TYPE_CHECKING:
-    from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection
-
 
 _NOTIFY = b"SELECT pg_notify('keel_approvals', '')"
 _LISTEN = b"LISTEN keel_approvals"

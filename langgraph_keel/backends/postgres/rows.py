@@ -19,7 +19,7 @@ from langgraph_keel.backends.migrations import Migration
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import read_row, resolve, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import NEW, Batch, Entry, Found, Graph, Kind, NewEntry, Node, Ref, Row, Stamp
+from langgraph_keel.engine.records import NEW, Batch, Entry, Found, Graph, Kind, NewEntry, Node, Ref, Row
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255
@@ -32,15 +32,12 @@ _KINDS = {str(int(kind)): kind for kind in Kind}
 
 BRANCH, GHOST = 1, 2
 
-UNDEFINED_COLUMN = "42703"
-"""The code of the server's error."""
 TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
 INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
 PARAMETER = re.compile(r"%\((\w+)\)s")
 MIGRATIONS: Migrations = {}
-"""SQL with names of tables in braces, run in one transaction with the new format; or a function of `Tables` that
-returns a plan of `Request`s, each of which changes some rows that are not changed yet, so that any number of processes
-may run it at once."""
+"""SQL with names of tables in braces, in one transaction with the new format; or a function that returns a plan of
+`Request`s, each of which changes rows that are not changed yet, so that any number of processes may run it at once."""
 PARTED = ("entries", "items", "floors", "batches", "cells")
 """Tables that may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.
@@ -268,18 +265,13 @@ def first_numbers(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def entry_of(line: Line) -> Entry:
+def entry_of(line: Line, refs: Mapping[str, Ref] | None = None) -> Entry:
     """Return the entry of a line."""
-    address, parent, stamp, header, run = parts_of(line)
-    return Entry(address, parent, stamp, header, refs_of(line), run)
-
-
-def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]:
-    """Return all of an entry but its refs: address, parent, stamp, header and run."""
     names = names_by_key(line.names)
     address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
     run = line.run if line.run is None else name_of(line.run, names)
-    return address, parent_of(line), stamp_of(line.epoch, line.seq, line.token), restore_frame(line.body), run
+    stamp, header = stamp_of(line.epoch, line.seq, line.token), restore_frame(line.body)
+    return Entry(address, parent_of(line), stamp, header, refs_of(line) if refs is None else refs, run)
 
 
 def parent_of(line: Line) -> str | None:
@@ -304,16 +296,12 @@ def refs_of(line: Line) -> dict[str, Ref]:
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
 
 
-Scope: TypeAlias = tuple[str, str]
-"""A thread and a namespace, as keys."""
-
-
 @dataclass(slots=True)
 class Content:
-    """The entries, rows and batches of a reply."""
+    """The entries, rows and batches of a reply, by their keys."""
 
     entries: list[Line] = field(default_factory=list)
-    rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
+    rows: dict[tuple[str, str], dict[str, list[Row]]] = field(default_factory=dict)
     batches: dict[tuple[str, str, str], list[Line]] = field(default_factory=dict)
 
     def entry_with_rows(self, line: Line) -> Found:
@@ -357,7 +345,12 @@ def graph_of(reply: Sequence[tuple[Line, str | None]]) -> Graph:
     names = names_by_key(name for line in entries for name in line.names or ())
     ends = {(name_of(line.ns, names), name_of(line.id, names)): line.n for line in lines if line.what == 1}
     epoch = next((line.epoch for line in lines if line.what == 3), None)
-    return Graph([_node(line, line.seq in heads, times[line.seq]) for line in entries], ends, epoch)
+    nodes = []
+    for line in entries:
+        e, put_at = entry_of(line, LazyRefs(line)), unescape(times[line.seq] or "")
+        seen = (line.seq in heads, line.n == GHOST, put_at, line.n == BRANCH)
+        nodes.append(Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, *seen))
+    return Graph(nodes, ends, epoch)
 
 
 def _heads(entries: Sequence[Line]) -> set[int]:
@@ -368,12 +361,6 @@ def _heads(entries: Sequence[Line]) -> set[int]:
         if line.n != GHOST and (best is None or line.n <= best.n):
             heads[line.ns] = line
     return {line.seq for line in heads.values()}
-
-
-def _node(line: Line, is_head: bool, put_at: str | None) -> Node:
-    address, parent, stamp, header, run = parts_of(line)
-    at = unescape(put_at or "")
-    return Node(address, parent, stamp, header, LazyRefs(line), run, is_head, line.n == GHOST, at, line.n == BRANCH)
 
 
 class LazyRefs(Mapping[str, Ref]):
@@ -468,6 +455,7 @@ class Tables:
         if "CockroachDB" in version or "-YB-" in version:
             lines = [line for line in lines if "SET STORAGE" not in line]
         text = "\n".join(lines)
+        # CockroachDB has no columns with a collation; it orders by bytes anyway.
         return text.replace(' COLLATE "C"', "") if "CockroachDB" in version else text
 
     @cached_property

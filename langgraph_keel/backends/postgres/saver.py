@@ -8,8 +8,6 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import unquote
 
-from psycopg.rows import tuple_row
-
 from langgraph_keel.backends.postgres import notices
 from langgraph_keel.backends.postgres.connection import named_errors
 from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, PostgresDriver
@@ -42,8 +40,6 @@ _USED_AGAIN = (
     "the space is used again (VACUUM); bytes of deleted rows stay in it until then, or until "
     "saver.retention.reclaim_space(full=True), which locks the tables (VACUUM FULL)"
 )
-_GIVEN_BACK = "the tables were written anew (VACUUM FULL)"
-_IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
 
 _UNLISTED = """
 SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
@@ -85,7 +81,7 @@ def _check_writable(driver: PostgresDriver) -> None:
 
 
 def _vacuum(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
-    names, cursor = _table_names(tables), connection.cursor(row_factory=tuple_row)
+    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
     with _collect_warnings(connection) as warnings:
         before = cursor.execute(_SIZE, {"tables": names}).fetchone()
         for statement in _statements(names, full=full):
@@ -95,13 +91,18 @@ def _vacuum(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
 
 
 async def _avacuum(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
-    names, cursor = _table_names(tables), connection.cursor(row_factory=tuple_row)
+    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
     with _collect_warnings(connection) as warnings:
         before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
         for statement in _statements(names, full=full):
             await connection.execute(statement, prepare=False)
         after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
     return _report(names, before, after, warnings, full=full)
+
+
+def _tuple_rows(cursor: Any) -> Any:
+    """A row factory for tuples, whatever that of the user's connection is."""
+    return tuple
 
 
 def _table_names(tables: Tables) -> list[str]:
@@ -119,7 +120,9 @@ def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
 def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
     """Collect the warnings of the server, which gives one for each table that this user may not vacuum."""
     if not connection.autocommit:
-        raise AccessDenied(_IN_TRANSACTION)
+        raise AccessDenied(
+            "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
+        )
     warnings: list[str] = []
 
     def hear(diagnostic: Any) -> None:
@@ -139,12 +142,13 @@ def _report(names: Sequence[str], before: Any, after: Any, warnings: Sequence[st
     tables = [name.rpartition(".")[2].strip('"') for name in names]
     if all(any(table in warning for warning in warnings) for table in tables):
         raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
-    return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
+    done = "the tables were written anew (VACUUM FULL)" if full else _USED_AGAIN
+    return Reclaimed(before[0], after[0], "; ".join([done, *warnings]))
 
 
 def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
     """Return the format of the tables, the server's `synchronous_commit`, and the size of the tables in bytes."""
-    cursor = connection.cursor(row_factory=tuple_row)
+    cursor = connection.cursor(row_factory=_tuple_rows)
     query = tables.fill_names("SELECT max(format), current_setting('synchronous_commit') FROM {format}")
     ((version, commits),) = cursor.execute(query.encode()).fetchall()
     ((nbytes,),) = cursor.execute(_SIZE, {"tables": _table_names(tables)}).fetchall()
@@ -160,7 +164,7 @@ def check(driver: PostgresDriver) -> Iterator[Finding]:
 
     def read(query: str) -> list[tuple[Any, ...]]:
         return driver.retry(
-            lambda connection: connection.cursor(row_factory=tuple_row).execute(fill(query).encode()).fetchall()
+            lambda connection: connection.cursor(row_factory=_tuple_rows).execute(fill(query).encode()).fetchall()
         )
 
     rows = read(_UNLISTED)

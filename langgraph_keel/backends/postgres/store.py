@@ -197,8 +197,7 @@ def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
 Reply: TypeAlias = list[list[Any]]
 
 
-def random_number() -> int:
-    """Return the token of a request, or the epoch of a thread."""
+def _random_number() -> int:
     return randbits(62) + 1
 
 
@@ -233,7 +232,7 @@ class PostgresStore(Store[Request, Reply]):
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Reply, Outcome]:
         # One statement, sent again for each put of another process that came in between.
-        parameters = {**entry_parameters(new), "token": random_number(), "epoch": random_number(), "all": sql.ALL}
+        parameters = {**entry_parameters(new), "token": _random_number(), "epoch": _random_number(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True, joins=True)
         is_resent = False
@@ -252,7 +251,7 @@ class PostgresStore(Store[Request, Reply]):
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Reply, None]:
         parameters = {
             **place_of(address),
-            "token": random_number(),
+            "token": _random_number(),
             "task": escape(batch.task_id),
             "path": escape(batch.task_path),
             "body": shrink(batch.body),
@@ -390,7 +389,7 @@ class PostgresStore(Store[Request, Reply]):
             "thread": key(source),
             "target": key(target),
             "name": next(iter(long_names([target]) or ()), None),
-            "epoch": random_number(),
+            "epoch": _random_number(),
         }
         text = sql.COPY_THREAD
         if upto is not None:

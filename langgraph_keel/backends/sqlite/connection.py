@@ -7,7 +7,6 @@ import shlex
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from pkgutil import get_data
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
@@ -17,8 +16,6 @@ from langgraph_keel.backends.paths import SQLITE_ID
 from langgraph_keel.backends.sqlite.entries import FILL_INDEX, Execute
 from langgraph_keel.errors import CorruptStore, NotAKeelStore, NotFound, NotSetUp, StoreError
 
-APPLICATION_ID = SQLITE_ID
-"""`Keel` in ASCII, in the file's header."""
 Migrations: TypeAlias = Mapping[int, Migration[str | Callable[[Execute], None]]]
 MIGRATIONS: Migrations = {}
 """SQL, which can be printed and run by hand, or a function of `execute`; in one transaction with the new format."""
@@ -39,7 +36,7 @@ _INDEX = "thread_index"
 
 # Read with the module: a running loop must not wait for a disk.
 _FORMAT_1 = f"""{cast(bytes, get_data(__package__, "schema.sql")).decode()}
-PRAGMA application_id = {APPLICATION_ID};
+PRAGMA application_id = {SQLITE_ID};
 PRAGMA user_version = 1;
 """
 
@@ -51,7 +48,7 @@ def connect(path: str, timeout: float) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA synchronous = FULL")  # NORMAL loses acknowledged commits when the power fails
     # On by default in Debian's builds only. Where it is off, deleted content stays in the file.
     connection.execute("PRAGMA secure_delete = ON")
     return connection
@@ -70,8 +67,6 @@ def refuse_to_make(path: str) -> NotSetUp:
 
 def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
     """Open a database that must exist, for reading."""
-    if not Path(path).exists():
-        raise NotFound(f"there is no store at {path}")
     try:
         return _connect_and_check(path, "mode=ro", migrations)
     except sqlite3.OperationalError as error:
@@ -86,10 +81,15 @@ def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
         return _connect_and_check(path, "immutable=1", migrations)
 
 
+def _open_existing(path: str, mode: str) -> sqlite3.Connection:
+    if not os.path.exists(path):
+        raise NotFound(f"there is no store at {path}")
+    uri = f"file:{quote(os.path.abspath(path))}?{mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+
+
 def _connect_and_check(path: str, mode: str, migrations: Migrations) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
-    )
+    connection = _open_existing(path, mode)
     try:
         found = _check_format(connection, path)
         if find_due(migrations, found, path):
@@ -109,9 +109,7 @@ def _check_format(connection: sqlite3.Connection, path: str) -> int:
 
 def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration[Any]]]:
     """Return the migrations that a database lacks, and their numbers."""
-    if not Path(path).exists():
-        raise NotFound(f"there is no store at {path}")
-    with closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)) as connection:
+    with closing(_open_existing(path, "mode=ro")) as connection:
         return find_due(migrations, _check_format(connection, path), path)
 
 
@@ -120,7 +118,7 @@ def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application == APPLICATION_ID:
+    if application == SQLITE_ID:
         # Only tables are read, whose rows are in the file: a view can compute rows without end.
         if computed := connection.execute(_COMPUTED).fetchone():
             problem = f"{computed[0]} is a view, or has columns that are computed, which Keel never makes"

@@ -391,8 +391,6 @@ class Writer:
             self._lock.give_back()
             self._turn.release()
 
-    # -- what runs in the writing thread ---------------------------------------------------------------------------
-
     def _serve(self) -> None:
         while group := take_group(self._jobs):
             with self._turn:

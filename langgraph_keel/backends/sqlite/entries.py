@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import chain
-from sqlite3 import Cursor
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import frame, open_frame, read_row, resolve
@@ -123,7 +122,16 @@ KNOWN_HEAD = _KNOWN.replace("{is_it}", _IS_HEAD.replace("{where}", f"n.key <= e.
 KNOWN_NESTED_HEAD = _KNOWN.replace("{is_it}", _IS_HEAD.replace("{where}", "n.nested"))
 
 
-Execute: TypeAlias = Callable[..., Cursor]
+class Rows(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+
+
+Execute: TypeAlias = Callable[..., Rows]
 """Executes one statement with bound parameters inside the transaction."""
 
 
@@ -357,10 +365,8 @@ def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
 
 
 def single_rows(execute: Execute, runs: Mapping[int, Collection[Run]]) -> dict[int, list[Row]]:
-    """Return all that is wanted of channels, where that is rows that hold one item: many of them by one statement.
-
-    Of a state of 50 channels that took 150 µs, where a statement for each took 460.
-    """
+    """Return the rows of channels of which only single items are wanted, by one statement for many rows."""
+    # For a state of 50 channels it took 150 µs, and a statement for each 460.
     keys = {channel: [span(channel)[0] + lo for lo, hi in wanted if hi == lo + 1] for channel, wanted in runs.items()}
     wanted = sorted(chain.from_iterable(keys.values()))
     if len(wanted) < 3:

@@ -74,7 +74,6 @@ _NO_INDEX = (
 )
 _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
 _PAST = "\U0010ffff"
-_PUT_AT = PUT_AT.replace("{thread}", "?")
 FEW = 2000
 """Threads that are read before what is asked for counts as frequent."""
 _RELIST = (
@@ -381,7 +380,7 @@ def _read_threads(page: Page, tenant: str, execute: Execute) -> list[Listed]:
     found: list[tuple[str, str, int]] = []
     tens = ""
     for thread, name, rough in _threads_from(page, tenant, page.tolerant and has_index(execute), execute):
-        (at,) = execute(_PUT_AT, (thread, thread)).fetchone() or (None,)
+        (at,) = execute(PUT_AT.replace("{thread}", "?"), (thread, thread)).fetchone() or (None,)
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
             if not page.tolerant:
                 raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
