@@ -66,8 +66,7 @@ OVERTAKEN = {"22012", "40001", "40P01"}
 TRIES = 8
 
 Rows: TypeAlias = list[Any]
-Asked: TypeAlias = "str | Request"
-"""A script of any number of statements, run as one transaction and without a reply; or a query."""
+Asked: TypeAlias = "str | Request"  # a script of many statements, run as one transaction without a reply; or a query
 
 T = TypeVar("T")
 

@@ -21,10 +21,8 @@ from psycopg.pq.abc import PGresult
 from langgraph_keel.backends.postgres.rows import Statement
 
 Rows: TypeAlias = list[Any]
-Exchange: TypeAlias = Generator[Any, Any, list[Rows]]
-"""A generator of psycopg's `wait`, which returns the rows of each statement."""
-Key: TypeAlias = tuple[bytes, tuple[int, ...]]
-"""A statement, and the types of its parameters."""
+Exchange: TypeAlias = Generator[Any, Any, list[Rows]]  # for psycopg's `wait`; returns the rows of each statement
+Key: TypeAlias = tuple[bytes, tuple[int, ...]]  # a statement, and the types of its parameters
 
 MOST = 200
 """Statements that a connection prepares; Keel has about sixty."""

@@ -25,8 +25,7 @@ from langgraph_keel.errors import CorruptStore, InvalidInput
 LONGEST = 255
 """Most bytes of a name that is its own key."""
 
-Names: TypeAlias = Mapping[str, str]
-"""The names of keys that are not the names themselves."""
+Names: TypeAlias = Mapping[str, str]  # the names of keys that are not the names themselves
 
 _KINDS = {str(int(kind)): kind for kind in Kind}
 

@@ -1,7 +1,4 @@
-"""The PostgreSQL layout: each verb is one statement, or a few that are one transaction and one round trip.
-
-The tables are explained in `schema.sql`. The head of a namespace is its trunk entry with the highest sequence number.
-"""
+"""The verbs on the tables of `schema.sql`: each is one statement, or a few that are one transaction and one trip."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The SQLite layout (see `schema.sql`), and the verbs that put and get entries: each is one transaction.
-
-The head of a namespace is its trunk entry with the highest key; no put has to move a pointer to it.
-"""
+"""The SQLite layout (see `schema.sql`), and the verbs that put and get entries: each is one transaction."""
 
 from __future__ import annotations
 
@@ -131,8 +128,7 @@ class Rows(Protocol):
     def fetchall(self) -> list[Any]: ...
 
 
-Execute: TypeAlias = Callable[..., Rows]
-"""Executes one statement with bound parameters inside the transaction."""
+Execute: TypeAlias = Callable[..., Rows]  # executes one statement with bound parameters inside the transaction
 
 
 @record
@@ -277,7 +273,7 @@ def ensure_slots(
 
 
 def head_of(execute: Execute, place: Place) -> int | None:
-    """Return the key of the newest entry on the trunk, or of all entries if no trunk is left."""
+    """Return the highest key of entries on the trunk, or of all if no trunk is left: no put moves a pointer to it."""
     where = "nested" if place.nested else "key BETWEEN ? AND ?"
     of = (place.namespace,) if place.nested else (*span(place.thread), place.namespace)
     sql = f"SELECT key FROM entries WHERE {where} AND namespace = ? AND state = ? ORDER BY key DESC LIMIT 1"
