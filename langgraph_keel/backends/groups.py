@@ -1,8 +1,7 @@
-"""Requests of a loop that wait at the same moment go to the server together.
+"""Requests of a loop that wait at the same moment go to the server together; a backend defines what a group is.
 
-A turn of a pool, a timer, a wake-up, a transaction and its sync of the disk are not free: with 64 coroutines on one
-loop, they were half of the processor's time. What a group is, a backend says: to each request it is as if it had gone
-by itself. A loop that has one or two requests at a time pays nothing for this: they are sent at once.
+With 64 coroutines on one loop, half of the processor's time went to turns of a pool, timers, wake-ups and commits. A
+loop that has one or two requests at a time sends them at once.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from weakref import WeakKeyDictionary
 from langgraph_keel.engine.plan import Q, R
 
 LANES = 2
-"""Requests or groups under way, from which on others wait for one of them to come back."""
+"""Requests or groups under way at once; further ones wait."""
 GROUP = 32
 """Most requests in one group, which bounds how long the first of them waits."""
 PATIENCE = 0.1
-"""Seconds for which nothing may come back; then what is under way counts as stuck, and nobody waits for it any more."""
+"""Seconds without a reply after which the requests under way count as stuck, and others are sent."""
 
 Send: TypeAlias = Callable[[Q], Awaitable[R]]
 SendGroup: TypeAlias = Callable[[Sequence[Q]], Awaitable[Sequence[R | None]]]
@@ -29,10 +28,8 @@ SendGroup: TypeAlias = Callable[[Sequence[Q]], Awaitable[Sequence[R | None]]]
 class Groups(Generic[Q, R]):
     """The requests of all loops.
 
-    Args:
-        send: Sends one request.
-        send_group: Sends several, and returns their replies; `None` for each that has to be sent by itself, because it
-            failed or another did. What it raises, all of them raise.
+    `send_group` returns the replies of several requests, `None` for each that has to be sent by itself; all of them
+    raise its errors.
     """
 
     def __init__(self, send: Send[Q, R], send_group: SendGroup[Q, R]) -> None:
@@ -40,10 +37,7 @@ class Groups(Generic[Q, R]):
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line[Q, R]] = WeakKeyDictionary()
 
     async def send(self, request: Q) -> R:
-        """Send a request, alone or in a group.
-
-        A caller that is cancelled takes its request back, if it is not under way; nobody else is concerned.
-        """
+        """Send a request, alone or in a group. If the caller is cancelled before it is sent, it is not sent."""
         loop = asyncio.get_running_loop()
         if (line := self._lines.get(loop)) is None:
             line = self._lines[loop] = _Line(*self._ways)
@@ -109,7 +103,7 @@ class _Line(Generic[Q, R]):
         outcomes: Sequence[R | BaseException | None]
         try:
             outcomes = await self._send_group([request for request, _ in group])
-        except BaseException as error:  # also if all tasks are cancelled: nobody may wait for ever
+        except BaseException as error:  # also if all tasks are cancelled: no caller may wait for ever
             outcomes = [error] * len(group)
         self._leave_lane(lane)
         apart = []

@@ -1,15 +1,13 @@
-"""From one format of a store to the next: numbered migrations, each done once, by whoever comes first.
+"""Numbered migrations from one format of a store to the next. Each is done once, when a store is opened.
 
-A store is made in format 1 and carried through all migrations that there are, so that there is one way to a format.
-Each backend has its `MIGRATIONS`, and one place that carries them out, when a store is opened: in one transaction with
-the mark that says the format. Where there are no transactions, in steps: the mark says first that the way to a format
-has begun (an older Keel refuses the store from then on), then each step changes one thing at once, and is harmless a
-second time, and at last the mark says that it is over. Whoever finds a way that was begun goes on with it.
+A store is made in format 1 and carried through all migrations, so that there is one way to a format: in one transaction
+with the mark of the format; or, without transactions, in steps that are harmless a second time, between a mark that the
+migration has begun, which an older Keel refuses, and one that it is complete. The next process continues a migration
+that was cut off.
 
-The other half is the duty of who writes a migration: **what it changes must not be readable as what it was.** A process
-of the former format that has the store open does not look at the mark at each request, as that would cost each put
-something. It must fail; then it looks, and says `NewerFormat`. In SQL, a column that holds something else gets another
-name; on Redis, the line of a thread another form; the first line of a log of files says its format by itself.
+A migration must change its data so that a process of the former format **cannot read them as before**, since that does
+not look at the mark at each request: its request must fail; then it looks, and raises `NewerFormat`. In SQL, a column
+gets another name; on Redis, the line of a thread another form; the first line of a log of files contains its format.
 """
 
 from __future__ import annotations
@@ -26,19 +24,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Migration(Generic[Work]):
-    """A change of a backend's format.
-
-    Attributes:
-        what: What it changes, in a few words, for whoever is to run it by hand.
-        work: How: see the backend's `MIGRATIONS`.
-    """
+    """A change of a backend's format: its description, and its work (see the backend's `MIGRATIONS`)."""
 
     what: str
     work: Work
 
 
 def newest(migrations: Mapping[int, object]) -> int:
-    """Return the format to which migrations lead; each stands under the number of its own."""
+    """Return the format to which migrations lead; their keys are formats."""
     return max(migrations, default=1)
 
 
@@ -53,7 +46,7 @@ def find_due(migrations: Mapping[int, T], found: int, where: str) -> Sequence[tu
 
 
 def refuse_older(where: str, found: int, known: int, why: str) -> NotSetUp:
-    """Return the error that says that a store has an older format, and who can change that."""
+    """Return the error of a store that has an older format."""
     return NotSetUp(
         f"{where} has format {found}, this Keel needs {known}, and {why}: let whoever may write the store run "
         "`keel schema --upgrade --url ...`, once no older Keel has it open (with --print, it says what that does)"

@@ -1,4 +1,4 @@
-"""The path of a store on this machine, as a saver was given it."""
+"""Paths of stores on this machine."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ from contextlib import suppress
 from langgraph_keel.errors import InvalidInput
 
 SQLITE_ID = 0x4B65656C
-"""The `application_id` of SQLite databases of Keel's."""
+"""The `application_id` of SQLite databases of Keel's: `Keel` in ASCII, in the header of the file."""
 
 
 def find_sqlite_store(paths: Iterable[str | os.PathLike[str]]) -> str | None:
     """Return the first of these paths that is a SQLite database of Keel's."""
-    return next((os.fspath(path) for path in paths if _is_sqlite_store(os.fspath(path))), None)
-
-
-def _is_sqlite_store(path: str) -> bool:
-    with suppress(OSError):
-        if os.path.isfile(path):  # a pipe would keep whoever opens it waiting
-            with open(path, "rb") as file:
-                header = file.read(100)
-            # While it is open, the id may be in its log only.
-            is_marked = header[68:72] == SQLITE_ID.to_bytes(4, "big") or all(
-                os.path.exists(f"{path}{end}") for end in (".lock", "-wal")
-            )
-            return header.startswith(b"SQLite format 3\0") and is_marked
-    return False
+    for path in (os.fspath(each) for each in paths):
+        with suppress(OSError):
+            if os.path.isfile(path):  # opening a pipe would block
+                with open(path, "rb") as file:
+                    header = file.read(100)
+                # While it is open, the id may be in its log only.
+                is_marked = header[68:72] == SQLITE_ID.to_bytes(4, "big") or all(
+                    os.path.exists(f"{path}{end}") for end in (".lock", "-wal")
+                )
+                if header.startswith(b"SQLite format 3\0") and is_marked:
+                    return path
+    return None
 
 
 def checked_path(path: object, scheme: str) -> str:
-    """Return the path that a saver was given: the one that it is now, whatever the working directory is later.
-
-    In a running loop, which must not wait for a disk, it is as it was given: the driver asks when it opens the store.
-    """
+    """Return the absolute path of a saver's argument; in a running loop, which must not wait for a disk, as it is."""
     if not isinstance(path, str | os.PathLike):
         kind = f"{type(path).__module__}.{type(path).__qualname__}"
         raise InvalidInput(f"a {kind} is no path: Keel opens its files itself, so pass the path alone")

@@ -1,25 +1,23 @@
-"""Which backend opens which URL: a table of Keel's own, and the entry points of other packages.
+"""Backends by the schemes of URLs: a table of Keel's own, and the entry points of other packages.
 
-Another package adds a backend with an entry point of the group `langgraph_keel.backends`. Its name is the scheme of the
-URLs, its object a function such as `open_url` of the packages here. In that package's pyproject.toml:
+The name of an entry point of the group `langgraph_keel.backends` is a scheme, its object an `OpenUrl`:
 
     [project.entry-points."langgraph_keel.backends"]
     mem2 = "keel_mem2:open_url"
 
-`open_saver("mem2://...")` and `keel threads --url mem2://...` then open its stores. A scheme of Keel's own always means
-Keel's own backend.
+A scheme of Keel's own always means Keel's own backend.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from langgraph_keel.backends.paths import is_in_loop
 from langgraph_keel.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ _OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
 
 
 class OpenUrl(Protocol):
-    """What a backend gives to be opened by URL: a function."""
+    """The function of a backend that opens a URL."""
 
     def __call__(self, url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
         """Return a saver for the store at `url`."""
@@ -41,27 +39,16 @@ class OpenUrl(Protocol):
 
 
 class Backend(NamedTuple):
-    """A backend of Keel's own. Nothing of it is imported before it is used.
-
-    Args:
-        package: Where `open_url` and the saver's class are.
-        saver: The name of that class, which `langgraph_keel` exports.
-        schemes: Of the URLs that it opens.
-        example: How its URLs are written, for error messages.
-        client: The library that it needs, if that is not installed with Keel.
-        extra: The extra of langgraph-keel that installs it.
-        needs: What that extra lists, by which pip finds the library in an index, whether or not it finds Keel there.
-        alias: Another name of the class, which LangGraph's users know.
-    """
+    """A backend of Keel's own. It is imported when it is first used."""
 
     package: str
     saver: str
     schemes: tuple[str, ...]
     example: str
-    client: str = ""
+    client: str = ""  # the library that it needs, if that is not installed with Keel
     extra: str = ""
-    needs: str = ""
-    alias: str = ""
+    needs: str = ""  # the requirement by which pip finds the library, also in an index that does not have Keel
+    alias: str = ""  # another name of the saver, which LangGraph's users know
 
     @property
     def is_installed(self) -> bool:
@@ -117,14 +104,11 @@ BACKENDS = (
 
 
 def url_of(store: str) -> str:
-    """Return the URL of a store; of a path, that of the directory or the SQLite database that it names.
-
-    In a running loop, which must not wait for a disk, only the ending of a path tells what it names. What names nothing
-    stays as it is: `find_opener` refuses it.
-    """
+    """Return the URL of a store, or of the directory or SQLite database at a path; any other text as it is."""
     if not isinstance(store, str) or ":" in store or not store:
         return store
-    can_look = not asyncio._get_running_loop()
+    # In a running loop, which must not wait for a disk, only the ending of a path counts.
+    can_look = not is_in_loop()
     if can_look and os.path.isdir(store):
         return f"files:{store}"
     is_database = _DATABASE.fullmatch(store) or (can_look and os.path.isfile(store))
@@ -134,31 +118,28 @@ def url_of(store: str) -> str:
 def find_opener(url: str) -> OpenUrl:
     """Return the function that opens a URL."""
     scheme = url.partition(":")[0]
+    opener: OpenUrl
     for backend in BACKENDS:
         if scheme in backend.schemes:
             try:
-                opener: OpenUrl = backend.load("open_url")
+                opener = backend.load("open_url")
             except ModuleNotFoundError as error:
                 raise InvalidInput(str(error)) from error
             return opener
     for entry_point in entry_points(group=GROUP, name=scheme):
-        return _load_entry_point(entry_point)
+        place = f"the backend for {entry_point.name}: ({entry_point.value})"
+        try:
+            opener = entry_point.load()
+        except (ImportError, AttributeError) as error:
+            raise InvalidInput(f"{place} cannot be imported: {error}") from error
+        if not callable(opener):
+            raise InvalidInput(f"{place} is no function that opens a URL")
+        return opener
     raise refuse_url(url)
 
 
-def _load_entry_point(entry_point: EntryPoint) -> OpenUrl:
-    place = f"the backend for {entry_point.name}: ({entry_point.value})"
-    try:
-        opener: OpenUrl = entry_point.load()
-    except (ImportError, AttributeError) as error:
-        raise InvalidInput(f"{place} cannot be imported: {error}") from error
-    if not callable(opener):
-        raise InvalidInput(f"{place} is no function that opens a URL")
-    return opener
-
-
 def refuse_url(url: str) -> InvalidInput:
-    """Return the error for a URL that names no store; it lists the URLs that do, and never shows a password."""
+    """Return the error for a URL that names no store, with the URLs that do and without a password."""
     scheme, is_url, _ = url.partition("://")
     name = (f"{scheme}:..." if is_url else "what was given") if "@" in url or "=" in url else url
     own = {scheme for backend in BACKENDS for scheme in backend.schemes}
@@ -169,7 +150,7 @@ def refuse_url(url: str) -> InvalidInput:
 
 
 def path_in(url: str, prefix: str) -> str:
-    """Return the path in a URL: what is behind `prefix`. Such URLs take no options."""
+    """Return the path behind `prefix` in a URL, which takes no options."""
     path = url.removeprefix(prefix)
     match = _OPTIONS.fullmatch(url)
     if match and not os.path.lexists(path):

@@ -1,4 +1,4 @@
-"""Requests that are sent again, because the connection broke before the reply to the first attempt came."""
+"""Requests that are sent again, because the connection broke before the first reply came."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from contextvars import ContextVar
 from typing import Any
 
 was_sent_before: ContextVar[bool] = ContextVar("was_sent_before", default=False)
-"""Whether what this thread or task is sending was sent before."""
+"""Whether the request that this thread or task is sending was sent before."""
 
 
 class Resent(list[Any]):
-    """Replies to such a request: the first attempt may have been carried out, and its effect been undone since.
+    """Replies to such a request, or from a client that may send again by itself: a user's, or of a Redis Cluster.
 
-    So are all replies that come through a client which sends again by itself and does not say so: one that the user has
-    passed, or one of a Redis Cluster.
+    The first attempt may have been carried out, and its effect been undone since.
     """
 
 

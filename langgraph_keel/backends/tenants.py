@@ -1,9 +1,4 @@
-"""The store of one tenant in tables that all tenants share: it calls threads by other names there.
-
-What the tables hold of other tenants cannot be named through it: each name of a thread, and each key of a cell that
-threads share, begins with the tenant's own prefix (`engine.tenants`). Verbs over all threads are narrowed by the store
-itself, which is told the tenant.
-"""
+"""The store of one tenant in tables that all tenants share: names in them have a prefix (`engine.tenants`)."""
 
 from __future__ import annotations
 
@@ -24,12 +19,7 @@ _IDLE: frozenset[Turn] = frozenset(
 
 
 class TenantStore(Renaming):
-    """What a tenant has in another store.
-
-    Args:
-        shared: That store, narrowed to the tenant: its verbs over all threads return the tenant's threads only.
-        tenant: The name of the tenant.
-    """
+    """The data of a tenant in a shared store, whose verbs over all threads return the tenant's threads only."""
 
     def __init__(self, shared: Store[Any, Any], tenant: str) -> None:
         prefix = prefix_of(tenant)
@@ -57,5 +47,5 @@ class TenantStore(Renaming):
 
 
 def _like(name: str, text: str) -> str:
-    """Return a text as what a name is: a store may mark what stands for a name that nobody knows any more."""
+    # A store may have a type of its own for the key of a name that is not stored any more.
     return text if type(name) is str else type(name)(text)

@@ -113,8 +113,9 @@ class Held:
         self.begun: Queue[int] = Queue()
         self.release_it = threading.Event()
         # Not by send: what a calling thread does itself leaves the writing thread free to take a first few.
+        self.job = Job(Work(self.wait, writes=True))
         # private: what waits for the writing thread, nobody outside can see
-        self.job = driver_of(saver)._submit(Job(Work(self.wait, writes=True)))
+        driver_of(saver)._jobs.put(self.job)
         self.begun.get(timeout=120)
 
     def wait(self, execute: Any) -> None:

@@ -1,25 +1,4 @@
-"""Connections: how they are made and pooled, when they are dropped, and what their errors mean.
-
-A connection is checked before it is used without a round trip: a server that closed it while it was idle (restart,
-failover, SSL, a timeout between) has left something to read on a socket where nothing is due.
-
-Why not the pools of psycopg_pool, though one of the user's own is accepted? Measured with 3.3.3, `min_size=0` and
-a `check=` that closes connections which `is_lost` finds; that part works as well as here. But:
-
-* They connect in background threads, and try again until the caller's time is up. A wrong password, a database that is
-  not there, a port where nobody listens: `PoolTimeout("couldn't get a connection after 5.00 sec")` after all of 5 s,
-  without the reason, which is only logged. The pools here connect in the thread that needs a connection, and raise what
-  the server said after 1 to 32 ms. The fault tests hold them to that: of those of a wrong password, of a missing
-  database and of "too many clients", psycopg_pool passes none.
-* `AsyncConnectionPool` belongs to one loop and its tasks must be closed in it: `close()` afterwards ("Event loop is
-  closed") or from elsewhere ("belongs to a different loop") fails, but a saver is closed by whoever is done with it. So
-  the pool for each loop, the clean-up after dead loops and the new start after a fork would all stay here.
-* Each pool has four threads of its own.
-
-To lend a connection and to take it back takes 11 microseconds there, and 16 here.
-
-`Watchdog` cuts requests that wait for too long, and `RetryBudget` says which are sent again, and for how long.
-"""
+"""Connections: how they are made and pooled, when they are dropped, which requests are retried, and errors by name."""
 
 from __future__ import annotations
 
@@ -38,7 +17,8 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import errors as pg
@@ -65,8 +45,9 @@ if TYPE_CHECKING:
 
 Connection: TypeAlias = psycopg.Connection[Any]
 AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
+C = TypeVar("C", psycopg.Connection[Any], psycopg.AsyncConnection[Any])
 Given: TypeAlias = "str | Connection | AsyncConnection | ConnectionPool[Any] | AsyncConnectionPool[Any]"
-"""What a user may give: a connection string, or a connection or pool that stays theirs."""
+"""A connection string, or a connection or pool, which stays the user's."""
 
 # In this order: the first that fits.
 NAMED: tuple[tuple[tuple[type[Exception], ...], type[KeelError], str], ...] = (
@@ -97,7 +78,7 @@ WORDED: tuple[tuple[str, type[KeelError], str], ...] = (
     ('role "', AccessDenied, "the server refuses this user"),
     ("does not exist", StoreUnavailable, "this database does not exist, create it first"),
     ("password", AccessDenied, "the server refuses this user"),
-    # What libpq, and psycopg, say of options before they connect: `invalid sslmode value: "x"`.
+    # Messages of libpq and psycopg about options, before they connect: `invalid sslmode value: "x"`.
     ("connection is bad: invalid", InvalidInput, "an option of the connection string has a wrong value"),
     ("bad value for", InvalidInput, "an option of the connection string has a wrong value"),
     ("authentication", AccessDenied, "the server refuses this user"),
@@ -105,7 +86,7 @@ WORDED: tuple[tuple[str, type[KeelError], str], ...] = (
 )
 
 RACES = {"40001", "40P01"}
-"""serialization_failure and deadlock_detected: CockroachDB and YugabyteDB ask clients to retry after these."""
+"""serialization_failure and deadlock_detected; CockroachDB and YugabyteDB ask clients to retry after these."""
 SHUFFLED = {"26000", "42P05"}
 """A prepared statement that is missing, or there twice: a pooler now uses another connection of the server."""
 
@@ -136,14 +117,17 @@ def named_errors(where: str) -> Iterator[None]:
     """Raise errors of psycopg as those of Keel."""
     try:
         yield
+    except KeelError:
+        raise
     except (psycopg.Error, OSError) as error:
         raise name_error(error, where) from error
 
 
 def is_lost(connection: Connection | AsyncConnection) -> bool:
-    """Return whether an idle connection was closed by the server, without asking it."""
+    """Return whether an idle connection was closed by the server, without a round trip."""
     if connection.closed:
         return True
+    # A restart, a failover or a timeout has left something to read on a socket where nothing is due.
     poller = select.poll()
     poller.register(connection.fileno(), select.POLLIN)
     return bool(poller.poll(0))
@@ -155,37 +139,65 @@ def is_usable(connection: Connection | AsyncConnection) -> bool:
     return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
-def close_now(connection: Connection | AsyncConnection) -> None:
-    """Close a connection at once, from any thread, also if its loop is closed."""
-    connection.pgconn.finish()
+# The pools of psycopg_pool (3.3.3) connect in background threads until the caller's time is up: with a wrong password,
+# `PoolTimeout` after all of 5 s, and the reason is only logged. An `AsyncConnectionPool` can be closed in its own loop
+# only, but a saver is closed from anywhere; and each pool has four threads. These pools connect in the thread that
+# needs a connection, raise the server's error after 1 to 32 ms, and take 16 microseconds to lend one (there: 11).
 
 
-class Pool:
-    """Connections of one process, made when they are needed, in the thread that needs them.
+class _Idle(Generic[C]):
+    """The part of a pool that is the same in both faces: connections that are not in use."""
 
-    Args:
-        connect: Makes one.
-        size: Most there may be at once.
-        timeout: Seconds to wait for one that is in use.
-        where: How errors name the database.
-    """
-
-    def __init__(self, connect: Callable[[], Connection], size: int, timeout: float, where: str) -> None:
-        self._connect = connect
+    def __init__(self, size: int, timeout: float, where: str) -> None:
+        self._size = size
         self._timeout = timeout
         self._where = where
-        self._size = size
-        self._slots = threading.Semaphore(size)
-        self._idle: list[Connection] = []
+        self._idle: list[C] = []
         self._closed = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise refuse_closed(self._where)
+
+    def _busy(self) -> StoreBusy:
+        return StoreBusy(f"{self._where}: all {self._size} connections were in use for {self._timeout} s")
+
+    def _take(self) -> C | None:
+        while self._idle:
+            with suppress(IndexError):  # another thread may have been quicker
+                connection = self._idle.pop()
+                if not is_lost(connection):
+                    return connection
+                connection.pgconn.finish()
+        return None
+
+    def _give_back(self, connection: C) -> None:
+        if is_usable(connection) and not self._closed:
+            self._idle.append(connection)
+        else:
+            connection.pgconn.finish()
+
+    def close(self) -> None:
+        """Close idle connections now, and those in use when they are given back."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().pgconn.finish()  # from any thread, also if its loop is closed
+
+
+class Pool(_Idle[Connection]):
+    """Connections of one process, made when they are needed, in the thread that needs them."""
+
+    def __init__(self, connect: Callable[[], Connection], size: int, timeout: float, where: str) -> None:
+        super().__init__(size, timeout, where)
+        self._connect = connect
+        self._slots = threading.Semaphore(size)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """Lend a connection, and take it back for the next caller if it is still usable."""
-        if self._closed:
-            raise refuse_closed(self._where)
+        self._check_open()
         if not self._slots.acquire(timeout=self._timeout):
-            raise StoreBusy(f"{self._where}: all {self._size} connections were in use for {self._timeout} s")
+            raise self._busy()
         try:
             connection = self._take() or self._connect()
             try:
@@ -195,102 +207,49 @@ class Pool:
         finally:
             self._slots.release()
 
-    def _take(self) -> Connection | None:
-        while self._idle:
-            with suppress(IndexError):  # another thread may have been quicker
-                connection = self._idle.pop()
-                if not is_lost(connection):
-                    return connection
-                close_now(connection)
-        return None
 
-    def _give_back(self, connection: Connection) -> None:
-        if is_usable(connection) and not self._closed:
-            self._idle.append(connection)
-        else:
-            close_now(connection)
-
-    def close(self) -> None:
-        """Close what is idle now, and what is in use when it is given back."""
-        self._closed = True
-        while self._idle:
-            close_now(self._idle.pop())
-
-
-class AsyncPool:
+class AsyncPool(_Idle[AsyncConnection]):
     """As `Pool`, for the tasks of one loop."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[AsyncConnection]], size: int, timeout: float, where: str
     ) -> None:
+        super().__init__(size, timeout, where)
         self._connect = connect
-        self._timeout = timeout
-        self._where = where
-        self._size = size
         self._slots = asyncio.Semaphore(size)
-        self._idle: list[AsyncConnection] = []
         self._lent: set[AsyncConnection] = set()
-        self._closed = False
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection]:
         """Lend a connection, and take it back for the next caller if it is still usable."""
-        if self._closed:
-            raise refuse_closed(self._where)
-        await self._acquire()
+        self._check_open()
+        if self._slots.locked():
+            try:
+                await asyncio.wait_for(self._slots.acquire(), self._timeout)
+            except TimeoutError:
+                raise self._busy() from None
+        else:
+            await self._slots.acquire()
         try:
             connection = self._take() or await self._connect()
             self._lent.add(connection)
             try:
                 yield connection
             finally:
+                self._lent.discard(connection)
                 self._give_back(connection)
         finally:
             self._slots.release()
 
-    async def _acquire(self) -> None:
-        if not self._slots.locked():
-            await self._slots.acquire()
-            return
-        try:
-            await asyncio.wait_for(self._slots.acquire(), self._timeout)
-        except TimeoutError:
-            message = f"{self._where}: all {self._size} connections were in use for {self._timeout} s"
-            raise StoreBusy(message) from None
-
-    def _take(self) -> AsyncConnection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if not is_lost(connection):
-                return connection
-            close_now(connection)
-        return None
-
-    def _give_back(self, connection: AsyncConnection) -> None:
-        self._lent.discard(connection)
-        if is_usable(connection) and not self._closed:
-            self._idle.append(connection)
-        else:
-            close_now(connection)
-
-    def close(self, is_dead: bool = False) -> None:
-        """Close what is idle now, and what is in use when it is given back; at once if the loop is dead."""
-        self._closed = True
-        for connection in (*self._idle, *(self._lent if is_dead else ())):
-            close_now(connection)
-        self._idle.clear()
+    def close_all(self) -> None:
+        """Close all connections now, as their loop is dead."""
+        self.close()
+        for connection in self._lent:
+            connection.pgconn.finish()
 
 
 class OwnConnections:
-    """Connections that Keel makes itself: a pool for all threads, and one for each loop.
-
-    Args:
-        conninfo: Where to.
-        options: More arguments of psycopg's `connect`.
-        size: Most connections of each pool.
-        timeout: Seconds to wait for one that is in use.
-        where: How errors name the database.
-    """
+    """Connections that Keel makes itself: a pool for all threads, and one for each loop."""
 
     blocks = False
 
@@ -320,7 +279,7 @@ class OwnConnections:
             for dead in [other for other in list(self._pools) if other.is_closed()]:
                 pool = self._pools.pop(dead, None)
                 if pool is not None:  # a loop of another thread may have done it at this moment
-                    pool.close(is_dead=True)
+                    pool.close_all()
             self._pools[loop] = AsyncPool(self.aconnect, *self._limits)
         return self._pools[loop].connection()
 
@@ -328,24 +287,19 @@ class OwnConnections:
         """Close all pools."""
         self._pool.close()
         for loop, pool in list(self._pools.items()):
-            pool.close(is_dead=loop.is_closed())
+            if loop.is_closed():
+                pool.close_all()
+            else:
+                pool.close()
 
 
+@dataclass(slots=True)
 class WatchedRequest:
-    """A request that waits for its reply.
+    """A request that waits for its reply, until `due` on the clock of `monotonic`."""
 
-    Attributes:
-        connection: Where it was sent.
-        due: When to cut the connection, on the clock of `monotonic`.
-        was_cut: Whether that has been done.
-    """
-
-    __slots__ = ("connection", "due", "was_cut")
-
-    def __init__(self, connection: Connection | AsyncConnection, due: float) -> None:
-        self.connection = connection
-        self.due = due
-        self.was_cut = False
+    connection: Connection | AsyncConnection
+    due: float
+    was_cut: bool = False
 
     @property
     def is_broken(self) -> bool:
@@ -357,12 +311,9 @@ class WatchedRequest:
 
 
 class Watchdog:
-    """Cuts connections that wait longer than they may: psycopg waits for ever if the network loses an answer.
+    """Cuts connections that wait longer than `timeout`: psycopg waits for ever if the network loses an answer.
 
     One thread watches all requests, and lives while there are any: a timer for each would cost as much as the request.
-
-    Args:
-        timeout: Seconds that a request may take.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -372,20 +323,23 @@ class Watchdog:
         self._waiting: dict[int, WatchedRequest] = {}
         self._running = False
 
-    def watch(self, connection: Connection | AsyncConnection) -> WatchedRequest:
-        """Watch a request on `connection` until it is released."""
+    @contextmanager
+    def watch(self, connection: Connection | AsyncConnection, budget: RetryBudget) -> Iterator[None]:
+        """Watch a request on `connection`; if it fails, its budget decides whether it is sent again."""
         watched = WatchedRequest(connection, time.monotonic() + self._timeout)
         with self._lock:
             self._waiting[id(watched)] = watched
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="keel-watch", daemon=True).start()
-        return watched
-
-    def release(self, watched: WatchedRequest) -> None:
-        """Watch a request no longer."""
-        with self._lock:
-            del self._waiting[id(watched)]
+        try:
+            yield
+        except Exception as error:
+            budget.check(error, watched)
+            raise
+        finally:
+            with self._lock:
+                del self._waiting[id(watched)]
 
     def _run(self) -> None:
         idle = 0
@@ -394,43 +348,31 @@ class Watchdog:
             with self._lock:
                 idle = 0 if self._waiting else idle + 1
                 for watched in self._waiting.values():
-                    self._cut_if_late(watched)
+                    if time.monotonic() <= watched.due or watched.was_cut:
+                        continue
+                    watched.was_cut = True
+                    # The thread that waits on the connection wakes with an error.
+                    with (
+                        suppress(OSError, psycopg.Error),
+                        socket.socket(fileno=os.dup(watched.connection.fileno())) as end,
+                    ):
+                        end.shutdown(socket.SHUT_RDWR)
                 self._running = idle < 10
-
-    def _cut_if_late(self, watched: WatchedRequest) -> None:
-        if time.monotonic() > watched.due and not watched.was_cut:
-            watched.was_cut = True
-            with suppress(OSError, psycopg.Error):
-                break_connection(watched.connection)
-
-
-def break_connection(connection: Connection | AsyncConnection) -> None:
-    """Break a connection on which another thread waits: that thread wakes with an error."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.shutdown(socket.SHUT_RDWR)
 
 
 class Retry(Exception):
-    """The request has to be sent once more.
-
-    Attributes:
-        delay: Seconds to wait before.
-    """
+    """The request has to be sent once more, after `delay` seconds."""
 
     def __init__(self, delay: float) -> None:
         self.delay = delay
 
 
 class GroupFailed(Exception):
-    """A group of requests could not be carried out, whatever the reason; each has to be sent by itself."""
+    """A group of requests could not be carried out, for any reason; each has to be sent by itself."""
 
 
 class RetryBudget:
-    """Decides which errors of one request are retried: a broken connection once, a lost race until time is up.
-
-    Attributes:
-        was_broken: Whether the connection broke before there was a reply.
-    """
+    """Decides which errors of one request are retried: a broken connection once, a lost race until time is up."""
 
     def __init__(self, where: str, timeout: float) -> None:
         self._where = where
@@ -439,7 +381,7 @@ class RetryBudget:
         self._resent = self.was_broken = False
 
     def check(self, error: Exception, watched: WatchedRequest) -> None:
-        """Decide what becomes of a request that failed; if it is to fail with this error, return."""
+        """Raise `Retry` if a request that failed is to be sent again."""
         if watched.was_cut:
             text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
             raise StoreUnavailable(text) from error

@@ -1,24 +1,6 @@
-"""The PostgreSQL driver: where connections come from, and how a request is sent.
+"""The PostgreSQL driver: how tables are checked or made when a database is opened, and how a request is sent.
 
-What it needs of a server is small, so that it also runs on what speaks PostgreSQL's protocol:
-
-* A request of one statement is sent alone, on a connection in autocommit. Several are sent in one go (libpq's pipeline
-  mode), which makes them one transaction up to its end, and one trip all the same.
-* Short requests of a loop that wait at the same moment (`groups`) are one transaction, too, and one trip: with 64
-  coroutines, that is a quarter of the server's work. If one fails, each is sent by itself.
-* No advisory locks, sequences, stored functions, temporary tables, cursors or session state, so it works behind
-  PgBouncer in transaction pooling; NOTIFY and LISTEN in `notices` only, which workers do without. Before PgBouncer 1.21
-  prepared statements do not: `prepare_threshold=None`.
-* Each table is changed by at most one part of a statement (CockroachDB refuses more), thread_id leads every key and is
-  in every condition (hash partitions, distributed tables), and 40001 and 40P01 are tried again (CockroachDB and
-  YugabyteDB ask for it). Neither has been run here; what they refuse is taken from their documentation and issues:
-  columns with a collation (CockroachDB, which orders by bytes anyway) and SET STORAGE are left out there. Citus does
-  not take INSERT in a WITH yet (its issue 3948), so the tables can stand on it but not be distributed.
-
-A request may be sent again after its connection broke, since every request is harmless the second time: a put carries a
-token that the store knows again, as a swap of a cell does, and what removes or appends removes or is read only once.
-
-Opening a database: are Keel's tables there, of a format this version reads, and if not, may they be made?
+A request may be sent again after its connection broke, since each is harmless the second time.
 """
 
 from __future__ import annotations
@@ -53,10 +35,10 @@ from langgraph_keel.backends.postgres.connection import (
     RetryBudget,
     Watchdog,
     is_usable,
-    name_error,
+    named_errors,
 )
-from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, OwnConnection, exchange
-from langgraph_keel.backends.postgres.rows import UNDEFINED_COLUMN, Request, Statement, Tables
+from langgraph_keel.backends.postgres.exchange import AsyncOwnConnection, Exchange, OwnConnection, exchange
+from langgraph_keel.backends.postgres.rows import Request, Statement, Tables
 from langgraph_keel.backends.resent import noted, was_sent_before
 from langgraph_keel.engine.plan import StorePlan, arun, run
 from langgraph_keel.errors import (
@@ -72,20 +54,19 @@ from langgraph_keel.errors import (
 )
 
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
-RENAMED = {"42P01", UNDEFINED_COLUMN}
-"""What a process of a former format hears when a newer Keel has carried the tables on; it looks at the format then."""
-FOREIGN = {UNDEFINED_COLUMN, "42883"}  # undefined_function (an operator for other types)
+RENAMED = {"42P01", "42703"}  # undefined_table, undefined_column
+"""Errors of a statement of a former format, after a newer Keel has migrated the tables."""
+FOREIGN = {"42703", "42883"}  # undefined_column, undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
-# Somebody else has just created the same: unique_violation and internal_error ("tuple concurrently
+# Another process has just created the same: unique_violation and internal_error ("tuple concurrently
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
 RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
-# The migration was done by somebody else meanwhile: division_by_zero (`Tables.script_of`), and as above.
+# Another process has done the migration: division_by_zero (`Tables.script_of`), and as above.
 OVERTAKEN = {"22012", "40001", "40P01"}
 TRIES = 8
 
 Rows: TypeAlias = list[Any]
-Asked: TypeAlias = "str | Request"
-"""A script, of any number of statements, which is done whole or not at all; or a query."""
+Asked: TypeAlias = "str | Request"  # a script of many statements, run as one transaction without a reply; or a query
 
 T = TypeVar("T")
 
@@ -93,12 +74,12 @@ _UNKNOWN = re.compile(r'(?:query parameter|connection option): "([A-Za-z_]+)"|co
 """How libpq names an option that it does not know."""
 
 _BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())
-# If one waits for a lock, all of its group wait with it: so not for long.
+# Short: if one waits for a lock, all of its group wait with it.
 _GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
 
 
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
-    """Check that the tables are there and have the present format, in one trip, or see to it."""
+    """Check in one trip that the tables exist in the present format; create or migrate them if they do not."""
     for _ in range(TRIES * (1 + len(tables.migrations))):
         formats = yield from _read_formats(tables, where)
         due = find_due(tables.migrations, min(formats), where) if formats else ()
@@ -111,8 +92,10 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
             raise refuse_older(where, min(formats), newest(tables.migrations), why)
         else:
             yield from _migrate(tables, where, *due[0])
+    prefix = f"{tables.schema}." if tables.schema else ""
+    names = (f"{prefix}keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells"))
     raise NotAKeelStore(
-        f"{where}: a table or type with the name of one of Keel's ({', '.join(_table_names(tables))}) is there, "
+        f"{where}: a table or type with the name of one of Keel's ({', '.join(names)}) is there, "
         "but keel_format is not: use another schema="
     )
 
@@ -122,7 +105,7 @@ def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any])
         if isinstance(migration.work, str):
             yield tables.statements_of(number, migration.work)
             return
-        # While the way is begun, both formats stand there, and an older Keel refuses the greater one.
+        # During the migration both formats are stored, and an older Keel refuses the greater one.
         yield tables.fill_names(
             f"INSERT INTO {{format}} SELECT {number} FROM {{format}} WHERE format = {number - 1} FOR UPDATE "
             "ON CONFLICT DO NOTHING"
@@ -138,26 +121,26 @@ def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any])
             raise
 
 
-def list_due(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[tuple[int, Migration[Any]]]]:
-    """Return the migrations that the tables lack, and their numbers."""
+def list_scripts(tables: Tables, where: str) -> StorePlan[Asked, Rows, list[str]]:
+    """Return the migrations that the tables lack, as they would be run."""
     formats = yield from _read_formats(tables, where)
     if formats is None:
         raise NotFound(f"{where}: there are no tables of Keel")
-    return find_due(tables.migrations, min(formats), where)
+    return [tables.script_of(*each) for each in find_due(tables.migrations, min(formats), where)]
 
 
 def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
-    """After an error that a newer format would give, look whether the tables have one."""
+    """Raise `NewerFormat` if the tables have one; it is checked after an error that it would cause."""
     try:
         yield from _read_formats(tables, where)
     except NewerFormat:
         raise
     except KeelError:
-        return  # the first error says it
+        return  # the first error is raised
 
 
 def _read_formats(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[int] | None]:
-    """Return the format, two if the way to one has begun; `None` if there are no tables."""
+    """Return the format, two during a migration; `None` if there are no tables."""
     try:
         rows = yield Request((Statement(tables.prepare("SELECT format FROM {format}").text, ()),))
     except StoreError as error:
@@ -196,7 +179,7 @@ def _create(tables: Tables, where: str, *, create: bool, read_only: bool) -> Sto
 
 
 def _server_message(error: StoreError) -> object:
-    """Return only what the server says: the error names the store a second time, and shows the statement."""
+    # Only the server's words: the error names the store a second time, and shows the statement.
     return getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or error
 
 
@@ -206,11 +189,6 @@ def _advice(tables: Tables) -> str:
         "let somebody who may run the statements that `keel schema --url postgresql://... --print` prints "
         f"(the first is `{first.rstrip(' (')}`)"
     )
-
-
-def _table_names(tables: Tables) -> list[str]:
-    prefix = f"{tables.schema}." if tables.schema else ""
-    return [f"{prefix}keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells")]
 
 
 _drivers: WeakSet[PostgresDriver] = WeakSet()
@@ -228,17 +206,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class PostgresDriver:
-    """Sends requests to one database.
-
-    Args:
-        given: A URL or connection string of libpq, or a connection or pool of the user's own.
-        tables: What the tables are called.
-        size: Most connections of a pool of our own, for each face and loop.
-        timeout: Seconds to wait for a connection, and for the answer to one request.
-        prepare_threshold: As psycopg's; `None` for PgBouncer before 1.21.
-        read_only: Refuse to write, and do not create what is missing.
-        auto_setup: Create the tables on first use.
-    """
+    """Sends requests to one database. The options are those of `PostgresOptions`."""
 
     def __init__(
         self,
@@ -253,16 +221,17 @@ class PostgresDriver:
     ) -> None:
         self.given = given
         self.tables = tables
-        self.where = _where(given)
+        parts = _parts(given)
+        self.where = "PostgreSQL"
+        if isinstance(given, str):  # never with the password
+            place = f"{parts.get('host', 'local socket')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+            self.where = f"PostgreSQL at {place}"
         self.size = size
         self.timeout = timeout
         self.read_only = read_only
         self.auto_setup = auto_setup
-        self.options: dict[str, Any] = {
-            "autocommit": True,
-            "prepare_threshold": prepare_threshold,
-        }
-        if "connect_timeout" not in _parts(given) and "PGCONNECT_TIMEOUT" not in os.environ:
+        self.options: dict[str, Any] = {"autocommit": True, "prepare_threshold": prepare_threshold}
+        if "connect_timeout" not in parts and "PGCONNECT_TIMEOUT" not in os.environ:
             self.options["connect_timeout"] = max(2, int(timeout))
         self._closed = False
         self._start()
@@ -273,14 +242,16 @@ class PostgresDriver:
         self._starting = threading.RLock()
         self._watchdog = Watchdog(self.timeout)
         self._groups = Groups(self._asend_alone, self._asend_group)
-        self._source: OwnConnections | GivenConnections
+        self.own: OwnConnections | None = None
         if isinstance(self.given, str):
-            self._source = OwnConnections(self.given, self.options, self.size, self.timeout, self.where)
-        else:
-            self._source = GivenConnections(self.given, self.timeout)
+            self.own = OwnConnections(self.given, self.options, self.size, self.timeout, self.where)
+        self._source = self.own or GivenConnections(self.given, self.timeout)
+        # With a connection or pool that blocks, the async methods wait in a thread.
+        self.blocks = self._source.blocks
+        self.is_async_only = self.own is None and not self.blocks
 
     def forget(self) -> None:
-        """Start anew, as a forked child must."""
+        """Reset everything, as a forked child must."""
         _inherited.append(self._source)
         self._start()
 
@@ -292,9 +263,8 @@ class PostgresDriver:
         if not self._ready:
             self.open(self.auto_setup)
         try:
-            budget = self._budget()
-            replies = self.retry(lambda connection: _run(connection, request), budget)
-            return noted(replies, budget.was_broken)
+            budget = RetryBudget(self.where, self.timeout)
+            return noted(self.retry(lambda connection: _run(connection, request), budget), budget.was_broken)
         except StoreError as error:
             if _sqlstate(error) in RENAMED:
                 run(refuse_newer(self.tables, self.where), _ScriptDriver(self))
@@ -302,11 +272,11 @@ class PostgresDriver:
 
     async def asend(self, request: Request) -> list[Rows]:
         """As `send`, without blocking the running loop."""
-        if self._source.blocks:
+        if self.blocks:
             return await asyncio.to_thread(self.send, request)
         self._check(request)
         if not self._ready:
-            await self._aopen(self.auto_setup)
+            await self.aopen(self.auto_setup)
         try:
             if request.joins and self.own:
                 return await self._groups.send(request)
@@ -317,13 +287,12 @@ class PostgresDriver:
             raise
 
     async def _asend_alone(self, request: Request) -> list[Rows]:
-        budget = self._budget()
-        replies = await self.aretry(lambda connection: _arun(connection, request), budget)
-        return noted(replies, budget.was_broken)
+        budget = RetryBudget(self.where, self.timeout)
+        return noted(await self.aretry(lambda connection: _arun(connection, request), budget), budget.was_broken)
 
     async def _asend_group(self, requests: Sequence[Request]) -> Sequence[list[Rows] | None]:
+        budget = RetryBudget(self.where, self.timeout)
         try:
-            budget = self._budget()
             replies = await self.aretry(lambda connection: _arun_group(connection, requests), budget)
             return [noted(each, budget.was_broken) for each in replies]
         except GroupFailed as error:
@@ -337,110 +306,60 @@ class PostgresDriver:
         if request.writes and self.read_only:
             raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
 
-    def _budget(self) -> RetryBudget:
-        return RetryBudget(self.where, self.timeout)
-
     def retry(self, act: Callable[[Connection], T], budget: RetryBudget | None = None) -> T:
         """Act on a connection; again on another if it broke, or after losing a race against others."""
-        budget = budget or self._budget()
+        budget = budget or RetryBudget(self.where, self.timeout)
         while True:
             try:
-                return self._try_once(act, budget)
+                with (
+                    named_errors(self.where),
+                    self._source.connection() as connection,
+                    self._watchdog.watch(connection, budget),
+                ):
+                    return act(connection)
             except Retry as error:
                 time.sleep(error.delay)
-            except KeelError:
-                raise
-            except (psycopg.Error, OSError) as error:
-                raise name_error(error, self.where) from error
-
-    def _try_once(self, act: Callable[[Connection], T], budget: RetryBudget) -> T:
-        with self._source.connection() as connection:
-            watched = self._watchdog.watch(connection)
-            try:
-                return act(connection)
-            except Exception as error:
-                budget.check(error, watched)
-                raise
-            finally:
-                self._watchdog.release(watched)
 
     async def aretry(self, act: Callable[[AsyncConnection], Awaitable[T]], budget: RetryBudget | None = None) -> T:
         """As `retry`, without blocking the running loop."""
-        budget = budget or self._budget()
+        budget = budget or RetryBudget(self.where, self.timeout)
         while True:
             try:
-                return await self._atry_once(act, budget)
+                with named_errors(self.where):
+                    async with self._source.aconnection() as connection:
+                        with self._watchdog.watch(connection, budget):
+                            return await act(connection)
             except Retry as error:
                 await asyncio.sleep(error.delay)
-            except KeelError:
-                raise
-            except (psycopg.Error, OSError) as error:
-                raise name_error(error, self.where) from error
-
-    async def _atry_once(self, act: Callable[[AsyncConnection], Awaitable[T]], budget: RetryBudget) -> T:
-        async with self._source.aconnection() as connection:
-            watched = self._watchdog.watch(connection)
-            try:
-                return await act(connection)
-            except Exception as error:
-                budget.check(error, watched)
-                raise
-            finally:
-                self._watchdog.release(watched)
 
     # -- opening and closing -----------------------------------------------------------------------------------
 
     def open(self, create: bool) -> None:
-        """Make sure that the tables are there; see `ensure_tables`."""
+        """Check the tables; see `ensure_tables`."""
         with self._starting:
             if not self._ready:
-                run(self._opening(create), _ScriptDriver(self))
+                plan = ensure_tables(self.tables, self.where, create=create, read_only=self.read_only)
+                run(plan, _ScriptDriver(self))
                 self._ready = True
-
-    async def _aopen(self, create: bool) -> None:
-        await arun(self._opening(create), _AsyncScriptDriver(self))
-        self._ready = True
-
-    def _opening(self, create: bool) -> StorePlan[Asked, Rows, None]:
-        return ensure_tables(self.tables, self.where, create=create, read_only=self.read_only)
-
-    def _list_due(self) -> StorePlan[Asked, Rows, Sequence[tuple[int, Migration[Any]]]]:
-        return list_due(self.tables, self.where)
-
-    def migrations(self) -> list[str]:
-        """Return the migrations that the tables lack, as they would be run."""
-        return self._scripts(run(self._list_due(), _ScriptDriver(self)))
-
-    async def amigrations(self) -> list[str]:
-        """As `migrations`, without blocking the running loop."""
-        if self._source.blocks:
-            return await asyncio.to_thread(self.migrations)
-        return self._scripts(await arun(self._list_due(), _AsyncScriptDriver(self)))
-
-    def _scripts(self, due: Sequence[tuple[int, Migration[Any]]]) -> list[str]:
-        return [self.tables.script_of(*each) for each in due]
 
     async def aopen(self, create: bool) -> None:
         """As `open`, without blocking the running loop."""
-        if self._source.blocks:
+        if self.blocks:
             await asyncio.to_thread(self.open, create)
         elif not self._ready:
-            await self._aopen(create)
+            plan = ensure_tables(self.tables, self.where, create=create, read_only=self.read_only)
+            await arun(plan, _AsyncScriptDriver(self))
+            self._ready = True
 
-    @property
-    def blocks(self) -> bool:
-        """Whether it was given a connection or pool that blocks, and waits in a thread for the async face."""
-        return self._source.blocks
+    def migrations(self) -> list[str]:
+        """Return the migrations that the tables lack, as they would be run."""
+        return run(list_scripts(self.tables, self.where), _ScriptDriver(self))
 
-    @property
-    def is_async_only(self) -> bool:
-        """Whether it was given an async connection or pool, so that nothing that blocks can use it."""
-        return self.own is None and not self.blocks
-
-    @property
-    def own(self) -> OwnConnections | None:
-        """Where connections come from, if Keel makes them."""
-        return self._source if isinstance(self._source, OwnConnections) else None
+    async def amigrations(self) -> list[str]:
+        """As `migrations`, without blocking the running loop."""
+        if self.blocks:
+            return await asyncio.to_thread(self.migrations)
+        return await arun(list_scripts(self.tables, self.where), _AsyncScriptDriver(self))
 
     def close(self) -> None:
         """Close the pools of our own; connections and pools of the user's stay as they are."""
@@ -449,10 +368,7 @@ class PostgresDriver:
 
 
 class GivenConnections:
-    """A connection or a pool of the user's own, of one face.
-
-    It is never closed here, and the user has to see to it in forked children.
-    """
+    """A connection or a pool of the user's own, of one face. It is never closed or reset (after a fork) here."""
 
     def __init__(self, given: Any, timeout: float) -> None:
         self._given = given
@@ -488,7 +404,7 @@ class GivenConnections:
 
 
 def _without_pipeline(connection: Any) -> Any:
-    """Return a connection, unless its user has it in pipeline mode: replies come when that ends, and are waited for."""
+    """Return a connection that is not in pipeline mode, in which replies come only when it ends."""
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise InvalidInput(
             "this connection is in pipeline mode, in which no reply can be waited for: use the saver outside of "
@@ -497,17 +413,8 @@ def _without_pipeline(connection: Any) -> Any:
     return connection
 
 
-def _where(given: Given) -> str:
-    """Return how errors name the database: never with its password."""
-    parts = _parts(given)
-    if not isinstance(given, str):
-        return "PostgreSQL"
-    place = f"{parts.get('host', 'local socket')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
-    return f"PostgreSQL at {place}"
-
-
 def _parts(given: Given) -> dict[str, Any]:
-    """Return what a connection string says; nothing for a connection or pool."""
+    """Return the options of a connection string; none for a connection or pool."""
     if not isinstance(given, str):
         if not callable(getattr(given, "close", None)):
             raise InvalidInput(f"give a URL, or a connection or pool of psycopg, not {type(given).__name__}")
@@ -525,14 +432,12 @@ def _parts(given: Given) -> dict[str, Any]:
 
 
 def _name_option(given: str, message: str) -> str:
-    """Return which option libpq does not know, and the nearest one that it does; nothing if it complains of another.
-
-    A name is repeated only where it cannot be a part of a password, which somebody has not quoted.
-    """
+    """Return advice about an option that libpq does not know; "" if the error has another cause."""
     match = _UNKNOWN.search(message)
     name = match and (match[1] or match[2])
     place, _, query = given.partition("?")
     is_url = "://" in place
+    # A name is repeated only where it cannot be a part of a password that was not quoted.
     options, *behind = re.split(r"password\s*=", query if is_url else given, maxsplit=1, flags=re.IGNORECASE)
     may_hold_password = "@" in "".join((options, *behind)) if is_url else False
     if not name or may_hold_password or not re.search(rf"(?:^|[&\s]){name}\s*=", options):
@@ -544,73 +449,63 @@ def _name_option(given: str, message: str) -> str:
     return f"it has no option {name!r}: {next(iter(near), 'see the parameter key words of libpq')}"
 
 
-def statements_of(request: Request) -> Sequence[Statement]:
-    """Return the statements of a request, as one transaction."""
-    return request.statements if len(request.statements) == 1 else [_BEGIN, *request.statements, _COMMIT]
+def exchange_request(connection: OwnConnection | AsyncOwnConnection, request: Request) -> Exchange:
+    """Send a request as one transaction; return the rows of each of its statements."""
+    if len(request.statements) == 1:
+        return (yield from exchange(connection, request.statements))
+    rows = yield from exchange(connection, [_BEGIN, *request.statements, _COMMIT])
+    return rows[1:-1]
 
 
-def replies_of(request: Request, rows: list[Rows]) -> list[Rows]:
-    """Return the rows of those statements of `statements_of` that are the request's own."""
-    return rows if len(request.statements) == 1 else rows[1:-1]
-
-
-# Of a pipeline on a connection of the user's, nothing may be prepared: if one statement fails, the server skips the
-# others, and psycopg takes them for prepared.
+# In a pipeline on a connection of the user's, no statement may be prepared: if one fails, the server skips the others,
+# and psycopg takes them for prepared.
 
 
 def _run(connection: Connection, request: Request) -> list[Rows]:
     if isinstance(connection, OwnConnection):
-        return replies_of(request, connection.wait(exchange(connection, statements_of(request))))
+        return connection.wait(exchange_request(connection, request))
     if len(request.statements) == 1 and connection.autocommit:
         return [_fetch(_execute(connection, request.statements[0]))]
-    if not is_usable(connection) or not connection.autocommit:
+    is_idle = is_usable(connection)
+    try:
         with connection.pipeline(), connection.transaction():
             cursors = [_execute(connection, statement, False) for statement in request.statements]
-        return [_fetch(cursor) for cursor in cursors]
-    try:
-        with connection.pipeline():
-            cursors = [_execute(connection, statement, False) for statement in statements_of(request)]
     except psycopg.Error:
-        with suppress(psycopg.Error):
-            connection.rollback()
+        if is_idle:  # else the transaction is the user's
+            with suppress(psycopg.Error):
+                connection.rollback()
         raise
-    return [_fetch(cursor) for cursor in cursors[1:-1]]
+    return [_fetch(cursor) for cursor in cursors]
 
 
 def _fetch(cursor: psycopg.Cursor[Any]) -> Rows:
     return [] if cursor.rownumber is None else cursor.fetchall()
 
 
-def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
-    # Never the kind that the user has chosen for the connection: LangGraph's savers ask for one that makes dicts.
-    return psycopg.RawCursor(connection, row_factory=tuple_row)
-
-
 def _execute(connection: Connection, statement: Statement, prepare: bool | None = None) -> psycopg.Cursor[Any]:
-    return _cursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
+    # Not of the kind that the user has chosen for the connection: LangGraph's savers ask for one that makes dicts.
+    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+    return cursor.execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
     if isinstance(connection, AsyncOwnConnection):
-        return replies_of(request, await connection.wait(exchange(connection, statements_of(request))))
+        return await connection.wait(exchange_request(connection, request))
     if len(request.statements) == 1 and connection.autocommit:
         return [await _afetch(await _aexecute(connection, request.statements[0]))]
-    if not is_usable(connection) or not connection.autocommit:
+    is_idle = is_usable(connection)
+    try:
         async with connection.pipeline(), connection.transaction():
             cursors = [await _aexecute(connection, statement, False) for statement in request.statements]
-        return [await _afetch(cursor) for cursor in cursors]
-    try:
-        async with connection.pipeline():
-            cursors = [await _aexecute(connection, statement, False) for statement in statements_of(request)]
     except psycopg.Error:
-        with suppress(psycopg.Error):
-            await connection.rollback()
+        if is_idle:
+            with suppress(psycopg.Error):
+                await connection.rollback()
         raise
-    return [await _afetch(cursor) for cursor in cursors[1:-1]]
+    return [await _afetch(cursor) for cursor in cursors]
 
 
 async def _arun_group(connection: AsyncConnection, requests: Sequence[Request]) -> list[list[Rows]]:
-    """Run requests as one transaction."""
     assert isinstance(connection, AsyncOwnConnection)
     statements = [*_GROUP_BEGINS, *(each for request in requests for each in request.statements), _COMMIT]
     try:
@@ -620,14 +515,11 @@ async def _arun_group(connection: AsyncConnection, requests: Sequence[Request]) 
     return [list(islice(rows, len(request.statements))) for request in requests]
 
 
-def _acursor(connection: AsyncConnection) -> psycopg.AsyncCursor[Any]:
-    return psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-
-
 async def _aexecute(
     connection: AsyncConnection, statement: Statement, prepare: bool | None = None
 ) -> psycopg.AsyncCursor[Any]:
-    return await _acursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
+    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    return await cursor.execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
 
 async def _afetch(cursor: psycopg.AsyncCursor[Any]) -> Rows:
@@ -647,7 +539,8 @@ class _ScriptDriver:
             if isinstance(asked, Request):
                 return _run(connection, asked)[0]
             with connection.transaction():
-                return _fetch(_cursor(connection).execute(asked.encode(), prepare=False))
+                connection.execute(asked.encode(), prepare=False)
+                return []
 
         return self._driver.retry(act)
 
@@ -665,7 +558,8 @@ class _AsyncScriptDriver:
             if isinstance(asked, Request):
                 return (await _arun(connection, asked))[0]
             async with connection.transaction():
-                return await _afetch(await _acursor(connection).execute(asked.encode(), prepare=False))
+                await connection.execute(asked.encode(), prepare=False)
+                return []
 
         return await self._driver.aretry(act)
 

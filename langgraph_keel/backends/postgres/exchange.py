@@ -1,10 +1,7 @@
-"""Statements and their rows, as one round trip on a connection of Keel's own.
+"""Statements and their rows, as one round trip on a connection of Keel's own: `wait(exchange(connection, statements))`.
 
-libpq is used as psycopg's cursors use it, without what a cursor has besides: of a request that took the server 180
-microseconds, a cursor took 100 of the client's time, and this takes 45. A new statement is prepared in the very trip of
-its first use; a cursor takes one more for it.
-
-One plan serves both kinds of connections: `connection.wait(exchange(connection, statements))` blocks, or is awaited.
+libpq is used as psycopg's cursors use it. Of a request that took the server 180 microseconds, a cursor took 100 of the
+client's time, and this takes 45; a statement is prepared in the trip of its first use, not in one more.
 """
 
 from __future__ import annotations
@@ -24,19 +21,17 @@ from psycopg.pq.abc import PGresult
 from langgraph_keel.backends.postgres.rows import Statement
 
 Rows: TypeAlias = list[Any]
-Exchange: TypeAlias = Generator[Any, Any, list[Rows]]
-"""Says what to wait for, and returns the rows of each statement."""
-Key: TypeAlias = tuple[bytes, tuple[int, ...]]
-"""A statement, and the types of its parameters."""
+Exchange: TypeAlias = Generator[Any, Any, list[Rows]]  # for psycopg's `wait`; returns the rows of each statement
+Key: TypeAlias = tuple[bytes, tuple[int, ...]]  # a statement, and the types of its parameters
 
 MOST = 200
 """Statements that a connection prepares; Keel has about sixty."""
 FORGOTTEN = {"26000", "42P05", "0A000"}
-"""What the server has prepared is not what was prepared: it is missing, there twice, or the tables have changed."""
+"""A prepared statement is missing, there twice, or its tables have changed."""
 
 
 class Prepared:
-    """What a connection has prepared, and how it translates values."""
+    """The prepared statements of a connection, and its adapters."""
 
     def __init__(self, transformer: abc.Transformer) -> None:
         self.transformer = transformer
@@ -52,10 +47,10 @@ class Prepared:
         return self.transformer.load_rows(0, result.ntuples, tuple)
 
     def name_new(self, key: Key, threshold: int | None) -> bytes | None:
-        """Return the name by which to prepare a statement; `None` if it is not to be prepared after so few uses.
+        """Return the name by which to prepare a statement; `None` if it has been used too rarely.
 
-        It is made of the statement: where a pooler hands one server connection to several clients, what one of them has
-        prepared under a name is never another statement than the one that another client means by it.
+        It is a hash of the statement: where clients of a pooler share a server connection, a name that one of them has
+        prepared means the same statement to the others.
         """
         if threshold is None or len(self.names) >= MOST:
             return None
@@ -66,7 +61,7 @@ class Prepared:
         return f"keel_{digest}_{self._times_forgotten}".encode()
 
     def forget(self) -> None:
-        """Prepare all anew, under other names: some may be taken still."""
+        """Prepare all statements again, under other names: some may be taken still."""
         self.names.clear()
         self._times_forgotten += 1
 
@@ -90,8 +85,8 @@ class AsyncOwnConnection(psycopg.AsyncConnection[Any]):
 def exchange(connection: OwnConnection | AsyncOwnConnection, statements: Sequence[Statement]) -> Exchange:
     """Send statements in one go; return the rows of each.
 
-    The server skips what follows one that fails. A transaction that was begun among them is then rolled back, which
-    takes a trip more.
+    The server skips the statements after one that fails. A transaction that they have begun is then rolled back, which
+    takes another trip.
     """
     pgconn, prepared = connection.pgconn, connection.prepared
     pgconn.enter_pipeline_mode()

@@ -1,22 +1,13 @@
-"""Notices of decisions, by LISTEN and NOTIFY: workers in other processes need not wait for their next poll.
-
-LISTEN needs a connection of its own, to one session of the server. Behind PgBouncer in transaction pooling it would run
-in any session, and no notice would arrive: there, and with a connection or pool of the user's, workers poll.
-"""
+"""Notices of decisions, by LISTEN and NOTIFY: workers in other processes need not wait for their next poll."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection
 from langgraph_keel.backends.postgres.driver import PostgresDriver
-
-if TYPE_CHECKING:
-    from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection
-
 
 _NOTIFY = b"SELECT pg_notify('keel_approvals', '')"
 _LISTEN = b"LISTEN keel_approvals"
-# A pooler tells its clients another number than the server's, for the requests to cancel.
+# For requests to cancel, a pooler gives its clients another number than the server's.
 _BACKEND = b"SELECT pg_backend_pid()"
 
 
@@ -42,11 +33,7 @@ async def anotify(driver: PostgresDriver) -> None:
 
 
 class Listening:
-    """A connection that listens.
-
-    Args:
-        connection: The connection, which is closed with it.
-    """
+    """A connection that listens."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -57,16 +44,12 @@ class Listening:
             pass
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Close the connection."""
         self._connection.close()
 
 
 class AsyncListening:
-    """As `Listening`, for a running loop.
-
-    Args:
-        connection: As there.
-    """
+    """As `Listening`, for a running loop."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -77,8 +60,12 @@ class AsyncListening:
             pass
 
     async def close(self) -> None:
-        """Listen no longer."""
+        """Close the connection."""
         await self._connection.close()
+
+
+# LISTEN needs a connection of its own, to one session of the server. Behind PgBouncer in transaction pooling it would
+# run in any session, and no notice would arrive: there, and with a connection or pool of the user's, workers poll.
 
 
 def listen(driver: PostgresDriver) -> Listening | None:

@@ -1,8 +1,8 @@
-"""What travels to and from PostgreSQL: names, requests, the lines of a reply as records, and the tables.
+"""Data that travel to and from PostgreSQL: names, requests, the lines of a reply as records, and the tables.
 
-Text there holds no NUL, and a row of an index at most 2704 bytes. So a NUL is escaped, which keeps the order; and a
-name so long that three of its kind do not fit into one key becomes its beginning and a hash, which together are longer
-than any other key. The row that such a key stands in keeps the name itself.
+Text there holds no NUL, so a NUL is escaped, which keeps the order. A row of an index has at most 2704 bytes, so three
+keys must fit into that: a longer name becomes its beginning and a hash, which together are longer than any other key.
+The row of such a key keeps the name itself.
 """
 
 from __future__ import annotations
@@ -17,45 +17,26 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph_keel.backends.migrations import Migration
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import SEALED, read_row, resolve, restore_frame, shrink
+from langgraph_keel.engine.encoding.bodies import read_row, resolve, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import (
-    NEW,
-    Batch,
-    Entry,
-    Found,
-    Graph,
-    Kind,
-    NewEntry,
-    Node,
-    Ref,
-    Replacement,
-    Row,
-    Run,
-    Stamp,
-    Writes,
-)
+from langgraph_keel.engine.records import NEW, Batch, Entry, Found, Graph, Kind, NewEntry, Node, Ref, Row
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255
 """Most bytes of a name that is its own key."""
 
-Names: TypeAlias = Mapping[str, str]
-"""The names of keys that are not the names themselves."""
+Names: TypeAlias = Mapping[str, str]  # the names of keys that are not the names themselves
 
 _KINDS = {str(int(kind)): kind for kind in Kind}
 
 BRANCH, GHOST = 1, 2
 
-UNDEFINED_COLUMN = "42703"
-"""The code of the server's error."""
 TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
 INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
 PARAMETER = re.compile(r"%\((\w+)\)s")
 MIGRATIONS: Migrations = {}
-"""SQL, with names of tables in braces, for what PostgreSQL can do by itself: one transaction, with the mark. Or a
-function of `Tables` that returns a plan of `Request`s, for what is too much for one transaction, or nothing that SQL
-can say: each changes some rows that are not changed yet, so that any number of processes may do it at once."""
+"""SQL with names of tables in braces, in one transaction with the new format; or a function that returns a plan of
+`Request`s, each of which changes rows that are not changed yet, so that any number of processes may run it at once."""
 PARTED = ("entries", "items", "floors", "batches", "cells")
 """Tables that may be partitioned."""
 # Read with the module: a running loop must not wait for a disk.
@@ -63,7 +44,7 @@ _SQL = cast(bytes, get_data(__package__, "schema.sql")).decode()
 
 
 class Key(str):
-    """A key whose name is not known any more; it is its own key."""
+    """A key whose name is not stored any more; it is its own key."""
 
     __slots__ = ()
 
@@ -123,17 +104,11 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows.
-
-    Attributes:
-        statements: In their order.
-        writes: Whether one of them writes.
-        joins: Whether it is short, and may be part of a larger transaction: what a turn of a conversation asks for.
-    """
+    """Statements to send together, as one transaction. The reply is the rows of each."""
 
     statements: tuple[Statement, ...]
     writes: bool = False
-    joins: bool = False
+    joins: bool = False  # whether it is short, and may be part of a larger transaction
 
 
 class Line(NamedTuple):
@@ -170,14 +145,9 @@ class Mark(NamedTuple):
     seq: int
     token: int
 
-    @property
-    def stamp(self) -> int:
-        """The stamp: no two entries ever have the same."""
-        return stamp_of(*self)
-
 
 def stamp_of(epoch: int, seq: int, token: int) -> int:
-    """Return a stamp; see `Mark`."""
+    """Return the stamp of a mark: no two entries ever have the same."""
     if (epoch | seq | token) < 0:
         raise CorruptStore(f"the number of a checkpoint is damaged: epoch {epoch}, {seq}, token {token}")
     return epoch << 128 | seq << 64 | token
@@ -239,19 +209,21 @@ def number_array(numbers: Iterable[int]) -> str:
 
 def text_array(texts: Iterable[str | None]) -> str:
     """Return texts as PostgreSQL reads an array, with NULL for `None`."""
-    return f"{{{','.join('NULL' if text is None else _quote_element(text) for text in texts)}}}"
-
-
-def _quote_element(text: str) -> str:
-    backslashed = text.replace("\\", r"\\").replace('"', r"\"")
-    return f'"{backslashed}"'
+    elements = []
+    for text in texts:
+        if text is None:
+            elements.append("NULL")
+        else:
+            backslashed = text.replace("\\", r"\\").replace('"', r"\"")
+            elements.append(f'"{backslashed}"')
+    return f"{{{','.join(elements)}}}"
 
 
 def bytes_array(values: Iterable[bytes]) -> str:
     r"""Return bytes as PostgreSQL reads an array of them.
 
     psycopg's own array takes up to twice as long, and doubles the backslash of `\x` where
-    `standard_conforming_strings` is off: what is stored then are other bytes.
+    `standard_conforming_strings` is off, which stores other bytes.
     """
     elements = [rf'"\\x{value.hex()}"' for value in values]
     return f"{{{','.join(elements)}}}"
@@ -292,18 +264,13 @@ def first_numbers(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def entry_of(line: Line) -> Entry:
+def entry_of(line: Line, refs: Mapping[str, Ref] | None = None) -> Entry:
     """Return the entry of a line."""
-    address, parent, stamp, header, run = parts_of(line)
-    return Entry(address, parent, stamp, header, refs_of(line), run)
-
-
-def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]:
-    """Return all of an entry but its refs: address, parent, stamp, header and run."""
     names = names_by_key(line.names)
     address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
     run = line.run if line.run is None else name_of(line.run, names)
-    return address, parent_of(line), stamp_of(line.epoch, line.seq, line.token), restore_frame(line.body), run
+    stamp, header = stamp_of(line.epoch, line.seq, line.token), restore_frame(line.body)
+    return Entry(address, parent_of(line), stamp, header, refs_of(line) if refs is None else refs, run)
 
 
 def parent_of(line: Line) -> str | None:
@@ -314,34 +281,26 @@ def parent_of(line: Line) -> str | None:
 def refs_of(line: Line) -> dict[str, Ref]:
     """Return the refs of an entry."""
     names = names_by_key(line.names)
+    runs: dict[int, list[tuple[int, int]]] = {}
     try:
-        return _refs_of(line, names)
+        for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
+            runs.setdefault(owner, []).append((lo, hi))
+        return {
+            name_of(channel, names): Ref(_KINDS[kind], resolve(runs.get(owner, ()), 0))
+            for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
+            if line.kept is None or channel in line.kept
+        }
     except (ValueError, LookupError) as error:
         where = f"thread {unescape(line.name or line.thread_id)!r}, checkpoint {name_of(line.id, names)}"
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
 
 
-def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
-    runs: dict[int, list[tuple[int, int]]] = {}
-    for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
-        runs.setdefault(owner, []).append((lo, hi))
-    return {
-        name_of(channel, names): Ref(_KINDS[kind], resolve(runs.get(owner, ()), 0))
-        for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
-        if line.kept is None or channel in line.kept
-    }
-
-
-Scope: TypeAlias = tuple[str, str]
-"""A thread and a namespace, as keys."""
-
-
 @dataclass(slots=True)
 class Content:
-    """The entries of a reply, the rows and the batches, each by itself."""
+    """The entries, rows and batches of a reply, by their keys."""
 
     entries: list[Line] = field(default_factory=list)
-    rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
+    rows: dict[tuple[str, str], dict[str, list[Row]]] = field(default_factory=dict)
     batches: dict[tuple[str, str, str], list[Line]] = field(default_factory=dict)
 
     def entry_with_rows(self, line: Line) -> Found:
@@ -378,14 +337,19 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
 
 
 def graph_of(reply: Sequence[tuple[Line, str | None]]) -> Graph:
-    """Return the graph in the lines of a reply, beside each of which stands when it was put."""
+    """Return the graph in the lines of a reply, each of which comes with the time of its put."""
     lines, times = [line for line, _ in reply], {line.seq: at for line, at in reply if line.what == 0}
     entries = sorted((line for line in lines if line.what == 0), key=lambda line: line.seq)
     heads = _heads(entries)
     names = names_by_key(name for line in entries for name in line.names or ())
     ends = {(name_of(line.ns, names), name_of(line.id, names)): line.n for line in lines if line.what == 1}
     epoch = next((line.epoch for line in lines if line.what == 3), None)
-    return Graph([_node(line, line.seq in heads, times[line.seq]) for line in entries], ends, epoch)
+    nodes = []
+    for line in entries:
+        e, put_at = entry_of(line, LazyRefs(line)), unescape(times[line.seq] or "")
+        seen = (line.seq in heads, line.n == GHOST, put_at, line.n == BRANCH)
+        nodes.append(Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, *seen))
+    return Graph(nodes, ends, epoch)
 
 
 def _heads(entries: Sequence[Line]) -> set[int]:
@@ -396,12 +360,6 @@ def _heads(entries: Sequence[Line]) -> set[int]:
         if line.n != GHOST and (best is None or line.n <= best.n):
             heads[line.ns] = line
     return {line.seq for line in heads.values()}
-
-
-def _node(line: Line, is_head: bool, put_at: str | None) -> Node:
-    address, parent, stamp, header, run = parts_of(line)
-    at = unescape(put_at or "")
-    return Node(address, parent, stamp, header, LazyRefs(line), run, is_head, line.n == GHOST, at, line.n == BRANCH)
 
 
 class LazyRefs(Mapping[str, Ref]):
@@ -415,7 +373,11 @@ class LazyRefs(Mapping[str, Ref]):
 
     def _make_refs(self) -> Mapping[str, Ref]:
         if (line := self._line) is not None:
-            owners, los, his = map(_parse_numbers, (line.owners, line.los, line.his))
+            # The arrays were sent as text.
+            owners, los, his = (
+                [int(number) for number in str(array)[1:-1].split(",") if number]
+                for array in (line.owners, line.los, line.his)
+            )
             self._made, self._line = refs_of(line._replace(owners=owners, los=los, his=his)), None
         return self._made
 
@@ -427,65 +389,6 @@ class LazyRefs(Mapping[str, Ref]):
 
     def __len__(self) -> int:
         return len(self._make_refs())
-
-
-def _parse_numbers(array: Any) -> list[int]:
-    """Parse an array of numbers that was sent as text."""
-    return [int(number) for number in array[1:-1].split(",") if number]
-
-
-def after_parameters(after: Writes | None) -> dict[str, Any]:
-    """Return the parameters that say where a page of writes begins."""
-    if after is None:
-        return {"ns": "", "id": "", "n": -1, "token": 0}
-    n, token = str(after.stamp).split(".")
-    place = place_of(after.address)
-    return {"ns": place["ns"], "id": place["id"], "n": int(n), "token": int(token)}
-
-
-def replacement_parameters(thread_id: str, new: Replacement) -> dict[str, Any]:
-    """Return the parameters of a replacement."""
-    marks = [mark_of(stamp) for stamp in new.headers]
-    rows = [(*place, row) for place, rows in new.rows.items() for row in rows]
-    places = [place_of(each.address) for each in new.writes]
-    stamps = [str(each.stamp).split(".") for each in new.writes]
-    return {
-        "thread": key(thread_id),
-        "epoch": new.epoch or 0,
-        "sealed": SEALED,
-        "seqs": number_array(mark.seq for mark in marks),
-        "tokens": number_array(mark.token for mark in marks),
-        "headers": bytes_array(new.headers.values()),
-        "row_nss": text_array(key(ns) for ns, _, _ in rows),
-        "row_channels": text_array(key(channel) for _, channel, _ in rows),
-        "row_los": number_array(row.lo for _, _, row in rows),
-        "row_counts": number_array(row.count for _, _, row in rows),
-        "row_bodies": bytes_array(row.body for _, _, row in rows),
-        "nss": text_array(place["ns"] for place in places),
-        "ids": text_array(place["id"] for place in places),
-        "ns_of": number_array(int(n) for n, _ in stamps),
-        "batch_tokens": number_array(int(token) for _, token in stamps),
-        "bodies": bytes_array(each.batch.body for each in new.writes),
-    }
-
-
-def removal_parameters(
-    thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-) -> dict[str, list[Any] | Any]:
-    """Return the parameters of `Store.remove_rows`."""
-    ends = [(key(ns), key(channel), end) for (ns, channel), end in graph.ends.items()]
-    runs = [(key(ns), key(channel), lo, hi) for (ns, channel), shown in live.items() for lo, hi in shown]
-    return {
-        "thread": key(thread_id),
-        "epoch": graph.epoch or 0,
-        "nss": [ns for ns, _, _ in ends],
-        "channels": [channel for _, channel, _ in ends],
-        "ends": [end for _, _, end in ends],
-        "live_nss": [ns for ns, _, _, _ in runs],
-        "live_channels": [channel for _, channel, _, _ in runs],
-        "los": [lo for _, _, lo, _ in runs],
-        "his": [hi for _, _, _, hi in runs],
-    }
 
 
 Migrations: TypeAlias = Mapping[int, Migration[str | Callable[["Tables"], StorePlan[Any, Any, None]]]]
@@ -505,20 +408,10 @@ class PreparedStatement(NamedTuple):
     names: tuple[str, ...]
 
 
-def _number_parameters(text: str) -> PreparedStatement:
-    # Otherwise psycopg would search the text for names at every use: it remembers that of short statements only.
-    names = tuple(dict.fromkeys(PARAMETER.findall(text)))
-    numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
-    return PreparedStatement(numbered.encode(), names)
-
-
 class Tables:
-    """The names of the tables, in a schema or wherever the search path leads.
+    """The names of the tables, in a schema or in the first of the connection's search path (`schema=None`).
 
-    Args:
-        schema: The schema; `None` is the first of the connection's search path.
-        partitions: Into how many hash partitions `ddl` divides the tables that grow; 0 is none.
-        migrations: What leads to the present format.
+    With `partitions`, `ddl` divides the tables that grow into as many hash partitions.
     """
 
     def __init__(self, schema: str | None = None, partitions: int = 0, migrations: Migrations = MIGRATIONS) -> None:
@@ -531,7 +424,11 @@ class Tables:
     def prepare(self, text: str) -> PreparedStatement:
         """Return a statement with the names of the tables in it, and its parameters by number."""
         if text not in self._statements:
-            self._statements[text] = _number_parameters(self.fill_names(text))
+            # Otherwise psycopg would search the text for names at every use: it caches that of short statements only.
+            filled = self.fill_names(text)
+            names = tuple(dict.fromkeys(PARAMETER.findall(filled)))
+            numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", filled)
+            self._statements[text] = PreparedStatement(numbered.encode(), names)
         return self._statements[text]
 
     def fill_names(self, text: str) -> str:
@@ -543,10 +440,10 @@ class Tables:
         return text
 
     @property
-    def version_query(self) -> str:
+    def version_query(self) -> Request:
         """The query for the first two arguments of `ddl_for`."""
-        name = (self.schema or "").replace("'", "''")
-        return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
+        text = b"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)"
+        return Request((Statement(text, [self.schema or ""]),))
 
     def ddl_for(self, version: str, has_schema: bool) -> str:
         """Return the statements that make the tables of format 1, for this server."""
@@ -557,6 +454,7 @@ class Tables:
         if "CockroachDB" in version or "-YB-" in version:
             lines = [line for line in lines if "SET STORAGE" not in line]
         text = "\n".join(lines)
+        # CockroachDB has no columns with a collation; it orders by bytes anyway.
         return text.replace(' COLLATE "C"', "") if "CockroachDB" in version else text
 
     @cached_property
@@ -575,38 +473,35 @@ class Tables:
         )
 
     def statements_of(self, number: int, work: str) -> str:
-        """Return the statements of a migration, and first the one that says the format.
+        """Return the statements of a migration, after one that sets the format.
 
-        It takes the row until the commit, so that others wait; and fails, if the format is another one by then.
+        It locks the row until the commit, so that others wait, and fails if the format has changed by then.
         """
         mark = f"UPDATE {{format}} SET format = {number} / (format = {number - 1})::integer;"
         return self.fill_names(f"{mark}\n{work.strip()}")
 
     def grants(self, role: str, tenant: str = "") -> str:
-        """Return the statements that let a role read and write the tables, but not make them; or a tenant's rows only.
+        """Return the statements that let a role read and write the tables, or a tenant's rows only, but make none.
 
-        The latter end with row-level security: a role that has no policy, and is not the owner, then sees no row.
+        Those for a tenant enable row-level security: a role that has no policy, and is not the owner, sees no row.
         """
-        name, mark = quote(role), self.fill_names("{format}")
-        tables = ", ".join(self.fill_names(f"{{{table}}}") for table in TABLES if table != "format")
-        usage = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
-        fences = self._fences(name, tenant) if tenant else ()
-        rights = [
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};",
-            f"REVOKE ALL ON {mark} FROM {name};",  # what it says concerns all tenants
+        name, mark, prefix = quote(role), self.fill_names("{format}"), f"chr(31) || '{tenant}' || chr(31)"
+        tables = [self.fill_names(f"{{{table}}}") for table in TABLES if table != "format"]
+        lines = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
+        lines += [
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(tables)} TO {name};",
+            f"REVOKE ALL ON {mark} FROM {name};",  # the format concerns all tenants
             f"GRANT SELECT ON {mark} TO {name};",
         ]
-        return "\n".join([*usage, *rights, *fences])
-
-    def _fences(self, role: str, tenant: str) -> Iterator[str]:
-        prefix = f"chr(31) || '{tenant}' || chr(31)"
-        policy = quote(f"keel_{sha256(f'{role} {tenant}'.encode()).hexdigest()[:16]}")
-        for table in (table for table in TABLES if table != "format"):
-            name = self.fill_names(f"{{{table}}}")
-            shared = f" OR thread_id = '' AND starts_with(key, {prefix})" if table == "cells" else ""
-            yield f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY;"
-            yield f"DROP POLICY IF EXISTS {policy} ON {name};"
-            yield f"CREATE POLICY {policy} ON {name} TO {role} USING (starts_with(thread_id, {prefix}){shared});"
+        policy = quote(f"keel_{sha256(f'{name} {tenant}'.encode()).hexdigest()[:16]}")
+        for table in tables if tenant else ():
+            shared = f" OR thread_id = '' AND starts_with(key, {prefix})" if table.endswith("keel_cells") else ""
+            lines += [
+                f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;",
+                f"DROP POLICY IF EXISTS {policy} ON {table};",
+                f"CREATE POLICY {policy} ON {table} TO {name} USING (starts_with(thread_id, {prefix}){shared});",
+            ]
+        return "\n".join(lines)
 
     def _format_1(self) -> str:
         divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""

@@ -1,10 +1,4 @@
-"""PostgresSaver: one database, any number of processes and machines.
-
-`reclaim` gives space back by a `VACUUM` of Keel's tables, outside of any transaction. It runs on a connection of its
-own, as it may take longer than a request may. Behind PgBouncer in transaction pooling that works, too: each statement
-is a transaction by itself. On a connection or pool of the user's, the saver's timeout holds, and without autocommit
-there is nothing that can be done.
-"""
+"""PostgresSaver: one database, any number of processes and machines."""
 
 from __future__ import annotations
 
@@ -46,8 +40,6 @@ _USED_AGAIN = (
     "the space is used again (VACUUM); bytes of deleted rows stay in it until then, or until "
     "saver.retention.reclaim_space(full=True), which locks the tables (VACUUM FULL)"
 )
-_GIVEN_BACK = "the tables were written anew (VACUUM FULL)"
-_IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
 
 _UNLISTED = """
 SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
@@ -61,7 +53,11 @@ WHERE t.put_at <> e.put_at OR t.name IS NOT NULL
 
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
-    """Give back free space."""
+    """Give back free space by a `VACUUM` of Keel's tables.
+
+    It runs on a connection of its own, as it may take longer than a request may; on a connection or pool of the user's,
+    the saver's timeout holds.
+    """
     _check_writable(driver)
     driver.open(create=driver.auto_setup)
     if driver.own is None:
@@ -85,39 +81,23 @@ def _check_writable(driver: PostgresDriver) -> None:
 
 
 def _vacuum(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
-    _check_autocommit(connection)
     names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
-    before = cursor.execute(_SIZE, {"tables": names}).fetchone()
     with _collect_warnings(connection) as warnings:
+        before = cursor.execute(_SIZE, {"tables": names}).fetchone()
         for statement in _statements(names, full=full):
             connection.execute(statement, prepare=False)
-    _check_not_all_refused(names, warnings)
-    after = cursor.execute(_SIZE, {"tables": names}).fetchone()
-    return _report(before, after, warnings, full=full)
+        after = cursor.execute(_SIZE, {"tables": names}).fetchone()
+    return _report(names, before, after, warnings, full=full)
 
 
 async def _avacuum(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
-    _check_autocommit(connection)
     names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
-    before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
     with _collect_warnings(connection) as warnings:
+        before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
         for statement in _statements(names, full=full):
             await connection.execute(statement, prepare=False)
-    _check_not_all_refused(names, warnings)
-    after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
-    return _report(before, after, warnings, full=full)
-
-
-def _check_autocommit(connection: Connection | AsyncConnection) -> None:
-    if not connection.autocommit:
-        raise AccessDenied(_IN_TRANSACTION)
-
-
-def _check_not_all_refused(names: Sequence[str], warnings: Sequence[str]) -> None:
-    """Check that at least one of the tables was vacuumed."""
-    tables = [name.rpartition(".")[2].strip('"') for name in names]
-    if all(any(table in warning for warning in warnings) for table in tables):
-        raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
+        after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
+    return _report(names, before, after, warnings, full=full)
 
 
 def _tuple_rows(cursor: Any) -> Any:
@@ -131,14 +111,18 @@ def _table_names(tables: Tables) -> list[str]:
 
 def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
     how = "FULL, ANALYZE" if full else "ANALYZE"
-    # By then, the planner's samples of what was deleted are dead rows in it.
+    # By then, the planner's samples of deleted rows are dead rows in it.
     statistics = ["VACUUM FULL pg_catalog.pg_statistic"] if full else []
     return [text.encode() for text in (*(f"VACUUM ({how}) {name}" for name in names), *statistics)]
 
 
 @contextmanager
 def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
-    """Collect warnings: the server gives one for each table that this user may not vacuum, and goes on."""
+    """Collect the warnings of the server, which gives one for each table that this user may not vacuum."""
+    if not connection.autocommit:
+        raise AccessDenied(
+            "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
+        )
     warnings: list[str] = []
 
     def hear(diagnostic: Any) -> None:
@@ -152,14 +136,18 @@ def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list
         connection.remove_notice_handler(hear)
 
 
-def _report(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
+def _report(names: Sequence[str], before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
     from langgraph_keel.retention.reclaim import Reclaimed
 
-    return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
+    tables = [name.rpartition(".")[2].strip('"') for name in names]
+    if all(any(table in warning for warning in warnings) for table in tables):
+        raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
+    done = "the tables were written anew (VACUUM FULL)" if full else _USED_AGAIN
+    return Reclaimed(before[0], after[0], "; ".join([done, *warnings]))
 
 
 def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
-    """Return the format of the tables, when the server answers a commit, and how many bytes they take."""
+    """Return the format of the tables, the server's `synchronous_commit`, and the size of the tables in bytes."""
     cursor = connection.cursor(row_factory=_tuple_rows)
     query = tables.fill_names("SELECT max(format), current_setting('synchronous_commit') FROM {format}")
     ((version, commits),) = cursor.execute(query.encode()).fetchall()
@@ -168,7 +156,7 @@ def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
 
 
 def check(driver: PostgresDriver) -> Iterator[Finding]:
-    """See whether each checkpoint belongs to a thread that is listed, as what it is, and was counted by it."""
+    """Check that each checkpoint belongs to a thread that is listed correctly and has counted it."""
     from langgraph_keel.retention.check import Finding
 
     driver.open(create=False)
@@ -253,7 +241,6 @@ class PostgresSaver(KeelSaver):
         return self.asetup() if self._postgres.is_async_only else super().setup()
 
     def _setup(self) -> None:
-        """Create the tables if they are not there."""
         self._postgres.open(create=True)
 
     async def _asetup(self) -> None:
@@ -309,7 +296,6 @@ class PostgresSaver(KeelSaver):
         return [ELSEWHERE]
 
     def _close(self) -> None:
-        """Close the connections that this saver opened. Calls after this raise `StoreClosed`."""
         self._postgres.close()
 
 
@@ -327,8 +313,5 @@ def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> PostgresSaver:
-    """Open the database that a URL of libpq names, also one with `?schema=name`.
-
-    As `registry.OpenUrl`; options are those of `PostgresSaver`.
-    """
+    """Open the database of a URL of libpq, also one with `?schema=name`; see `registry.OpenUrl`."""
     return PostgresSaver(url, read_only=read_only, **options)

@@ -1,24 +1,22 @@
-"""The statements. Each is complete: it sees the database at one moment, and stores all or nothing.
-
-A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number, but
-only if that is still the one it has read. Otherwise another put came in between, and nothing is inserted, as everything
-inserted selects from the claim; the store then sends the statement again. So what was read is current whenever it is
-used, at every isolation level, without a lock that outlives the statement.
-
-Every table is changed by at most one part of a statement (CockroachDB refuses more), thread_id is in every condition
-(so that a distributed table is asked on one node), and nothing uses advisory locks, NOTIFY, sequences or functions of
-our own.
-"""
+"""The statements. Each is complete: it sees the database at one moment, and stores all or nothing."""
 
 from __future__ import annotations
 
 import re
+
+# Every table is changed by at most one part of a statement (CockroachDB refuses more), thread_id is in every condition
+# (so that a distributed table is asked on one node), and no statement uses advisory locks, NOTIFY, sequences or
+# functions of our own.
 
 # A limit whose number is not known when the statement is planned makes PostgreSQL expect a tenth of its default of ten
 # elements to an array, which is what there usually is. Expecting ten, it takes the plan for any parameters to be too
 # dear and plans every put anew: 0.8 of the 0.95 ms that one took in the server.
 ALL = (1 << 31) - 1
 
+# A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number,
+# but only if that is still the one it has read. Otherwise another put came in between, and nothing is inserted, as all
+# inserts select from the claim; the store then sends the statement again. So the situation is current whenever it is
+# used, at every isolation level, without a lock that outlives the statement.
 # MATERIALIZED: else the server looks for the head again wherever it is named, which took a fifth of a put's time.
 SITUATION = """
 WITH situation AS MATERIALIZED (

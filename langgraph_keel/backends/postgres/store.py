@@ -1,32 +1,19 @@
-"""The PostgreSQL layout: each verb is one statement, or a few that are one transaction and one round trip.
-
-The tables are explained in `schema.sql`; most statements stand in `statements`, those for cells here.
-The head of a namespace is its trunk entry with the highest sequence number.
-
-A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
-otherwise returns the row that it saw. A swap that is refused has only read: it takes no lock, waits for nobody and
-writes nothing, so its commit has nothing to bring to disk. The row that it saw may be out of date, if somebody else has
-committed since the statement began. If that row would have let it write, and it wrote nothing, the statement is sent
-again. So a swap is right at every isolation level (above READ COMMITTED the server itself asks for the repetition, by
-40001).
-"""
+"""The verbs on the tables of `schema.sql`: each is one statement, or a few that are one transaction and one trip."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from secrets import randbits
 from typing import Any, TypeAlias
 
 from langgraph_keel.backends.postgres import statements as sql
 from langgraph_keel.backends.postgres.rows import (
     Line,
-    Mark,
     Request,
     Statement,
     Tables,
-    after_parameters,
+    bytes_array,
     content_of,
     entry_of,
     entry_parameters,
@@ -39,19 +26,18 @@ from langgraph_keel.backends.postgres.rows import (
     mark_of,
     name_of,
     names_by_key,
+    number_array,
     parent_of,
     place_of,
-    removal_parameters,
-    replacement_parameters,
     stamp_of,
+    text_array,
     unescape,
 )
-from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
 from langgraph_keel.backends.resent import Resent
 from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
+from langgraph_keel.engine.encoding.bodies import RAW, SEALED, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     BaseGone,
@@ -85,6 +71,11 @@ SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
 HERE = f"{SHELF} AND c.key = %(key)s"
 HEAD = "c.token, c.origin, c.name, c.expires_at, c.header"
 
+# A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
+# otherwise returns the row that it saw. A refused swap has only read: it takes no lock, and its commit brings nothing
+# to disk. If the row that it saw would have let it write, and it wrote nothing, another transaction has committed since
+# the statement began, and the statement is sent again. So a swap is right at every isolation level (above READ
+# COMMITTED the server itself asks for the repetition, by 40001).
 # DO NOTHING: an upsert would lock the row that it leaves as it is.
 FILL = f"""
     INSERT INTO {{cells}} (thread_id, kind, key, token, origin, name, expires_at, header, body)
@@ -108,7 +99,7 @@ SELECT d.done, {HEAD}, c.body
 FROM (SELECT EXISTS (SELECT 1 FROM done) AS done) AS d
 LEFT JOIN {{cells}} c ON {HERE} AND NOT d.done
 """
-# By whether something is expected, and whether something new is brought.
+# By whether a token is expected, and whether there is a new cell.
 SWAPS = {
     (False, True): SWAPPED.replace("{change}", FILL),
     (True, True): SWAPPED.replace("{change}", REPLACE),
@@ -132,8 +123,8 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
-# Part of the deletion of a thread: one search in each of two indexes, however much is shared. Cells do not say to which
-# life of their thread they belong, so all of them are deleted.
+# Part of the deletion of a thread: one search in each of two indexes, however much is shared. All cells are deleted, as
+# they do not name the life of their thread.
 DELETE_OF_THREAD = """
 DELETE FROM {cells} c WHERE (c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s)
 """
@@ -162,7 +153,7 @@ ORDER BY tenant LIMIT %(limit)s
 """
 
 RACES = 1000
-"""How often in a row a put may lose against those of others, each of which was stored."""
+"""How often in a row a request may lose against those of others, each of which was stored."""
 
 
 def shelf_parameters(shelf: Shelf) -> dict[str, Any]:
@@ -171,7 +162,7 @@ def shelf_parameters(shelf: Shelf) -> dict[str, Any]:
 
 
 def cell_parameters(cell: Cell) -> dict[str, Any]:
-    """Return the parameters of what a cell is to hold."""
+    """Return the parameters of a cell's content."""
     origin = key(cell.origin)
     return {
         "token": cell.token,
@@ -201,55 +192,44 @@ def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
 
 
 Reply: TypeAlias = list[list[Any]]
-PostgresPlan: TypeAlias = StorePlan[Request, Reply, Any]
 
 
-def _random() -> int:
+def _random_number() -> int:
     return randbits(62) + 1
 
 
 class PostgresStore(Store[Request, Reply]):
-    """One set of tables.
+    """One set of tables; verbs over all threads are about those of `tenant`, or of no tenant if that is empty."""
 
-    Args:
-        tables: What they are called.
-        random: Makes the random numbers that tell requests and lives of threads apart, each at least 1, below 2^63.
-        tenant: Whose threads verbs over all threads are about; the empty name is for those of none.
-    """
-
-    def __init__(self, tables: Tables, random: Callable[[], int] = _random, tenant: str = "") -> None:
+    def __init__(self, tables: Tables, tenant: str = "") -> None:
         self._tables = tables
-        self._random = random
         low, high = bounds_of(tenant) if tenant else (PAST, MARK)
         self._bounds = {"low": low, "high": high}
         self._junction = "AND" if tenant else "OR"
 
     def of_tenant(self, tenant: str) -> TenantStore:
-        """See `Store.of_tenant`."""
-        return TenantStore(PostgresStore(self._tables, self._random, tenant), tenant)
+        return TenantStore(PostgresStore(self._tables, tenant), tenant)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.list_tenants`. Reads an index of each table, as far as it is about tenants."""
+        # Reads an index of each table, as far as it is about tenants.
         parameters = {"mark": MARK, "past": PAST, "after": after or "", "limit": limit}
         reply = yield self._request(parameters, TENANTS)
         return [tenant for (tenant,) in reply[0]]
 
     def _of_tenant(self, text: str, column: str) -> str:
-        """Return a statement that is narrowed to what is of the tenant."""
+        """Return a statement that is narrowed to the rows of the tenant."""
         return text.replace("{of_tenant}", f"({column} >= %(low)s {self._junction} {column} < %(high)s)")
 
     def _request(
         self, parameters: Mapping[str, Any], *texts: str, writes: bool = False, joins: bool = False
     ) -> Request:
-        return Request(tuple(self._statement(text, parameters) for text in texts), writes, joins)
-
-    def _statement(self, text: str, parameters: Mapping[str, Any]) -> Statement:
-        prepared = self._tables.prepare(text)
-        return Statement(prepared.text, [parameters[name] for name in prepared.names])
+        prepared = [self._tables.prepare(text) for text in texts]
+        statements = (Statement(each.text, [parameters[name] for name in each.names]) for each in prepared)
+        return Request(tuple(statements), writes, joins)
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Reply, Outcome]:
-        """See `Store.write_entry`. One statement, sent again for each put of somebody else that came in between."""
-        parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
+        # One statement, sent again for each put of another process that came in between.
+        parameters = {**entry_parameters(new), "token": _random_number(), "epoch": _random_number(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True, joins=True)
         is_resent = False
@@ -262,14 +242,13 @@ class PostgresStore(Store[Request, Reply]):
             if answer == "moved":
                 return Moved(head and name_of(head, names_by_key(long_names([new.parent]))), is_resent)
             if seq is not None:
-                return Stored(Mark(epoch, seq, parameters["token"]).stamp, first_numbers(new, los))
+                return Stored(stamp_of(epoch, seq, parameters["token"]), first_numbers(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Reply, None]:
-        """See `Store.write_batch`."""
         parameters = {
             **place_of(address),
-            "token": self._random(),
+            "token": _random_number(),
             "task": escape(batch.task_id),
             "path": escape(batch.task_path),
             "body": shrink(batch.body),
@@ -280,7 +259,6 @@ class PostgresStore(Store[Request, Reply]):
         yield self._request(parameters, *texts, writes=True, joins=True)
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Reply, Any]:
-        """See `Store.read_entry`."""
         parameters = place_of(address)
         if known is None:
             text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
@@ -298,7 +276,7 @@ class PostgresStore(Store[Request, Reply]):
         return content.entry_with_rows(line)
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
-        """See `Store.scan`. Entries of all threads come by an index of their ids."""
+        # Entries of all threads come by an index of their ids.
         text, parameters = _scan_query(query)
         if query.thread_id is None:
             parameters |= self._bounds
@@ -306,7 +284,6 @@ class PostgresStore(Store[Request, Reply]):
         return [entry_of(Line._make(line)) for line in reply[0]]
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Reply, Sequence[Found]]:
-        """See `Store.read_values`."""
         marks = [mark_of(entry.stamp) for entry in entries]
         parameters = {
             "threads": [key(entry.address.thread_id) for entry in entries],
@@ -321,13 +298,12 @@ class PostgresStore(Store[Request, Reply]):
         return [content.with_rows(entry, lines[entry.stamp]) for entry in entries if entry.stamp in lines]
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Reply, Sequence[Found]]:
-        """See `Store.read_history`."""
         text = sql.WALK_LATEST if address.checkpoint_id is None else sql.WALK_NAMED
         parameters = {**place_of(address), "channels": [key(name) for name in channels]}
         reply = yield self._request(parameters, text)
         content = content_of(reply[0])
         lines = {line.id: line for line in content.entries}
-        # Nearest first: each is the parent of the one before it, and the first is nobody's.
+        # Nearest first: each is the parent of the one before it, and the first is the parent of none.
         parents = {line.parent for line in content.entries}
         line = next((line for line in content.entries if line.id not in parents), None)
         found = []
@@ -337,14 +313,12 @@ class PostgresStore(Store[Request, Reply]):
         return found
 
     def read_graph(self, thread_id: str) -> StorePlan[Request, Reply, Graph]:
-        """See `Store.read_graph`."""
         reply = yield self._request({"thread": key(thread_id)}, sql.GRAPH)
         return graph_of([(Line._make(line), put_at) for *line, put_at in reply[0]])
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Request, Reply, None]:
-        """See `Store.remove_entries`."""
         marks = [mark_of(stamp) for stamp in (*gone, *ghosts)]
         seqs = ",".join(str(mark.seq) for mark in marks[: len(gone)])
         pairs = [(mark_of(stamp).seq, name) for stamp, names in ghosts.items() for name in (None, *names)]
@@ -361,15 +335,25 @@ class PostgresStore(Store[Request, Reply]):
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Reply, int]:
-        """See `Store.remove_rows`."""
         if graph.epoch is None:
             return 0
-        parameters = removal_parameters(thread_id, live, graph)
+        ends = [(key(ns), key(channel), end) for (ns, channel), end in graph.ends.items()]
+        runs = [(key(ns), key(channel), lo, hi) for (ns, channel), shown in live.items() for lo, hi in shown]
+        parameters = {
+            "thread": key(thread_id),
+            "epoch": graph.epoch,
+            "nss": [ns for ns, _, _ in ends],
+            "channels": [channel for _, channel, _ in ends],
+            "ends": [end for _, _, end in ends],
+            "live_nss": [ns for ns, _, _, _ in runs],
+            "live_channels": [channel for _, channel, _, _ in runs],
+            "los": [lo for _, _, lo, _ in runs],
+            "his": [hi for _, _, _, hi in runs],
+        }
         reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
         return int(reply[-1][0][0])
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Reply, bool]:
-        """See `Store.delete_thread`."""
         if last is None:
             yield self._request(
                 {"thread": key(thread_id)}, sql.DELETE_THREAD, sql.DELETE_CONTENT, DELETE_OF_THREAD, writes=True
@@ -382,7 +366,7 @@ class PostgresStore(Store[Request, Reply]):
         return bool(reply[1])
 
     def delete_all(self, limit: int) -> StorePlan[Request, Reply, int]:
-        """See `Store.delete_all`. One statement for some threads, and those for what is left in one transaction."""
+        # One statement for some threads, and those for what is left in one transaction.
         if self._junction != "AND":
             return (yield from super().delete_all(limit))
         parameters = {"limit": limit, **self._bounds}
@@ -397,16 +381,16 @@ class PostgresStore(Store[Request, Reply]):
     def copy_thread(
         self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Reply, CopyOutcome]:
-        """See `Store.copy_thread`. If it is sent again after a lost reply, it recognizes its own copy by the epoch."""
+        # If it is sent again after a lost reply, it recognizes its own copy by the epoch.
         parameters: dict[str, Any] = {
             "thread": key(source),
             "target": key(target),
             "name": next(iter(long_names([target]) or ()), None),
-            "epoch": self._random(),
+            "epoch": _random_number(),
         }
-        text = COPY_THREAD
+        text = sql.COPY_THREAD
         if upto is not None:
-            mark, text = mark_of(upto.stamp), COPY_UPTO
+            mark, text = mark_of(upto.stamp), sql.COPY_UPTO
             parameters |= {"life": mark.epoch, "upto": mark.seq, "token": mark.token}
             parameters |= {"header": shrink(upto.header), "put_at": escape(upto.updated_at)}
         request = self._request(parameters, text, writes=True)
@@ -422,8 +406,11 @@ class PostgresStore(Store[Request, Reply]):
     def list_writes(
         self, thread_id: str, after: Writes | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[Writes]]:
-        """See `Store.list_writes`. A long id that no checkpoint of the thread has is its key."""
-        parameters = {"thread": key(thread_id), "limit": limit, **after_parameters(after)}
+        # A long id that no checkpoint of the thread has is its key.
+        parameters = {"thread": key(thread_id), "limit": limit, "ns": "", "id": "", "n": -1, "token": 0}
+        if after is not None:
+            n, token = _numbers(after)
+            parameters |= {**place_of(after.address), "n": n, "token": token}
         found, stored = yield self._request(parameters, sql.LIST_WRITES, sql.NAMES_IN)
         names = names_by_key(name for (name,) in stored)
         return [
@@ -436,49 +423,62 @@ class PostgresStore(Store[Request, Reply]):
         ]
 
     def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.list_kinds`. Reads an index of the cells of the thread."""
+        # Reads an index of the cells of the thread.
         reply = yield self._request({"thread": "" if thread_id is None else key(thread_id)}, KINDS)
         return [kind for (kind,) in reply[0]]
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Reply, None]:
-        """See `Store.replace_plain`."""
-        parameters = replacement_parameters(thread_id, new)
+        marks = [mark_of(stamp) for stamp in new.headers]
+        rows = [(*place, row) for place, rows in new.rows.items() for row in rows]
+        places, numbers = [place_of(each.address) for each in new.writes], [_numbers(each) for each in new.writes]
+        parameters = {
+            "thread": key(thread_id),
+            "epoch": new.epoch or 0,
+            "sealed": SEALED,
+            "seqs": number_array(mark.seq for mark in marks),
+            "tokens": number_array(mark.token for mark in marks),
+            "headers": bytes_array(new.headers.values()),
+            "row_nss": text_array(key(ns) for ns, _, _ in rows),
+            "row_channels": text_array(key(channel) for _, channel, _ in rows),
+            "row_los": number_array(row.lo for _, _, row in rows),
+            "row_counts": number_array(row.count for _, _, row in rows),
+            "row_bodies": bytes_array(row.body for _, _, row in rows),
+            "nss": text_array(place["ns"] for place in places),
+            "ids": text_array(place["id"] for place in places),
+            "ns_of": number_array(n for n, _ in numbers),
+            "batch_tokens": number_array(token for _, token in numbers),
+            "bodies": bytes_array(each.batch.body for each in new.writes),
+        }
         texts = (sql.FORGET_MARKS, sql.SEAL_ENTRIES, sql.SEAL_ROWS, sql.SEAL_WRITES)
         yield self._request(parameters, *texts, writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.find_runs`."""
         parameters = {"runs": [key(run_id) for run_id in run_ids], **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(sql.FIND_RUNS, "e.thread_id"))
         return [unescape(name or thread) for thread, name in reply[0]]
 
     def read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Listed]]:
-        """See `Store.read_threads`. Reads the short row of every thread. No text is damaged: PostgreSQL checks it."""
+        # Reads the short row of every thread. No text is damaged: PostgreSQL checks it.
+        parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in page.terms], **self._bounds}
+        way, past = sql.WAYS[page.oldest_first]
+        text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
+        found_by = sql.FOUND_BY if page.terms else ""
         listed: list[Listed] = []
-        place, found, limit = page.after and (escape(page.after[0]), key(page.after[1])), page.limit, page.limit
-        while found == limit and len(listed) < limit:
-            lines = yield from self._read_threads(replace(page, after=place))
+        place, found = page.after and (escape(page.after[0]), key(page.after[1])), page.limit
+        while found == page.limit and len(listed) < page.limit:
+            later = ""
+            if place:
+                later = sql.AFTER.replace("{past}", past)
+                parameters |= {"put_at": place[0], "after": place[1]}
+            (lines,) = yield self._request(parameters, text.replace("{only}", later + found_by))
             found, place = len(lines), (lines[-1][2], lines[-1][0]) if lines else None
             listed += [_info(*line) for line in lines if line[3]]
-        return listed[:limit]
-
-    def _read_threads(self, page: Page) -> StorePlan[Request, Reply, Sequence[Any]]:
-        """Read rows of threads; `page.after` is as it is stored."""
-        terms = page.terms
-        parameters = {"limit": page.limit, "terms": [f"%{term}%" for term in terms], **self._bounds}
-        later, (way, past) = "", sql.WAYS[page.oldest_first]
-        if page.after is not None:
-            later = sql.AFTER.replace("{past}", past)
-            parameters |= {"put_at": page.after[0], "after": page.after[1]}
-        text = self._of_tenant(sql.THREADS, "t.thread_id").replace("{way}", way)
-        reply = yield self._request(parameters, text.replace("{only}", later + (sql.FOUND_BY if terms else "")))
-        lines: Sequence[Any] = reply[0]
-        return lines
+        return listed[: page.limit]
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Request, Reply, Swapped]:
-        """See `Store.swap_cell`. One statement, sent again for each change by another that came in between."""
+        # One statement, sent again for each change by another that came in between.
         parameters = {**shelf_parameters(shelf), "key": key, "expected": expected}
         parameters |= cell_parameters(new) if new else {}
         request = self._request(parameters, SWAPS[expected is not None, new is not None], writes=True)
@@ -494,84 +494,68 @@ class PostgresStore(Store[Request, Reply]):
         raise StoreBusy(f"cell {key!r}: others changed it {RACES} times while this swap tried to")
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Reply, Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
         reply = yield self._request({**shelf_parameters(shelf), "keys": list(keys)}, READ)
         return cells_of(reply[0])
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
         after = after or ("" if prefix[:1] == MARK else PAST)  # what tenants share comes first
         parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after, "limit": limit}
         reply = yield self._request(parameters, LIST)
         return list(cells_of(reply[0]).items())
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Reply, int]:
-        """See `Store.remove_cells`."""
         parameters = {**shelf_parameters(shelf), "keys": list(tokens), "tokens": list(tokens.values())}
         reply = yield self._request(parameters, REMOVE, writes=True)
         return int(reply[0][0][0])
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
-        """See `Store.list_strays`. Reads an index of each table; a long name that only cells have had is its key."""
+        # Reads an index of each table; a long name that only cells have had is its key.
         parameters = {"after": key(after) if after else "", "limit": limit, **self._bounds}
         reply = yield self._request(parameters, self._of_tenant(STRAYS, "s.thread_id"))
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
 
 
-def _info(thread: str, name: str | None, put_at: str, count: int, *line: Any) -> Listed:
-    latest = None if line[1] is None else name_of(line[3], names_by_key(line[16]))
-    head = _head(Line(*line)) if latest else None
+def _numbers(writes: Writes) -> tuple[int, int]:
+    """Return the number and the token of writes."""
+    n, token = str(writes.stamp).split(".")
+    return int(n), int(token)
+
+
+def _info(thread: str, name: str | None, put_at: str, count: int, *columns: Any) -> Listed:
+    line = Line(*columns)
+    latest = None if line.thread_id is None else name_of(line.id, names_by_key(line.names))
+    head = None
+    if latest:
+        try:
+            head = entry_of(line)
+        except CorruptStore as error:  # raised only to a caller who reads the thread
+            _log.warning("a thread is listed without its latest checkpoint: %s", error)
     return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), head
-
-
-def _head(line: Line) -> Entry | None:
-    """Return the head of a page; `None` if it is damaged: whoever reads the thread is told, and nobody else."""
-    try:
-        return entry_of(line)
-    except CorruptStore as error:
-        _log.warning("a thread is listed without its latest checkpoint: %s", error)
-        return None
 
 
 def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:
     """Return the statement and the parameters of a scan."""
     conditions: list[str] = []
     parameters: dict[str, Any] = {"limit": query.limit}
-    for column, value in (
-        ("thread_id", query.thread_id),
-        ("ns", query.checkpoint_ns),
-        ("id", query.checkpoint_id),
-    ):
+    named = {"thread_id": query.thread_id, "ns": query.checkpoint_ns, "id": query.checkpoint_id}
+    for column, value in named.items():
         if value is not None:
             conditions.append(f" AND e.{column} = %({column})s")
             parameters[column] = key(value)
     if query.before is not None:
         conditions.append(sql.PRECEDES)
         parameters["before"] = key(query.before)
-    if query.after is not None:
-        conditions.append(_after(query.after, query.thread_id is None))
-        parameters |= _after_parameters(query.after)
-    order = "e.id DESC, e.thread_id DESC, e.ns DESC" if query.thread_id is None else "e.seq DESC"
+    order = "e.seq DESC"
+    after = " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
     if query.thread_id is None:
+        order = "e.id DESC, e.thread_id DESC, e.ns DESC"
+        after = " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
         conditions.append(" AND {of_tenant}")
+    if query.after is not None:
+        conditions.append(after)
+        mark = mark_of(query.after.stamp)
+        last = {**place_of(query.after.address), "epoch": mark.epoch, "seq": mark.seq}
+        parameters |= {f"last_{name}": value for name, value in last.items()}
     return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
-
-
-def _after(last: Entry, everywhere: bool) -> str:
-    if everywhere:
-        return " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
-    return " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
-
-
-def _after_parameters(last: Entry) -> dict[str, Any]:
-    mark = mark_of(last.stamp)
-    place = place_of(last.address)
-    return {
-        "last_id": place["id"],
-        "last_thread": place["thread"],
-        "last_ns": place["ns"],
-        "last_epoch": mark.epoch,
-        "last_seq": mark.seq,
-    }

@@ -1,4 +1,4 @@
-"""How a database is opened: what is checked, and how SQLite is set up. Errors of SQLite are named by the driver."""
+"""How a database is opened, checked and set up. The driver names SQLite's errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shlex
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from pkgutil import get_data
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
@@ -15,20 +14,11 @@ from urllib.parse import quote
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.backends.paths import SQLITE_ID
 from langgraph_keel.backends.sqlite.entries import FILL_INDEX, Execute
-from langgraph_keel.errors import (
-    CorruptStore,
-    NotAKeelStore,
-    NotFound,
-    NotSetUp,
-    StoreError,
-)
+from langgraph_keel.errors import CorruptStore, NotAKeelStore, NotFound, NotSetUp, StoreError
 
-APPLICATION_ID = SQLITE_ID
-"""`Keel` in ASCII, in the file's header."""
 Migrations: TypeAlias = Mapping[int, Migration[str | Callable[[Execute], None]]]
 MIGRATIONS: Migrations = {}
-"""SQL, or a function that is given `execute`: done in one transaction with the mark. SQL where that will do, as it
-can be printed, and run by hand."""
+"""SQL, which can be printed and run by hand, or a function of `execute`; in one transaction with the new format."""
 PAGE_SIZE = 512
 """A put changes the last pages of a few trees: a turn of a chat wrote 20 KB with this, 27 with 1024, 45 with 2048."""
 OLDEST_SQLITE = (3, 35, 0)
@@ -46,7 +36,7 @@ _INDEX = "thread_index"
 
 # Read with the module: a running loop must not wait for a disk.
 _FORMAT_1 = f"""{cast(bytes, get_data(__package__, "schema.sql")).decode()}
-PRAGMA application_id = {APPLICATION_ID};
+PRAGMA application_id = {SQLITE_ID};
 PRAGMA user_version = 1;
 """
 
@@ -58,7 +48,7 @@ def connect(path: str, timeout: float) -> sqlite3.Connection:
     )
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA synchronous = FULL")  # NORMAL loses acknowledged commits when the power fails
     # On by default in Debian's builds only. Where it is off, deleted content stays in the file.
     connection.execute("PRAGMA secure_delete = ON")
     return connection
@@ -70,26 +60,13 @@ def may_only_be_read(path: str) -> bool:
     return os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective)
 
 
-def create_private(path: str) -> None:
-    """Make the file of a database that is not there, readable for its owner only; SQLite gives its logs the same mode.
-
-    Where that fails, SQLite will say why.
-    """
-    if os.path.exists(path):
-        return
-    with suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
 def refuse_to_make(path: str) -> NotSetUp:
-    """Return the error of a store that is not there, and may not be made."""
+    """Return the error of a store that does not exist and may not be created."""
     return NotSetUp(f"{path}: there is no store of Keel, and auto_setup is off: call saver.setup() once")
 
 
 def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
     """Open a database that must exist, for reading."""
-    if not Path(path).exists():
-        raise NotFound(f"there is no store at {path}")
     try:
         return _connect_and_check(path, "mode=ro", migrations)
     except sqlite3.OperationalError as error:
@@ -97,20 +74,22 @@ def connect_read_only(path: str, migrations: Migrations) -> sqlite3.Connection:
         kinds = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR
         if error.sqlite_errorcode & 0xFF not in kinds:
             raise
-        _refuse_hidden_commits(path)
+        wal = f"{path}-wal"
+        if os.path.exists(wal) and os.path.getsize(wal):
+            message = f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory"
+            raise StoreError(message) from error
         return _connect_and_check(path, "immutable=1", migrations)
 
 
-def _refuse_hidden_commits(path: str) -> None:
-    wal = f"{path}-wal"
-    if os.path.exists(wal) and os.path.getsize(wal):
-        raise StoreError(f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory")
+def _open_existing(path: str, mode: str) -> sqlite3.Connection:
+    if not os.path.exists(path):
+        raise NotFound(f"there is no store at {path}")
+    uri = f"file:{quote(os.path.abspath(path))}?{mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def _connect_and_check(path: str, mode: str, migrations: Migrations) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
-    )
+    connection = _open_existing(path, mode)
     try:
         found = _check_format(connection, path)
         if find_due(migrations, found, path):
@@ -130,9 +109,7 @@ def _check_format(connection: sqlite3.Connection, path: str) -> int:
 
 def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration[Any]]]:
     """Return the migrations that a database lacks, and their numbers."""
-    if not Path(path).exists():
-        raise NotFound(f"there is no store at {path}")
-    with closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)) as connection:
+    with closing(_open_existing(path, "mode=ro")) as connection:
         return find_due(migrations, _check_format(connection, path), path)
 
 
@@ -141,8 +118,11 @@ def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application == APPLICATION_ID:
-        _check_tables(connection, path)
+    if application == SQLITE_ID:
+        # Only tables are read, whose rows are in the file: a view can compute rows without end.
+        if computed := connection.execute(_COMPUTED).fetchone():
+            problem = f"{computed[0]} is a view, or has columns that are computed, which Keel never makes"
+            raise CorruptStore(f"{path}: {problem}")
         return tables, read_format(connection.execute)
     if not tables and application == 0:
         return set(), 1
@@ -155,12 +135,6 @@ def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
     raise NotAKeelStore(f"{path} is a database of another program, not of Keel: choose another path")
 
 
-def _check_tables(connection: sqlite3.Connection, path: str) -> None:
-    """See that what is read are tables, whose rows are in the file: a view can compute rows without end."""
-    if computed := connection.execute(_COMPUTED).fetchone():
-        raise CorruptStore(f"{path}: {computed[0]} is a view, or has columns that are computed, which Keel never makes")
-
-
 def read_format(execute: Execute) -> int:
     """Return the format of a database."""
     ((found,),) = execute("PRAGMA user_version").fetchall()
@@ -168,8 +142,8 @@ def read_format(execute: Execute) -> int:
 
 
 def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migrations) -> bool:
-    """Return whether a database is Keel's and has all that it should, before anything is made beside it."""
-    with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn, and looks again
+    """Return whether a database is Keel's and complete, before any file is created beside it."""
+    with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for the lock, and checks again
         tables, found = _look(connection, path)
         is_whole = _INDEX in tables and not find_due(migrations, found, path)
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
@@ -187,7 +161,12 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations:
         if not create:
             raise refuse_to_make(path)
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    _write_ahead(connection, path)
+    # Also for a database that a backup has left without a write-ahead log (`VACUUM INTO`, `.backup`): with a rollback
+    # journal, an acknowledged put can be rolled back after a power cut, as its commit is the removal of the journal,
+    # which SQLite makes durable with `synchronous=EXTRA` only.
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode not in ("wal", "memory"):
+        raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
     if _INDEX not in tables and not create:
         raise NotSetUp(f"{path} has no table {_INDEX}, and auto_setup is off: call saver.setup() once")
     if _INDEX not in tables:
@@ -232,17 +211,6 @@ def _guard(number: int) -> str:
 
 def _mark(number: int) -> str:
     return f"PRAGMA user_version = {number};\nCOMMIT;"
-
-
-def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
-    """Switch to a write-ahead log, also a database that a backup has left without one (`VACUUM INTO`, `.backup`).
-
-    With a rollback journal, an acknowledged put can be rolled back after a power cut: its commit is the removal of the
-    journal, which SQLite makes durable with `synchronous=EXTRA` only.
-    """
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode not in ("wal", "memory"):
-        raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
 
 
 def schema(migrations: Migrations) -> str:

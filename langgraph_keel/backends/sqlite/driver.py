@@ -1,18 +1,6 @@
-"""The SQLite driver: connections, one writing thread for each process, group commit, and who may write when.
+"""The SQLite driver: one thread of each process writes and commits for all, and reads have connections of their own.
 
-* One thread of the process writes, or a thread that finds nobody writing and takes that turn itself. The writing thread
-  takes what has queued up, runs all of it in one `IMMEDIATE` transaction, and commits once,
-  so that many waiting puts cost one fsync. If one of them fails, nothing is stored, and each is run by itself. WAL with
-  `synchronous=FULL`: `NORMAL` loses acknowledged commits when the power fails.
-* Between processes, a lock file beside the database says whose turn it is. Measured with eight processes that
-  commit rows of 1 KB: SQLite's own busy handler made some of them wait for 3 to 4 s (1,220 to 1,690 commits/s), with
-  the lock the longest wait was 0.13 s (1,140 commits/s).
-* The WAL is checkpointed under that lock only: SQLite before 3.51.3 can corrupt a database when a checkpoint and a
-  commit of two connections meet.
-* Reads have connections of their own, each read is one transaction, and none waits for the writer. Nor does a request
-  to write that a read can answer (`Work.unless`): what a read sees is on disk, as WAL shows a commit after its fsync.
-
-A `Job` is a request on its way to the writing thread, and back to the thread or the loop that waits for it.
+A read sees only what is on disk, as the write-ahead log shows a commit after its fsync, and waits for no writer.
 """
 
 from __future__ import annotations
@@ -25,12 +13,12 @@ import sqlite3
 import stat
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, RLock, Thread, current_thread, main_thread
+from threading import Condition, Lock, RLock, Thread, current_thread, main_thread
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -39,7 +27,6 @@ from langgraph_keel.backends.sqlite.connection import (
     Migrations,
     connect,
     connect_read_only,
-    create_private,
     is_prepared,
     list_due,
     may_only_be_read,
@@ -69,28 +56,42 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ROOM = 1 << 20
-"""Bytes that a disk has left when it is said to be full, and a file before it is said to be as large as it may be."""
+"""Free bytes below which a disk counts as full, or a file as having reached its size limit."""
 WAL_BYTES = 4 << 20
 """Size of the WAL from which it is written back to the database."""
 RESERVE = 5 << 20
-"""Bytes that the lock file takes, once a log was written back: as many as a whole log needs in the database, and some
-for what a removal writes."""
+"""Bytes that the lock file occupies after the first write-back: a whole log in the database, and a removal."""
 SHARED = 64 << 10
-"""Bytes of that which a process is given that cannot open the database."""
+"""Bytes of the reserve that are released to a process that cannot open the database."""
 GROUP = 128
 """Most requests in one commit, which bounds how long the first of them waits."""
-
 READERS = 4
 """Threads that read for running loops."""
+
+_BUSY = StoreBusy, "locked by somebody else for too long; nothing was written"
+_FULL = (
+    StoreFull,
+    "no space left, and nothing was written: free some on the disk, or prune or delete threads, which needs "
+    "none unless the database is so small that it has no reserve yet",
+)
+NAMED: Mapping[int, tuple[type[KeelError], str]] = {
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: (ReadOnlyStore, "it cannot be written"),
+    sqlite3.SQLITE_NOTADB: (NotAKeelStore, "this is no SQLite database"),
+    sqlite3.SQLITE_CORRUPT: (CorruptStore, "the database is damaged: restore a copy, or try `sqlite3 .recover`"),
+}
 
 
 # -- whose turn it is, transactions, errors ----------------------------------------------------------------------------
 
 
 class LockFile:
-    """A lock that says whose turn it is to write.
+    """A lock beside the database that says which process may write.
 
-    The kernel hands it on in order, and releases that of a process which dies.
+    The kernel grants it in order, and releases that of a process which dies. SQLite's own busy handler made some of
+    eight processes wait for 3 to 4 s; with the lock the longest wait was 0.13 s.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -99,12 +100,13 @@ class LockFile:
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[None]:
-        """Hold the lock.
-
-        Without a timeout the kernel makes the wait, and it is fair. With one, the lock is polled.
-        """
+        """Hold the lock. The kernel makes the wait, and it is fair; with a timeout, the lock is polled."""
         if timeout is not None:
-            self._poll(timeout)
+            deadline = time.monotonic() + timeout
+            while not self.take():
+                if time.monotonic() >= deadline:
+                    raise StoreBusy(f"{self._path}: another process holds the store")
+                time.sleep(0.01)
         elif (handle := self._open()) is not None:
             fcntl.flock(handle, fcntl.LOCK_EX)
         try:
@@ -113,7 +115,7 @@ class LockFile:
             self.give_back()
 
     def take(self) -> bool:
-        """Take the lock, if nobody holds it; return whether it was had."""
+        """Take the lock if it is free; return whether it was."""
         handle = self._open()
         if handle is not None:
             try:
@@ -123,14 +125,14 @@ class LockFile:
         return True
 
     def give_back(self) -> None:
-        """Let others have the lock."""
+        """Release the lock."""
         if self._handle is not None:
             fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def keep_reserve(self) -> bool:
-        """Have the file take space that can be given up when the disk is full; return whether it does.
+        """Have the file occupy space, unless too little would be left for the log; return whether it does.
 
-        Not where there would be too little left for the log to go on. Who holds the lock calls this.
+        The caller holds the lock.
         """
         handle = self._open()
         if handle is None or not hasattr(os, "posix_fallocate"):
@@ -147,7 +149,7 @@ class LockFile:
         return True
 
     def give_up_reserve(self, nbytes: int = RESERVE) -> bool:
-        """Give so much of the space back; return whether there was some. Who holds the lock calls this."""
+        """Release reserved space; return whether there was some. The caller holds the lock."""
         handle = self._open()
         size = 0 if handle is None else os.fstat(handle).st_size
         if handle is not None and size:
@@ -156,17 +158,10 @@ class LockFile:
 
     def _open(self) -> int | None:
         if self._handle is None and self._path is not None and fcntl is not None:
-            # Whoever may write the database may have its turn, too.
+            # With the mode of the database: a process that may write it needs the lock, too.
             mode = stat.S_IMODE(os.stat(self._path.removesuffix(".lock")).st_mode)
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         return self._handle
-
-    def _poll(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while not self.take():
-            if time.monotonic() >= deadline:
-                raise StoreBusy(f"{self._path}: another process holds the store")
-            time.sleep(0.01)
 
     def close(self) -> None:
         """Close the file."""
@@ -176,7 +171,7 @@ class LockFile:
 
 
 def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]) -> T:
-    """Return what `work` returns, done in one transaction of this kind (DEFERRED, IMMEDIATE)."""
+    """Return the result of `work`, called in one transaction of this kind (DEFERRED, IMMEDIATE)."""
     if connection.in_transaction:
         # An exception of a signal (Ctrl-C) came between the last two lines of an earlier transaction.
         connection.execute("ROLLBACK")
@@ -191,30 +186,36 @@ def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]
         raise
 
 
+def name_error(path: str, error: BaseException) -> BaseException:
+    """Return an error of SQLite, of a damaged row or of the lock file as that of Keel; any other as it is."""
+    if isinstance(error, sqlite3.Error):
+        kind, what = _name_sqlite_error(path, error)
+    elif isinstance(error, KeelError):
+        return error
+    elif isinstance(error, (TypeError, ValueError, OverflowError)):
+        kind, what = CorruptStore, f"a row does not hold what it should ({error!r})"
+    elif isinstance(error, OSError):  # of the lock file
+        kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        what = f"its lock file cannot be used; nothing was written ({error.strerror})"
+    else:
+        return error
+    named = kind(f"{path}: {what}")
+    named.__cause__ = error
+    if isinstance(named, StoreFull):
+        named.room = MAKE_ROOM
+    return named
+
+
 @contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Raise SQLite's errors as those of Keel, and errors of our own code on damaged rows as `CorruptStore`."""
+    """Raise errors as `name_error` names them."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise _name_sqlite_error(path, error) from error
-    except KeelError:
-        raise
-    except (TypeError, ValueError, OverflowError) as error:
-        raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
-    except OSError as error:  # of the lock file
-        what = f"its lock file cannot be used; nothing was written ({error.strerror})"
-        kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
-        raise _named(kind, path, what) from error
-
-
-def name_error(path: str, error: BaseException) -> BaseException:
-    """Return the error that `named_errors` raises in the place of another."""
-    try:
-        with named_errors(path):
-            raise error
-    except BaseException as named:
-        return named
+    except Exception as error:
+        named = name_error(path, error)
+        if named is error:
+            raise
+        raise named from error
 
 
 def _text_or_bytes(stored: bytes) -> str | bytes:
@@ -224,38 +225,16 @@ def _text_or_bytes(stored: bytes) -> str | bytes:
         return stored
 
 
-def _name_sqlite_error(path: str, error: sqlite3.Error) -> KeelError:
+def _name_sqlite_error(path: str, error: sqlite3.Error) -> tuple[type[KeelError], str]:
     if "Could not decode to UTF-8" in str(error):  # of Python's module: SQLite has not failed, and there is no code
-        return CorruptStore(f"{path}: a row does not hold what it should ({error})")
+        return CorruptStore, f"a row does not hold what it should ({error})"
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    kinds: dict[int, tuple[type[KeelError], str]] = {
-        sqlite3.SQLITE_BUSY: (StoreBusy, "locked by somebody else for too long; nothing was written"),
-        sqlite3.SQLITE_LOCKED: (StoreBusy, "locked by somebody else for too long; nothing was written"),
-        sqlite3.SQLITE_FULL: (
-            StoreFull,
-            "no space left, and nothing was written: free some on the disk, or prune or delete threads, which needs "
-            "none unless the database is so small that it has no reserve yet",
-        ),
-        sqlite3.SQLITE_READONLY: (ReadOnlyStore, "it cannot be written"),
-        sqlite3.SQLITE_NOTADB: (NotAKeelStore, "this is no SQLite database"),
-        sqlite3.SQLITE_CORRUPT: (
-            CorruptStore,
-            "the database is damaged: restore a copy, or try `sqlite3 .recover`",
-        ),
-    }
-    kind, what = kinds.get(code, (StoreError, "SQLite failed"))
+    kind, what = NAMED.get(code, (StoreError, "SQLite failed"))
     if code == sqlite3.SQLITE_CANTOPEN:
         what = _why_not_opened(path)
     if code == sqlite3.SQLITE_IOERR and _has_no_room(path):
-        kind, what = kinds[sqlite3.SQLITE_FULL]
-    return _named(kind, path, f"{what} ({error})")
-
-
-def _named(kind: type[KeelError], path: str, what: str) -> KeelError:
-    named = kind(f"{path}: {what}")
-    if isinstance(named, StoreFull):
-        named.room = MAKE_ROOM
-    return named
+        kind, what = _FULL
+    return kind, f"{what} ({error})"
 
 
 def _why_not_opened(path: str) -> str:
@@ -286,33 +265,21 @@ def _has_no_room(path: str) -> bool:
 
 
 class Job:
-    """One request and the caller who waits for it.
-
-    Either the writing thread claims it, and then carries it out, or the caller gives it up before that, and then it is
-    not carried out. `list.append` is atomic, so whoever comes first in the list of claims has the job.
-    """
+    """A request for the writing thread, and the thread or loop that waits for its result."""
 
     def __init__(self, work: Work, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.work = work
         self.loop = loop
         self.result: Any = None
         self.error: BaseException | None = None
-        self._claims: list[str] = []
+        self._free = Lock()
         self._done = Lock()
         self._done.acquire()
         self.waiter = loop.create_future() if loop else None
 
     def claim(self) -> bool:
-        """Take the job to carry it out; `False` if the caller gave it up."""
-        return self._take("writer")
-
-    def give_up(self) -> bool:
-        """Take the job back; `False` if it is being carried out."""
-        return self._take("caller")
-
-    def _take(self, who: str) -> bool:
-        self._claims.append(who)
-        return self._claims[0] == who
+        """Take the job: the writing thread to carry it out, or the caller to give it up; `False` for the later one."""
+        return self._free.acquire(blocking=False)
 
     def wait(self, timeout: float = -1) -> bool:
         """Block until the job is done, or for `timeout` seconds; return whether it is done."""
@@ -325,7 +292,7 @@ class Job:
         return self.result
 
     def finish(self) -> None:
-        """Let a waiting thread go on."""
+        """Wake the waiting thread."""
         self._done.release()
 
 
@@ -347,14 +314,14 @@ def take_group(jobs: Jobs) -> list[Job]:
 
 
 def fail(group: Iterable[Job], error: BaseException) -> None:
-    """Give jobs an error as their outcome, also those that nobody has claimed yet."""
+    """Give jobs an error as their outcome, also those that were not claimed yet."""
     for job in group:
         job.claim()
         job.error = error
 
 
 def finish(group: Iterable[Job]) -> None:
-    """Wake all who wait for these jobs; each loop is woken once only, as that is a system call."""
+    """Wake all callers of these jobs; each loop is woken once only, as that is a system call."""
     waiters: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for job in group:
         job.finish()
@@ -373,16 +340,9 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 class Writer:
-    """Who writes for this process: one thread, or whoever takes its turn while it waits.
+    """The writer of this process: its own thread, or a calling thread that takes its turn while it waits.
 
-    It does not know its driver, so that the thread ends when the driver is forgotten without having been closed.
-
-    Args:
-        path: The database.
-        timeout: Seconds that SQLite may wait for another connection.
-        connection: What to write with.
-        lock: The lock file.
-        jobs: What is to be carried out.
+    It does not refer to its driver, so that the thread ends when the driver is forgotten without having been closed.
     """
 
     def __init__(self, path: str, timeout: float, connection: sqlite3.Connection, lock: LockFile, jobs: Jobs) -> None:
@@ -395,18 +355,11 @@ class Writer:
         self._ended = False
         self._wal_limit = WAL_BYTES
         self._is_tight = False
-        self._thread = Thread(target=self._serve, name="keel-writer", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def join(self, timeout: float) -> None:
-        """Wait until the thread has ended, as `None` among the jobs bids it."""
-        self._thread.join(timeout)
+        self.thread = Thread(target=self._serve, name="keel-writer", daemon=True)
+        self.thread.start()
 
     def take_turn(self) -> bool:
-        """Take the turn to write for the calling thread, if nobody is writing: that saves two changes of threads.
+        """Take the turn to write for the calling thread, if it is free: that saves two changes of threads.
 
         Never in the main thread, where a signal may raise an exception between any two lines. (LangGraph's puts come
         from its thread pool.)
@@ -415,7 +368,7 @@ class Writer:
             return False
         has_lock = False
         try:
-            with suppress(OSError):  # the writing thread will say what it is
+            with suppress(OSError):  # the writing thread will report it
                 has_lock = not self._ended and self._jobs.empty() and self._lock.take()
         finally:
             if not has_lock:
@@ -423,7 +376,7 @@ class Writer:
         return has_lock
 
     def write_here(self, request: Work) -> Any:
-        """Carry out a request in the thread that has the turn, and give it back."""
+        """Carry out a request in the thread that has the turn, and release it."""
         try:
             if request.makes_room:
                 return self._make_room()
@@ -437,8 +390,6 @@ class Writer:
         finally:
             self._lock.give_back()
             self._turn.release()
-
-    # -- what runs in the writing thread ---------------------------------------------------------------------------
 
     def _serve(self) -> None:
         while group := take_group(self._jobs):
@@ -465,10 +416,10 @@ class Writer:
             self._write_back()
 
     def _make_room(self) -> bool:
-        """Give up the reserve, so that the log can be written back and begin anew; return whether there was one.
+        """Release the reserve, so that the database can grow by the log; return whether there was one.
 
-        The database has to grow for what is in the log, which a full disk refuses. Until there is a reserve again, what
-        is deleted is not overwritten (`secure_delete`): a removal would write as much to the log as it removes.
+        Until there is a reserve again, deleted rows are not overwritten (`secure_delete`): a removal would write as
+        much to the log as it removes.
         """
         if not self._lock.give_up_reserve():
             return False
@@ -483,7 +434,11 @@ class Writer:
         return True
 
     def _write_back(self) -> None:
-        """Write a long WAL back to the database, unless somebody is reading an old state of it."""
+        """Write a long WAL back to the database, unless a reader still uses an old state of it.
+
+        The lock is held: SQLite before 3.51.3 can corrupt a database if a checkpoint and a commit of two connections
+        meet.
+        """
         if self._path == ":memory:":
             return
         if self._is_tight:
@@ -496,12 +451,12 @@ class Writer:
             return
         is_done = self._checkpoint()
         if is_done is not None:
-            # A backup may read for long, and everybody would wait for it here: try again when the WAL has grown more.
+            # A backup may read for long, and all writers would wait for it here: try again when the WAL has grown more.
             self._wal_limit = WAL_BYTES if is_done else size + WAL_BYTES
             self._keep_reserve()
 
     def _checkpoint(self) -> bool | None:
-        """Write the WAL back, and have it begin anew; return whether it does, or `None` if SQLite failed."""
+        """Write the WAL back and truncate it; return whether that worked, or `None` if SQLite failed."""
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
             (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -518,9 +473,14 @@ class Writer:
 
 
 def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
-    """Run requests in one transaction; leave its result or its error in each job."""
+    """Run requests in one transaction, which costs one fsync; leave its result or its error in each job."""
+
+    def run_all() -> None:
+        for job in group:
+            job.result = job.work.run(connection.execute)
+
     try:
-        transaction(connection, "IMMEDIATE", lambda: _run_all(connection, group))
+        transaction(connection, "IMMEDIATE", run_all)
     except BaseException as error:
         named = name_error(path, error)
         fail(group, named)
@@ -529,11 +489,6 @@ def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None
             for job in group:
                 job.error = None
                 _commit(connection, path, [job])
-
-
-def _run_all(connection: sqlite3.Connection, group: list[Job]) -> None:
-    for job in group:
-        job.result = job.work.run(connection.execute)
 
 
 def _abandon(jobs: Jobs, idle: SimpleQueue[sqlite3.Connection]) -> None:
@@ -551,36 +506,25 @@ def _close_all(idle: SimpleQueue[sqlite3.Connection]) -> None:
 _drivers: WeakSet[SqliteDriver] = WeakSet()
 
 
-def _before_fork() -> None:
+def _call_drivers(act: Callable[[SqliteDriver], None]) -> None:
     for driver in list(_drivers):
-        driver.suspend()
-
-
-def _after_fork_in_parent() -> None:
-    for driver in list(_drivers):
-        driver.resume()
-
-
-def _after_fork_in_child() -> None:
-    for driver in list(_drivers):
-        driver.forget()
+        act(driver)
 
 
 # A fork inherits SQLite's table of locks, but not the locks themselves: a child that opens a database which was open in
 # its parent takes no lock at all, and loses its commits when the parent closes. So nothing stays open over a fork.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(
+        before=lambda: _call_drivers(SqliteDriver.suspend),
+        after_in_parent=lambda: _call_drivers(SqliteDriver.resume),
+        after_in_child=lambda: _call_drivers(SqliteDriver.forget),
+    )
 
 
 class SqliteDriver:
     """Runs requests on one database file, or on a private database in memory (`:memory:`).
 
-    Args:
-        path: The file, or `":memory:"`.
-        timeout: Seconds a request may wait for other processes before `StoreBusy`.
-        read_only: Refuse to write, and do not create what is missing.
-        auto_setup: Create the tables on first use.
-        migrations: What leads to the present format.
+    The options are those of `SqliteOptions`.
     """
 
     def __init__(
@@ -597,11 +541,10 @@ class SqliteDriver:
         _drivers.add(self)
 
     def forget(self) -> None:
-        """Start from nothing, as a forked child must: its threads are gone, and nobody releases the locks they held."""
+        """Reset everything, as a forked child must: its threads are gone, with the locks that they held."""
         self._starting = RLock()
-        self._gate = Lock()
-        self._opened = Event()
-        self._opened.set()
+        self._gate = Condition()
+        self._is_open = True
         self._reading = 0
         self._jobs: Jobs = SimpleQueue()
         self._idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
@@ -611,19 +554,19 @@ class SqliteDriver:
         weakref.finalize(self, _abandon, self._jobs, self._idle).atexit = False
 
     def suspend(self) -> None:
-        """Close all connections and let nobody open one until `resume`."""
+        """Close all connections, and open none until `resume`."""
         self._starting.acquire()
         with self._gate:
-            self._opened.clear()
-        deadline = time.monotonic() + self.timeout
-        while self._reading and time.monotonic() < deadline:
-            time.sleep(0.001)
+            self._is_open = False
+            self._gate.wait_for(lambda: not self._reading, self.timeout)
         if not self.private:
             self._stop()
 
     def resume(self) -> None:
-        """Go on after `suspend`, and carry out what was sent meanwhile."""
-        self._opened.set()
+        """Continue after `suspend`, and carry out the requests that were sent since."""
+        with self._gate:
+            self._is_open = True
+            self._gate.notify_all()
         self._starting.release()
         if not self._jobs.empty():
             self._start_writer()
@@ -635,18 +578,19 @@ class SqliteDriver:
         try:
             if not self._ready:
                 self._start()
-            if not self._goes_to_writer(request):
-                return self.read(request)
-            if (look := self._look_first(request)) and (reply := self.read(look)) is not None:
-                return reply
+            if read := self._read_first(request):
+                reply = self.read(read)
+                if reply is not None or not request.writes:
+                    return reply
             writer = self._writer or self._start_writer()
             if writer.take_turn():
                 return writer.write_here(request)
-            job = self._submit(Job(request))
+            job = Job(request)
+            self._jobs.put(job)
             if not self._is_writing():
                 self._start_writer()
             if not job.wait(self.timeout):
-                if job.give_up():
+                if job.claim():
                     raise self._busy()
                 job.wait()
             return job.outcome()
@@ -660,13 +604,14 @@ class SqliteDriver:
         try:
             if not self._ready:
                 await loop.run_in_executor(None, self._start)
-            if not self._goes_to_writer(request):
-                return await loop.run_in_executor(self._reader_threads(), self.read, request)
-            if look := self._look_first(request):
-                reply = await loop.run_in_executor(self._reader_threads(), self.read, look)
-                if reply is not None:
+            if read := self._read_first(request):
+                if self._readers is None:
+                    self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="keel-reader")
+                reply = await loop.run_in_executor(self._readers, self.read, read)
+                if reply is not None or not request.writes:
                     return reply
-            job = self._submit(Job(request, loop))
+            job = Job(request, loop)
+            self._jobs.put(job)
             if not self._is_writing():
                 await loop.run_in_executor(None, self._start_writer)
             assert job.waiter is not None
@@ -674,11 +619,11 @@ class SqliteDriver:
                 async with asyncio.timeout(self.timeout):
                     await asyncio.shield(job.waiter)
             except TimeoutError:
-                if job.give_up():
+                if job.claim():
                     raise self._busy() from None
                 await job.waiter
             except asyncio.CancelledError:
-                job.give_up()
+                job.claim()
                 raise
             return job.outcome()
         except StoreError as error:
@@ -695,24 +640,20 @@ class SqliteDriver:
         except NewerFormat:
             raise
         except KeelError:
-            return  # the first error says it
+            return  # the first error is raised
 
-    def _goes_to_writer(self, request: Work) -> bool:
+    def _read_first(self, request: Work) -> Work | None:
+        """Return the read that answers a request; if it writes, only a reply that is not `None` does."""
         if request.writes and self.read_only:
             raise ReadOnlyStore(f"{self.path} may only be read, by its mode or because it was opened so")
-        return request.writes or self.private
-
-    def _look_first(self, request: Work) -> Work | None:
-        return Work(request.unless) if request.unless and not self.private else None
+        if self.private or (request.writes and not request.unless):
+            return None
+        return Work(request.unless) if request.writes and request.unless else request
 
     def _busy(self) -> StoreBusy:
         return StoreBusy(
             f"{self.path}: another process or thread held the store for more than {self.timeout} s; nothing was written"
         )
-
-    def _submit(self, job: Job) -> Job:
-        self._jobs.put(job)
-        return job
 
     # -- starting and stopping ---------------------------------------------------------------------------------
 
@@ -738,7 +679,9 @@ class SqliteDriver:
         if not (self.private or os.path.exists(self.path)):
             if not self.auto_setup:
                 raise refuse_to_make(self.path)
-            create_private(self.path)
+            # Readable for its owner only; SQLite gives its logs the same mode, and reports what fails here.
+            with suppress(OSError):
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             connection = self._connect()
         except StoreFull:  # to read, too, SQLite makes a file (-shm)
@@ -783,7 +726,6 @@ class SqliteDriver:
 
     def _write_with(self, connection: sqlite3.Connection) -> None:
         self._writer = Writer(self.path, self.timeout, connection, self._lock_file(), self._jobs)
-        self._writer.start()
 
     def setup(self) -> None:
         """Create the tables now, if they are not there."""
@@ -800,34 +742,25 @@ class SqliteDriver:
                 self._readers = None
             with suppress(Empty):
                 while True:
-                    self._refuse(self._jobs.get_nowait())
-
-    def _refuse(self, job: Job | None) -> None:
-        if job is not None:
-            fail([job], refuse_closed(self.path))
-            finish([job])
+                    if job := self._jobs.get_nowait():
+                        fail([job], refuse_closed(self.path))
+                        finish([job])
 
     def _stop(self) -> None:
         self._ready = False
         if self._writer:
             self._jobs.put(None)
             # With a timeout, as the process that holds the lock file may be stopped.
-            self._writer.join(self.timeout)
+            self._writer.thread.join(self.timeout)
             self._writer = None
         _close_all(self._idle)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def _reader_threads(self) -> ThreadPoolExecutor:
-        if self._readers is None:
-            self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="keel-reader")
-        return self._readers
-
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
         try:
-            connection = self._take()
-            try:
+            with self.lend() as connection:
                 connection.text_factory = _text_or_bytes if request.takes_bytes else str
                 # A statement is a transaction by itself, unless an earlier one was left open (see `transaction`).
                 if request.unless and not connection.in_transaction:
@@ -835,8 +768,6 @@ class SqliteDriver:
                     if reply is not None:
                         return reply
                 return transaction(connection, "DEFERRED", partial(request.run, connection.execute))
-            finally:
-                self._give_back(connection)
         except KeelError:
             raise
         except Exception as error:
@@ -845,41 +776,27 @@ class SqliteDriver:
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection for reading; a fork waits until it is given back (see `suspend`)."""
-        connection = self._take()
-        try:
-            yield connection
-        finally:
-            self._give_back(connection)
-
-    def _take(self) -> sqlite3.Connection:
-        while not self._enter():
-            self._opened.wait()
-        try:
-            return self._take_idle()
-        except BaseException:
-            self._leave()
-            raise
-
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        self._idle.put(connection)
-        self._leave()
-
-    def _leave(self) -> None:
         with self._gate:
-            self._reading -= 1
-
-    def _enter(self) -> bool:
-        with self._gate:
-            if not self._opened.is_set():
-                return False
+            while not self._is_open:
+                self._gate.wait()
             self._reading += 1
-            return True
-
-    def _take_idle(self) -> sqlite3.Connection:
         try:
-            return self._idle.get_nowait()
-        except Empty:
-            return connect_read_only(self.path, self.migrations) if self.read_only else connect(self.path, self.timeout)
+            try:
+                connection = self._idle.get_nowait()
+            except Empty:
+                if self.read_only:
+                    connection = connect_read_only(self.path, self.migrations)
+                else:
+                    connection = connect(self.path, self.timeout)
+            try:
+                yield connection
+            finally:
+                self._idle.put(connection)
+        finally:
+            with self._gate:
+                self._reading -= 1
+                if not self._is_open:
+                    self._gate.notify_all()
 
 
 class AsyncSqliteDriver:

@@ -1,16 +1,11 @@
-"""The SQLite layout, and the verbs that put and get entries: each is one transaction.
-
-A request is a `Work`: a function that is given `execute`, and runs within one transaction that the driver begins and
-commits; a read sees the database at one moment. The layout itself is explained in `schema.sql`. The head of a namespace
-is its trunk entry with the highest key, so there is no pointer to it that a put would have to move.
-"""
+"""The SQLite layout (see `schema.sql`), and the verbs that put and get entries: each is one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import frame, open_frame, read_row, resolve
@@ -36,6 +31,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, StoreError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 LAST = (1 << 32) - 1
 MOST_KEYS = 500
@@ -127,48 +123,30 @@ class Rows(Protocol):
     """The result of a statement."""
 
     @property
-    def rowcount(self) -> int:
-        """How many rows it has inserted, changed or deleted."""
-        ...
-
-    def fetchone(self) -> Any:
-        """Return one row, or `None`."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """Return all rows."""
-        ...
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
 
 
-Execute: TypeAlias = Callable[..., Rows]
-"""Executes one statement with bound parameters inside the transaction."""
+Execute: TypeAlias = Callable[..., Rows]  # executes one statement with bound parameters inside the transaction
 
 
 @record
 class Work:
-    """One request: what to do inside one transaction.
-
-    Attributes:
-        run: Does it.
-        writes: Whether it writes, and waits for its turn to do so.
-        unless: One statement that may have the reply, if there is nothing to write or no more to read; else `None`.
-        takes_bytes: Whether it reads, and takes bytes where a text is damaged so that it is none.
-        makes_room: Whether it is not a transaction, but room is to be made on a full disk; the reply is whether there
-            was any.
-    """
+    """One request: a function that the driver calls inside one transaction, which it begins and commits."""
 
     run: Callable[[Execute], Any]
     writes: bool = False
-    unless: Callable[[Execute], Any] | None = None
-    takes_bytes: bool = False
-    makes_room: bool = False
+    unless: Callable[[Execute], Any] | None = None  # one statement, whose reply will do if it is not `None`
+    takes_bytes: bool = False  # whether a text that is not UTF-8 is read as bytes
+    makes_room: bool = False  # not a transaction: frees space on a full disk; the reply is whether there was a reserve
 
 
 MAKE_ROOM = Work(lambda _: False, writes=True, makes_room=True)
 
 
 class Channel(NamedTuple):
-    """A channel of a namespace: its id, its slot (refs name it by that), and the end of its item log if asked for."""
+    """A channel of a namespace. Refs name it by its slot; the end is that of its item log, if it was asked for."""
 
     id: int
     slot: int
@@ -192,10 +170,10 @@ class Place(NamedTuple):
 
 
 def mark_of(checkpoint_id: str) -> int:
-    """Return the beginning of an id as a number, in the same order as the ids.
+    """Return the beginning of an id as a number, in the order of ids; ids that are not uuids sort first.
 
-    An index of these numbers takes a third of one of the ids themselves. LangGraph's ids are uuids that begin with the
-    time, so new ones go to its end. Ids of any other form sort before them.
+    An index of these numbers takes a third of an index of ids. LangGraph's uuids begin with the time, so new ones are
+    appended to it.
     """
     digits = checkpoint_id.replace("-", "")[:15]
     if len(digits) == 15 and not digits.strip("0123456789abcdef"):
@@ -229,48 +207,28 @@ def insert_namespace(execute: Execute, thread: int, name: str) -> int:
 
 
 class Situation(NamedTuple):
-    """What a put has to know before it writes.
+    """The state that a put depends on.
 
-    It is read by one statement: between two, another thread may take Python's lock (the GIL) for 5 ms.
-
-    Attributes:
-        place: The namespace.
-        seq: The highest sequence number that the thread ever used.
-        head: Id of the newest entry on the trunk.
-        same: Key of the entry that already has the new id.
-        parent: Key of the parent.
-        has_base: Whether the base is still there.
-        listed: When the thread was put to, as lists have it.
-        marks: What it can be found by; `None` if it is not listed.
-        has_late: Whether tasks have added to that.
+    One statement reads it: between two, another thread may take Python's lock (the GIL) for 5 ms.
     """
 
     place: Place
-    seq: int
+    seq: int  # the highest sequence number that the thread ever used
     head: str | None
-    same: int | None
-    parent: int | None
+    same: int | None  # key of the entry that already has the new id
+    parent: int | None  # its key
     has_base: bool
-    listed: str | None = None
-    marks: str | None = None
-    has_late: bool = False
+    listed: str | None = None  # time of the last put, in the index of threads
+    marks: str | None = None  # terms in that index; `None` if the thread is not in it
+    has_late: bool = False  # whether tasks have added terms
 
 
 def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
     """Read the situation of a put; `None` if nothing was ever stored in its namespace."""
-    address, parent = new.address, new.parent or ""
-    checkpoint_id = str(address.checkpoint_id)
+    address, parent, checkpoint_id = new.address, new.parent or "", str(new.address.checkpoint_id)
+    entries = (mark_of(checkpoint_id), checkpoint_id, mark_of(parent), parent, new.base)
     row = execute(
-        IN_SUBGRAPH if address.checkpoint_ns else IN_ROOT,
-        (
-            mark_of(checkpoint_id),
-            checkpoint_id,
-            mark_of(parent),
-            parent,
-            new.base,
-            address.thread_id,
-            address.checkpoint_ns,
-        ),
+        IN_SUBGRAPH if address.checkpoint_ns else IN_ROOT, (*entries, address.thread_id, address.checkpoint_ns)
     ).fetchone()
     return Situation(Place(row[0], row[1], bool(address.checkpoint_ns)), *row[2:]) if row else None
 
@@ -308,19 +266,19 @@ def ensure_slots(
         if name not in slots:
             slot = 1 + max((channel.slot for channel in slots.values()), default=-1)
             ((channel,),) = execute(
-                "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?) RETURNING id",
-                (namespace, slot, name),
+                "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?) RETURNING id", (namespace, slot, name)
             ).fetchall()
             slots[name] = Channel(channel, slot)
     return slots
 
 
-def head_of(execute: Execute, place: Place) -> Any:
-    """Return (key, id) of the newest entry on the trunk, of all entries if no trunk is left, or `None`."""
+def head_of(execute: Execute, place: Place) -> int | None:
+    """Return the highest key of entries on the trunk, or of all if no trunk is left: no put moves a pointer to it."""
     where = "nested" if place.nested else "key BETWEEN ? AND ?"
     of = (place.namespace,) if place.nested else (*span(place.thread), place.namespace)
-    sql = f"SELECT key, id FROM entries WHERE {where} AND namespace = ? AND state = ? ORDER BY key DESC LIMIT 1"
-    return execute(sql, (*of, 0)).fetchone() or execute(sql, (*of, 1)).fetchone()
+    sql = f"SELECT key FROM entries WHERE {where} AND namespace = ? AND state = ? ORDER BY key DESC LIMIT 1"
+    row = execute(sql, (*of, 0)).fetchone() or execute(sql, (*of, 1)).fetchone()
+    return int(row[0]) if row else None
 
 
 def key_of(execute: Execute, namespace: int, checkpoint_id: str) -> int | None:
@@ -349,11 +307,7 @@ def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -
 
 
 class RefTable:
-    """Reads the refs of entries of one namespace; what several of them have is one object.
-
-    Args:
-        slots: The channels of the namespace.
-    """
+    """Reads the refs of entries of one namespace, given its channels; equal refs are one object."""
 
     def __init__(self, slots: Slots) -> None:
         self._names = {channel.slot: name for name, channel in slots.items()}
@@ -388,8 +342,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
         if lo + row.count > LAST:
             raise StoreError("an item log holds 2^32 items: copy the thread to go on")
         execute(
-            "INSERT INTO items (key, count, body) VALUES (?, ?, ?)",
-            (span(channel.id)[0] + lo, row.count, row.body),
+            "INSERT INTO items (key, count, body) VALUES (?, ?, ?)", (span(channel.id)[0] + lo, row.count, row.body)
         )
         lo += row.count
     return channel.end
@@ -408,10 +361,8 @@ def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
 
 
 def single_rows(execute: Execute, runs: Mapping[int, Collection[Run]]) -> dict[int, list[Row]]:
-    """Return all that is wanted of channels, where that is rows that hold one item: many of them by one statement.
-
-    Of a state of 50 channels that took 150 µs, where a statement for each took 460.
-    """
+    """Return the rows of channels of which only single items are wanted, by one statement for many rows."""
+    # For a state of 50 channels it took 150 µs, and a statement for each 460.
     keys = {channel: [span(channel)[0] + lo for lo, hi in wanted if hi == lo + 1] for channel, wanted in runs.items()}
     wanted = sorted(chain.from_iterable(keys.values()))
     if len(wanted) < 3:
@@ -446,116 +397,128 @@ def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
 # -- the verbs of entries ----------------------------------------------------------------------------------------------
 
 
-def plan_of(
-    run: Callable[[Execute], T], writes: bool = False, unless: Callable[[Execute], T | None] | None = None
-) -> StorePlan[Work, Any, T]:
-    """Return the plan of one request, which returns its reply. The arguments are those of `Work`."""
-    reply: T = yield Work(run, writes, unless)
-    return reply
+def in_transaction(
+    *, writes: bool = False
+) -> Callable[[Callable[Concatenate[Any, Execute, P], T]], Callable[Concatenate[Any, P], StorePlan[Work, Any, T]]]:
+    """Return a decorator that makes a method with an `execute` argument a verb: a plan of one request."""
+
+    def decorate(method: Callable[Concatenate[Any, Execute, P], T]) -> Callable[..., StorePlan[Work, Any, T]]:
+        @wraps(method)
+        def verb(self: object, *args: P.args, **kwargs: P.kwargs) -> StorePlan[Work, Any, T]:
+            reply: T = yield Work(lambda execute: method(self, execute, *args, **kwargs), writes)
+            return reply
+
+        return verb
+
+    return decorate
 
 
 class SqliteEntries(Store[Work, Any]):
     """The verbs of entries. Stateless: names are looked up in the transaction that uses them."""
 
-    def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
-        """See `Store.write_entry`."""
-        return plan_of(partial(_write_entry, new), writes=True)
+    @in_transaction(writes=True)
+    def write_entry(self, execute: Execute, new: NewEntry) -> Outcome:
+        before = read_situation(execute, new)
+        if new.base is not None and not (before and before.has_base):
+            return BaseGone()
+        head = before.head if before else None
+        is_beside = new.checked and new.on_conflict == "beside"
+        follows = not new.checked or head in (new.parent, new.address.checkpoint_id)
+        if not follows and new.on_conflict == "raise":
+            return Moved(head)
+        state = int(is_beside or not (follows or head is None))
+        return _insert(execute, new, before or create_situation(execute, new.address), state)
 
-    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
-        """See `Store.write_batch`."""
-        return plan_of(partial(_write_batch, address, batch), writes=True)
+    @in_transaction(writes=True)
+    def write_batch(self, execute: Execute, address: Address, batch: Batch) -> None:
+        checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
+        parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
+        if execute(INSERT_BATCH, parts).rowcount == 0:
+            create_place(execute, address)
+            execute(INSERT_BATCH, parts)
+        if batch.terms:
+            execute(FIND_LATE, (checkpoint_id, " ".join(batch.terms), address.thread_id))
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
-        """See `Store.read_entry`."""
-        if known is None:
-            return plan_of(partial(_read_entry, address))
-        return plan_of(partial(_read_known, address, known), unless=partial(_look_known, address, known))
+        look = None if known is None else partial(_look_known, address, known)
+        found = yield Work(lambda execute: (look and look(execute)) or _read_entry(address, execute), unless=look)
+        return found
 
-    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Work, Any, Sequence[Found]]:
-        """See `Store.read_values`."""
-        return plan_of(partial(_read_values, entries))
+    @in_transaction()
+    def read_values(self, execute: Execute, entries: Sequence[Entry]) -> list[Found]:
+        # Entries of one namespace share one set of rows.
+        namespaces: dict[Stamp, int] = {}
+        for at in range(0, len(entries), MOST_KEYS):
+            page = [entry.stamp for entry in entries[at : at + MOST_KEYS]]
+            marks = ", ".join("?" * len(page))
+            namespaces |= execute(f"SELECT key, namespace FROM entries WHERE key IN ({marks})", page).fetchall()
+        groups: dict[int, list[Entry]] = {}
+        for entry in entries:
+            if entry.stamp in namespaces:
+                groups.setdefault(namespaces[entry.stamp], []).append(entry)
+        found = {}
+        for namespace, group in groups.items():
+            rows = _rows(execute, read_slots(execute, namespace), [entry.refs for entry in group])
+            found.update({entry.stamp: _entry_with_rows(execute, entry, namespace, rows) for entry in group})
+        return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
-    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Work, Any, Sequence[Found]]:
-        """See `Store.read_history`."""
-        return plan_of(partial(_read_history, address, set(channels)))
+    @in_transaction()
+    def read_history(self, execute: Execute, address: Address, channels: Collection[str]) -> list[Found]:
+        found = find_entry(execute, address)
+        if found is None:
+            return []
+        place, row = found
+        slots = read_slots(execute, place.namespace)
+        refs, missing = RefTable(slots), set(channels)
+        ancestors: list[Entry] = []
+        key: int | None = row[0]
+        seen = {key}  # what is stored may lead in a circle
+        while missing and (key := _parent_key(execute, place, key)) and key not in seen:
+            seen.add(key)
+            row = execute(f"SELECT {COLUMNS} FROM entries e WHERE e.key = ?", (key,)).fetchone()
+            if row is None:
+                break
+            ancestors.append(entry_of(row, address.thread_id, address.checkpoint_ns, refs))
+            missing -= set(ancestors[-1].refs)
+        wanted = [{name: ref for name, ref in e.refs.items() if name in channels} for e in ancestors]
+        rows = _rows(execute, slots, wanted)
+        return [_entry_with_rows(execute, entry, place.namespace, rows) for entry in ancestors]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
-    address = new.address
-    before = read_situation(execute, new)
-    if new.base is not None and not (before and before.has_base):
-        return BaseGone()
-    head = before.head if before else None
-    is_beside = new.checked and new.on_conflict == "beside"
-    follows = not new.checked or head in (new.parent, address.checkpoint_id)
-    if not follows and new.on_conflict == "raise":
-        return Moved(head)
-    state = int(is_beside or not (follows or head is None))
-    return _insert(execute, new, before or create_situation(execute, address), state)
-
-
 def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
-    place, seq = before.place, before.seq + 1
+    place, seq, name = before.place, before.seq + 1, new.address.thread_id
+    checkpoint_id = str(new.address.checkpoint_id)
     slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
     first = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
     for channel, rows in new.repacks.items():
         replace_rows(execute, slots[channel].id, rows)
-    if before.same is not None:
-        _replace(execute, place, before.same, seq)
+    if before.same is not None:  # the id is put again: its children become children of the new entry
+        execute(
+            "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
+            (seq, before.same & LAST, *span(place.thread)),
+        )
+        execute("DELETE FROM entries WHERE key = ?", (before.same,))
     key = span(place.thread)[0] + seq
     at = max(new.updated_at, before.listed or "")  # a host whose clock is behind moves no thread back
+    parent = before.parent & LAST if before.parent else new.parent
+    names = (key, place.namespace, int(place.nested), state, checkpoint_id, mark_of(checkpoint_id))
     execute(
         "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            key,
-            place.namespace,
-            int(place.nested),
-            state,
-            new.address.checkpoint_id,
-            mark_of(str(new.address.checkpoint_id)),
-            before.parent & LAST if before.parent else new.parent,
-            new.run_id,
-            at,
-            pack_refs(new.refs, slots, first),
-            new.header,
-        ),
+        (*names, parent, new.run_id, at, pack_refs(new.refs, slots, first), new.header),
     )
-    _find_by(execute, new, at, before, state == 0 and not place.nested)
-    return Stored(key, first)
-
-
-def _find_by(execute: Execute, new: NewEntry, at: str, before: Situation, is_head: bool) -> None:
-    """Keep what a thread can be found by, and when it was put to, if that is not so already."""
     marks = " ".join(new.terms)
     is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
-    if is_head and not (is_timed and marks == before.marks and not before.has_late):
-        name, checkpoint_id = new.address.thread_id, new.address.checkpoint_id
-        execute(FIND_HEAD, (before.place.thread, name, at, marks, *[checkpoint_id] * 2))
+    is_found = is_timed and marks == before.marks and not before.has_late
+    if state == 0 and not place.nested:
+        if not is_found:
+            execute(FIND_HEAD, (place.thread, name, at, marks, checkpoint_id, checkpoint_id))
     elif not is_timed:
-        execute(FIND_TIME, (before.place.thread, new.address.thread_id, at))
-
-
-def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
-    """Delete the entry whose id is put again; its children become children of the new one."""
-    execute(
-        "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
-        (seq, old & LAST, *span(place.thread)),
-    )
-    execute("DELETE FROM entries WHERE key = ?", (old,))
-
-
-def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
-    checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
-    parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
-    if execute(INSERT_BATCH, parts).rowcount == 0:
-        create_place(execute, address)
-        execute(INSERT_BATCH, parts)
-    if batch.terms:
-        execute(FIND_LATE, (checkpoint_id, " ".join(batch.terms), address.thread_id))
+        execute(FIND_TIME, (place.thread, name, at))
+    return Stored(key, first)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -571,12 +534,22 @@ def entry_of(row: Any, thread_id: str, namespace: str, refs: RefTable) -> Entry:
         raise CorruptStore(f"thread {thread_id!r}, checkpoint {checkpoint_id}: {error}") from error
 
 
-def _read_entry(address: Address, execute: Execute) -> Found | None:
-    """See `Store.read_entry`."""
+def find_entry(execute: Execute, address: Address) -> tuple[Place, Any] | None:
+    """Return the namespace and the row (`SHOWN`) of a checkpoint, or of the head."""
     place = find_place(execute, address)
-    row = place and find_row(execute, place, address.checkpoint_id)
-    if not place or not row:
+    if place is None:
         return None
+    named = address.checkpoint_id
+    key = head_of(execute, place) if named is None else key_of(execute, place.namespace, named)
+    row = execute(f"SELECT {SHOWN} FROM entries e WHERE e.key = ? AND e.state < 2", (key,)).fetchone()
+    return (place, row) if row else None
+
+
+def _read_entry(address: Address, execute: Execute) -> Found | None:
+    found = find_entry(execute, address)
+    if found is None:
+        return None
+    place, row = found
     slots = read_slots(execute, place.namespace)
     entry = entry_of(row, address.thread_id, address.checkpoint_ns, RefTable(slots))
     return _entry_with_rows(execute, entry, place.namespace, _rows(execute, slots, [entry.refs]))
@@ -590,17 +563,6 @@ def _look_known(address: Address, known: Stamp, execute: Execute) -> Unchanged |
         return None
     batches = [batch_of(task, path, body) for _, _, task, path, body in rows if task is not None]
     return Unchanged(rows[0][1], batches, rows[0][0])
-
-
-def _read_known(address: Address, known: Stamp, execute: Execute) -> Found | Unchanged | None:
-    return _look_known(address, known, execute) or _read_entry(address, execute)
-
-
-def find_row(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
-    """Return the row (`SHOWN`) of a checkpoint, or of the head; `None` if there is none."""
-    head = head_of(execute, place) if checkpoint_id is None else None
-    key = head[0] if head else checkpoint_id and key_of(execute, place.namespace, checkpoint_id)
-    return execute(f"SELECT {SHOWN} FROM entries e WHERE e.key = ? AND e.state < 2", (key,)).fetchone()
 
 
 def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]]) -> dict[str, list[Row]]:
@@ -620,15 +582,12 @@ def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]])
 
 
 def _entry_with_rows(execute: Execute, entry: Entry, namespace: int, rows: Mapping[str, list[Row]]) -> Found:
-    return Found(entry, rows, _batches(execute, namespace, str(entry.address.checkpoint_id)))
-
-
-def _batches(execute: Execute, namespace: int, checkpoint_id: str) -> list[Batch]:
-    rows = execute(
+    checkpoint_id = str(entry.address.checkpoint_id)
+    batches = execute(
         "SELECT task, path, body FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ? ORDER BY key",
         (mark_of(checkpoint_id), checkpoint_id, namespace),
     ).fetchall()
-    return [batch_of(*row) for row in rows]
+    return Found(entry, rows, [batch_of(*batch) for batch in batches])
 
 
 def batch_of(task: Any, path: Any, body: Any) -> Batch:
@@ -641,58 +600,6 @@ def text_of(stored: Any) -> str:
     if not isinstance(stored, str):
         raise CorruptStore(f"a stored name is no text: {stored!r:.100}")
     return stored
-
-
-def _read_values(entries: Sequence[Entry], execute: Execute) -> list[Found]:
-    """See `Store.read_values`. Entries of one namespace share one set of rows."""
-    groups: dict[int, list[Entry]] = {}
-    namespaces = _namespaces(execute, [entry.stamp for entry in entries])
-    for entry in entries:
-        if entry.stamp in namespaces:
-            groups.setdefault(namespaces[entry.stamp], []).append(entry)
-    found = {}
-    for namespace, group in groups.items():
-        rows = _rows(execute, read_slots(execute, namespace), [entry.refs for entry in group])
-        found.update({entry.stamp: _entry_with_rows(execute, entry, namespace, rows) for entry in group})
-    return [found[entry.stamp] for entry in entries if entry.stamp in found]
-
-
-def _namespaces(execute: Execute, keys: Sequence[Stamp]) -> dict[Stamp, int]:
-    """Return the namespaces of those of these entries that are there."""
-    found: dict[Stamp, int] = {}
-    for at in range(0, len(keys), MOST_KEYS):
-        page = keys[at : at + MOST_KEYS]
-        marks = ", ".join("?" * len(page))
-        found.update(execute(f"SELECT key, namespace FROM entries WHERE key IN ({marks})", page).fetchall())
-    return found
-
-
-def _read_history(address: Address, channels: set[str], execute: Execute) -> list[Found]:
-    """See `Store.read_history`."""
-    place = find_place(execute, address)
-    row = place and find_row(execute, place, address.checkpoint_id)
-    if not place or not row:
-        return []
-    slots = read_slots(execute, place.namespace)
-    ancestors = _ancestors(execute, place, row[0], address, set(channels), RefTable(slots))
-    wanted = [{name: ref for name, ref in e.refs.items() if name in channels} for e in ancestors]
-    rows = _rows(execute, slots, wanted)
-    return [_entry_with_rows(execute, entry, place.namespace, rows) for entry in ancestors]
-
-
-def _ancestors(
-    execute: Execute, place: Place, key: int | None, address: Address, missing: set[str], refs: RefTable
-) -> list[Entry]:
-    ancestors: list[Entry] = []
-    seen = {key}  # what is stored may lead in a circle
-    while missing and (key := _parent_key(execute, place, key)) and key not in seen:
-        seen.add(key)
-        row = execute(f"SELECT {COLUMNS} FROM entries e WHERE e.key = ?", (key,)).fetchone()
-        if row is None:
-            break
-        ancestors.append(entry_of(row, address.thread_id, address.checkpoint_ns, refs))
-        missing -= set(ancestors[-1].refs)
-    return ancestors
 
 
 def _parent_key(execute: Execute, place: Place, key: int | None) -> int | None:

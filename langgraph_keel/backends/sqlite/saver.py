@@ -1,19 +1,10 @@
-"""SqliteSaver: one file, many processes, nothing acknowledged is lost.
-
-`reclaim` gives space back: it cuts the write-ahead log, and writes the file anew (`VACUUM`). New databases have no
-`auto_vacuum`: its page map cost 11 to 21 % more bytes for each turn of a chat. As `VACUUM` takes time for all that is
-in the file, it is run without being asked for only where at least half of the file is free.
-
-After an erasure `secure_delete` alone does not do: where SQLite has balanced a tree, copies of cells stay in unused
-parts of pages, and are not overwritten when the cells are (2 of 6 databases of 3,000 rows had some left, SQLite
-3.40.1).
-"""
+"""SqliteSaver: one file, many processes, nothing acknowledged is lost."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.paths import checked_path
@@ -27,7 +18,7 @@ from langgraph_keel.backends.sqlite.driver import (
     name_error,
     named_errors,
 )
-from langgraph_keel.backends.sqlite.entries import MAKE_ROOM, PUT_AT, TENS, Execute, Work
+from langgraph_keel.backends.sqlite.entries import MAKE_ROOM, PUT_AT, TENS, Work
 from langgraph_keel.backends.sqlite.store import SqliteStore, has_index
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.serde.moved import publish
@@ -39,8 +30,6 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.check import Finding
     from langgraph_keel.retention.info import StoreFacts
     from langgraph_keel.retention.reclaim import Reclaimed
-
-INCREMENTAL = 2
 
 _UNNAMED = """
 SELECT count(*) FROM entries e WHERE e.state <> 2 AND NOT EXISTS (
@@ -56,13 +45,15 @@ WHERE t.put_at IS NOT NULL AND (i.name IS NOT t.name OR substr(i.put_at, 1, {TEN
 
 
 def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
-    """Give back free space. Writers wait for it, readers do not."""
+    """Give back free space: truncate the log, and rewrite the file (`VACUUM`). Writers wait for it, readers do not."""
     from langgraph_keel.retention.reclaim import Reclaimed
 
     if driver.private:
         return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
-    driver.send(Work(_do_nothing, writes=True))  # opens the database, or says why not
+    driver.send(Work(lambda _: None, writes=True))  # opens the database, or raises the reason why not
     before = _size(driver.path)
+    # After an erasure (`scrub`) the file is rewritten, too: where SQLite has balanced a tree, copies of cells stay in
+    # unused parts of pages, which `secure_delete` does not overwrite (2 of 6 databases of 3,000 rows, SQLite 3.40.1).
     try:
         done, is_read = _give_back(driver, whole=full or scrub)
     except StoreFull:
@@ -76,32 +67,23 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
 
 
 def _give_back(driver: SqliteDriver, *, whole: bool) -> tuple[str, int]:
-    """Return what was done, and whether the write-ahead log stays, as somebody reads an old state."""
-    with _exclude_writers(driver) as (connection, lock):
-        done = _rewrite(connection, driver.path, whole=whole), _ask(connection, "wal_checkpoint(TRUNCATE)")
-        if os.path.getsize(driver.path) < RESERVE:
-            lock.give_up_reserve()  # it is kept again once a log was written back
-        return done
-
-
-@contextmanager
-def _exclude_writers(driver: SqliteDriver) -> Iterator[tuple[Any, LockFile]]:
-    """Lend a connection, outside of any transaction, and the lock, while nobody else writes."""
+    """Return what was done, and whether the write-ahead log stays, because a reader uses an old state."""
     with (
         closing(LockFile(driver.path)) as lock,
         named_errors(driver.path),
         driver.lend() as connection,
         lock.hold(driver.timeout),
     ):
-        yield connection, lock
-
-
-def _do_nothing(execute: object) -> None:
-    """Do nothing, in a transaction."""
+        done = _rewrite(connection, driver.path, whole=whole), _ask(connection, "wal_checkpoint(TRUNCATE)")
+        if os.path.getsize(driver.path) < RESERVE:
+            lock.give_up_reserve()  # it is kept again once a log was written back
+        return done
 
 
 def _rewrite(connection: Any, path: str, *, whole: bool) -> str:
     pages, free = _ask(connection, "page_count"), _ask(connection, "freelist_count")
+    # VACUUM takes time for all that is in the file. New databases have no `auto_vacuum`: its page map cost 11 to 21 %
+    # more bytes for each turn of a chat.
     if whole or (free and free * 2 >= pages):
         try:
             connection.execute("VACUUM")
@@ -110,7 +92,7 @@ def _rewrite(connection: Any, path: str, *, whole: bool) -> str:
                 raise
             return f"{free:,} of {pages:,} pages are free for what is written next; there is no room for a VACUUM"
         return "the file was written anew (VACUUM)"
-    if _ask(connection, "auto_vacuum") == INCREMENTAL:
+    if _ask(connection, "auto_vacuum") == 2:  # incremental
         # `execute` takes one step only, and each step gives back one page.
         connection.executescript("PRAGMA incremental_vacuum")
         return f"{free:,} free pages were given back (incremental_vacuum)"
@@ -125,19 +107,17 @@ def _size(path: str) -> int:
     return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
-def _count_mislisted(execute: Execute) -> list[Any]:
-    return execute(_MISLISTED).fetchall() if has_index(execute) else [(0,)]
-
-
 def check(driver: SqliteDriver) -> Iterator[Finding]:
-    """Have SQLite look at its pages and indexes; and see whether each checkpoint belongs to a thread that is listed."""
+    """Check SQLite's pages and indexes, and that each checkpoint belongs to a thread that is listed."""
     from langgraph_keel.retention.check import Finding
 
     advice = "bring a backup back, or copy what can be read to another store"
     try:
         rows = driver.send(Work(lambda execute: execute("PRAGMA integrity_check").fetchall()))
         ((unnamed,),) = driver.send(Work(lambda execute: execute(_UNNAMED).fetchall()))
-        ((mislisted,),) = driver.send(Work(_count_mislisted))
+        ((mislisted,),) = driver.send(
+            Work(lambda execute: execute(_MISLISTED).fetchall() if has_index(execute) else [(0,)])
+        )
     except CorruptStore as error:
         rows, unnamed, mislisted = [(str(error),)], 0, 0
     yield from (Finding("lost", None, driver.path, str(problem), advice) for (problem,) in rows if problem != "ok")
@@ -184,7 +164,6 @@ class SqliteSaver(KeelSaver):
         return schema(self._registry)
 
     def _setup(self) -> None:
-        """Create the tables if they are not there."""
         self._sqlite.setup()
 
     def _migrations(self) -> list[str]:
@@ -219,15 +198,11 @@ class SqliteSaver(KeelSaver):
         return [] if self._sqlite.private else ["Backups and copies of the database file."]
 
     def _close(self) -> None:
-        """Close the file. Calls after this raise `StoreClosed`."""
         self._sqlite.close()
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> SqliteSaver:
-    """Open the SQLite database that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`.
-
-    As `registry.OpenUrl`; options are those of `SqliteSaver`.
-    """
+    """Open the database of a URL (`sqlite:///relative.db`, `sqlite:////absolute.db`); see `registry.OpenUrl`."""
     path = path_in(url, "sqlite:///")
     if not path:
         raise refuse_url(url)

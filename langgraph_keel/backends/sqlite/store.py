@@ -1,7 +1,6 @@
-"""The verbs beside those of entries: what is listed, what is removed or copied, and cells. Each is one transaction.
+"""The other verbs: lists, removal, copies and cells. Each is one transaction.
 
-Rows are copied as they are: refs name channels by slots, which stay the same. A copy up to an entry reads the entries
-below its key, and the items up to the last that one of them shows, so its work does not grow with later puts.
+Rows are copied as they are, since refs name channels by slots, which a copy keeps.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph_keel.backends.sqlite.entries import (
     COLUMNS,
@@ -27,13 +26,13 @@ from langgraph_keel.backends.sqlite.entries import (
     Work,
     batch_of,
     entry_of,
+    find_entry,
     find_place,
-    find_row,
     head_of,
+    in_transaction,
     insert_namespace,
     last_seq,
     mark_of,
-    plan_of,
     read_slots,
     span,
     text_of,
@@ -75,7 +74,6 @@ _NO_INDEX = (
 )
 _FOUND_BY = "AND (coalesce(i.marks, '') = '' OR instr(i.marks, ?) OR instr(i.late, ?)) "
 _PAST = "\U0010ffff"
-_PUT_AT = PUT_AT.replace("{thread}", "?")
 FEW = 2000
 """Threads that are read before what is asked for counts as frequent."""
 _RELIST = (
@@ -83,11 +81,9 @@ _RELIST = (
     "WHERE thread = ?"
 )
 
-ALL_BATCHES = "FROM batches b WHERE b.namespace = ?"
 # CROSS JOIN makes SQLite begin with the entries: there are only as many as are copied.
 BATCHES_OF = (
-    "FROM entries e CROSS JOIN batches b ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id "
-    "WHERE {where}"
+    "entries e CROSS JOIN batches b ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id WHERE "
 )
 
 _IS_PLAIN = f"substr({{body}}, 1, 1) <> x'{SEALED.hex()}'"
@@ -106,11 +102,6 @@ NAMES = (
     "UNION SELECT origin FROM cells WHERE origin IS NOT NULL "
     "AND shelf IN (SELECT id FROM shelves WHERE thread = ?)"
 )
-SHOWN_ENTRIES = (
-    f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
-    "WHERE t.name = n.name"
-)
-
 NAMES_OF_TENANTS = (
     "SELECT name FROM threads WHERE name >= :mark AND name < :past "
     "UNION ALL SELECT thread FROM shelves WHERE thread >= :mark AND thread < :past "
@@ -120,115 +111,237 @@ NAMES_OF_TENANTS = (
 
 
 class SqliteStore(SqliteEntries):
-    """One database file.
-
-    Args:
-        tenant: Whose threads verbs over all threads are about; the empty name is for those of none.
-    """
+    """One database file; verbs over all threads are about those of `tenant`, or of no tenant if that is empty."""
 
     def __init__(self, tenant: str = "") -> None:
         self._tenant = tenant
 
     def of_tenant(self, tenant: str) -> TenantStore:
-        """See `Store.of_tenant`."""
         return TenantStore(SqliteStore(tenant), tenant)
 
-    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.list_tenants`. Looks at the names of all that tenants have."""
-        return plan_of(partial(_list_tenants, after, limit))
+    @in_transaction()
+    def list_tenants(self, execute: Execute, after: str | None, limit: int) -> list[str]:
+        # Looks at the names of all that tenants have.
+        parameters = {"mark": MARK, "past": PAST, "everybody": EVERYBODY, "after": after or "", "limit": limit}
+        rows = execute(
+            f"SELECT DISTINCT substr(name, 2, instr(substr(name, 2), :mark) - 1) AS tenant FROM ({NAMES_OF_TENANTS}) "
+            "WHERE tenant > :after ORDER BY tenant LIMIT :limit",
+            parameters,
+        ).fetchall()
+        return [tenant for (tenant,) in rows]
 
-    def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
-        """See `Store.scan`."""
-        return plan_of(partial(_scan, query, self._tenant))
+    @in_transaction()
+    def scan(self, execute: Execute, query: Query) -> list[Entry]:
+        clauses, parameters = _conditions(query)
+        table, order = IN_THREAD, "e.key DESC"
+        if query.thread_id is None:
+            table, order = EVERYWHERE, "e.mark DESC, e.id DESC, e.key DESC"
+            of_tenant, names = _of_tenant("t.name", self._tenant)
+            clauses.append(of_tenant)
+            parameters += names
+        rows = execute(
+            f"SELECT t.name, n.name, n.id, {SHOWN} FROM {table} "
+            f"CROSS JOIN namespaces n ON n.id = e.namespace WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?",
+            (*parameters, query.limit),
+        ).fetchall()
+        refs: dict[int, RefTable] = {}
+        entries = []
+        for thread, namespace, owner, *row in rows:
+            if owner not in refs:
+                refs[owner] = RefTable(read_slots(execute, owner))
+            entries.append(entry_of(row, text_of(thread), text_of(namespace), refs[owner]))
+        return entries
 
-    def read_graph(self, thread_id: str) -> StorePlan[Work, Any, Graph]:
-        """See `Store.read_graph`."""
-        return plan_of(partial(_read_graph, thread_id))
+    @in_transaction()
+    def find_runs(self, execute: Execute, run_ids: Collection[str]) -> list[str]:
+        names: dict[str, None] = {}
+        of_tenant, bounds = _of_tenant("t.name", self._tenant)
+        for run_id in run_ids:
+            for (name,) in execute(
+                "SELECT DISTINCT t.name FROM entries e JOIN threads t ON t.id = e.key >> 32 "
+                f"WHERE e.run = ? AND {of_tenant}",
+                (run_id, *bounds),
+            ).fetchall():
+                names[name] = None
+        return list(names)
 
+    def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
+        # Unless the page is tolerant, by the entries themselves: an index that is damaged must not hide a thread.
+        found: Sequence[Listed] = yield Work(partial(_read_threads, page, self._tenant), takes_bytes=page.tolerant)
+        return found
+
+    @in_transaction()
+    def list_strays(self, execute: Execute, after: str | None, limit: int) -> list[str]:
+        # Looks for an entry of each thread.
+        of_tenant, bounds = _of_tenant("n.name", self._tenant)
+        rows = execute(
+            f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND {of_tenant} AND NOT EXISTS "
+            f"(SELECT 1 FROM {IN_THREAD} AND e.state < 2 WHERE t.name = n.name) ORDER BY n.name LIMIT ?",
+            (EVERYBODY, EVERYBODY, after or "", *bounds, limit),
+        ).fetchall()
+        return [name for (name,) in rows]
+
+    @in_transaction()
+    def read_graph(self, execute: Execute, thread_id: str) -> Graph:
+        nodes: list[Node] = []
+        ends: dict[tuple[str, str], int] = {}
+        for place, name in _namespaces_of(execute, thread_id):
+            text_of(name)
+            names = read_slots(execute, place.namespace)
+            slots = read_slots(execute, place.namespace, names)
+            nodes += _nodes(execute, place, thread_id, name, slots)
+            ends |= {(name, channel): slot.end for channel, slot in slots.items()}
+        nodes.sort(key=lambda node: int(node.stamp))
+        return Graph(nodes, ends, _epoch(execute, thread_id))
+
+    @in_transaction(writes=True)
     def remove_entries(
-        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> StorePlan[Work, Any, None]:
-        """See `Store.remove_entries`."""
-        return plan_of(partial(_remove_entries, thread_id, gone, ghosts), writes=True)
+        self, execute: Execute, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> None:
+        thread, place = _epoch(execute, thread_id), find_place(execute, Address(thread_id))
+        if thread is not None:  # before entries are deleted, as their sequence numbers must never be used again
+            execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, thread), thread))
+        head = head_of(execute, place) if place else None
+        for stamp in gone:
+            row = execute("SELECT mark, id, namespace FROM entries WHERE key = ?", (stamp,)).fetchone()
+            if row:
+                execute("DELETE FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ?", row)
+                execute("DELETE FROM entries WHERE key = ?", (stamp,))
+        for stamp, channels in ghosts.items():
+            row = execute("SELECT namespace, refs FROM entries WHERE key = ?", (stamp,)).fetchone()
+            if row:
+                slots = read_slots(execute, row[0])
+                kept = {slots[name].slot for name in channels if name in slots}
+                refs = [ref for ref in PLAIN.unpack(open_frame(row[1])) if ref[0] in kept]
+                execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(PLAIN.pack(refs)), stamp))
+        if place is not None:
+            execute(_RELIST, (head == head_of(execute, place), place.thread))
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
-        """See `Store.remove_rows`."""
         if graph.epoch is None:
             return 0
-        return (yield from plan_of(partial(_remove_rows, thread_id, live, graph), writes=True))
+        removed: int = yield Work(partial(_remove_rows, thread_id, live, graph), writes=True)
+        return removed
 
-    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
-        """See `Store.delete_thread`."""
-        return plan_of(partial(_delete_thread, thread_id, last), writes=True)
+    @in_transaction(writes=True)
+    def delete_thread(self, execute: Execute, thread_id: str, last: Stamp | None = None) -> bool:
+        if last is not None:
+            newest = execute(
+                f"SELECT e.key FROM {IN_THREAD} WHERE t.name = ? AND e.state <> 2 ORDER BY e.key DESC LIMIT 1",
+                (thread_id,),
+            ).fetchone()
+            if newest != (last,):
+                return False
+        _delete_thread(execute, thread_id)
+        return True
 
     def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
-        """See `Store.delete_all`."""
         if not self._tenant:
             return (yield from super().delete_all(limit))
-        return (yield from plan_of(partial(_delete_all, self._tenant, limit), writes=True))
+        deleted: int = yield Work(partial(_delete_all, self._tenant, limit), writes=True)
+        return deleted
 
-    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
-        """See `Store.copy_thread`."""
-        return plan_of(partial(_copy_thread, source, target, upto), writes=True)
+    @in_transaction(writes=True)
+    def copy_thread(self, execute: Execute, source: str, target: str, upto: Entry | None = None) -> CopyOutcome:
+        if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
+            return Occupied()
+        old = _epoch(execute, source)
+        if upto is not None:
+            shown = "SELECT 1 FROM entries WHERE key = ? AND key >> 32 = ? AND state < 2"
+            if not execute(shown, (upto.stamp, old)).fetchone():
+                return BaseGone()
+        if old is None:
+            return Copied()
+        # No number is used twice: an entry that was put again after `upto` has a later number, by which its children
+        # know it.
+        floor = last_seq(execute, old)
+        ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
+        for place, name in _namespaces_of(execute, source):
+            _copy_namespace(execute, place, name, new, None if upto is None else int(upto.stamp))
+        if upto is not None:
+            execute(
+                "UPDATE entries SET state = 0, header = ?, put_at = max(put_at, ?) WHERE key = ?",
+                (upto.header, upto.updated_at, span(new)[0] | int(upto.stamp) & LAST),
+            )
+        execute("INSERT INTO thread_index (thread, name) VALUES (?, ?)", (new, target))
+        execute(_RELIST, (False, new))
+        return Copied()
 
-    def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Work, Any, Sequence[Writes]]:
-        """See `Store.list_writes`."""
-        return plan_of(partial(_list_writes, thread_id, after, limit))
+    @in_transaction()
+    def list_writes(self, execute: Execute, thread_id: str, after: Writes | None, limit: int) -> list[Writes]:
+        rows = execute(
+            "SELECT b.key, n.name, b.checkpoint, b.task, b.path, b.body FROM threads t "
+            "JOIN namespaces n ON n.thread = t.id JOIN batches b ON b.namespace = n.id "
+            "WHERE t.name = ? AND b.key > ? ORDER BY b.key LIMIT ?",
+            (thread_id, after.stamp if after else 0, limit),
+        ).fetchall()
+        return [
+            Writes(key, Address(thread_id, text_of(namespace), text_of(checkpoint_id)), batch_of(*batch))
+            for key, namespace, checkpoint_id, *batch in rows
+        ]
 
-    def list_kinds(self, thread_id: str | None) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.list_kinds`."""
-        return plan_of(partial(_list_kinds, thread_id or EVERYBODY))
+    @in_transaction()
+    def list_kinds(self, execute: Execute, thread_id: str | None) -> list[str]:
+        rows = execute("SELECT kind FROM shelves WHERE thread = ?", (thread_id or EVERYBODY,)).fetchall()
+        return [text_of(kind) for (kind,) in rows]
 
-    def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Work, Any, None]:
-        """See `Store.replace_plain`."""
-        return plan_of(partial(_replace_plain, thread_id, new), writes=True)
-
-    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.find_runs`."""
-        return plan_of(partial(_find_runs, list(run_ids), self._tenant))
-
-    def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.read_threads`.
-
-        Unless the page is tolerant, by the entries themselves: an index that is damaged must not hide a thread.
-        """
-        found: Sequence[Listed] = yield Work(partial(_read_threads, page, self._tenant), takes_bytes=page.tolerant)
-        return found
+    @in_transaction(writes=True)
+    def replace_plain(self, execute: Execute, thread_id: str, new: Replacement) -> None:
+        if (thread := _epoch(execute, thread_id)) is None or thread != new.epoch:
+            return
+        for stamp, header in new.headers.items():
+            is_plain = _IS_PLAIN.format(body="header")
+            execute(f"UPDATE entries SET header = ? WHERE key = ? AND {is_plain}", (header, stamp))
+        is_plain = _IS_PLAIN.format(body="body")
+        for place, name in _namespaces_of(execute, thread_id):
+            for channel, slot in read_slots(execute, place.namespace).items():
+                for row in new.rows.get((name, channel), ()):
+                    execute(
+                        f"UPDATE items SET body = ? WHERE key = ? AND count = ? AND {is_plain}",
+                        (row.body, span(slot.id)[0] + row.lo, row.count),
+                    )
+        for writes in new.writes:
+            execute(f"UPDATE batches SET body = ? WHERE key = ? AND {is_plain}", (writes.batch.body, writes.stamp))
+        execute("UPDATE thread_index SET marks = NULL, late_of = NULL, late = NULL WHERE thread = ?", (thread,))
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
-        """See `Store.swap_cell`.
-
-        A caller that expects an empty cell is often wrong, and a read, which waits for nobody, is enough to refuse it.
-        One that brings a token has seen it there, and goes to the writer at once.
-        """
+        # A caller that expects an empty cell is often wrong, and a read, which does not wait, is enough to refuse it.
+        # A caller with a token has seen the cell, and its request goes to the writer at once.
+        reply = partial(_reply_if_settled, shelf, key, expected, new)
         swap = partial(_swap_cell, shelf, key, expected, new)
-        reply = partial(_reply_if_settled, shelf, key, expected, new) if expected is None else None
-        return plan_of(swap, writes=True, unless=reply)
+        swapped: Swapped = yield Work(swap, writes=True, unless=reply if expected is None else None)
+        return swapped
 
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
-        return plan_of(partial(_read_cells, shelf, keys))
+    @in_transaction()
+    def read_cells(self, execute: Execute, shelf: Shelf, keys: Collection[str]) -> dict[str, Cell]:
+        found = {key: _read_cell(execute, shelf, key) for key in keys}
+        return {key: cell for key, cell in found.items() if cell}
 
+    @in_transaction()
     def list_cells(
-        self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
-        return plan_of(partial(_list_cells, shelf, prefix, after if after or prefix[:1] == MARK else PAST, limit))
+        self, execute: Execute, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> list[tuple[str, Cell]]:
+        if not after and prefix[:1] != MARK:
+            after = PAST  # what tenants share comes first
+        rows = execute(
+            f"SELECT c.key, {OF_CELL_WITHOUT_BODY} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
+            "ORDER BY c.key LIMIT ?",
+            (*_names(shelf), max(prefix, after or ""), prefix + PAST_KEYS, after, limit),
+        ).fetchall()
+        return [(key, Cell(*row)) for key, *row in rows]
 
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
-        """See `Store.remove_cells`."""
-        return plan_of(partial(_remove_cells, shelf, tokens), writes=True)
-
-    def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.list_strays`. Looks for an entry of each thread."""
-        return plan_of(partial(_list_strays, after, limit, self._tenant))
+    @in_transaction(writes=True)
+    def remove_cells(self, execute: Execute, shelf: Shelf, tokens: Mapping[str, str]) -> int:
+        number = _find_shelf(execute, shelf)
+        sql = "DELETE FROM cells WHERE shelf = ? AND key = ? AND token = ? RETURNING 1"
+        return sum(len(execute(sql, (number, key, token)).fetchall()) for key, token in tokens.items())
 
 
-# -- what is listed ----------------------------------------------------------------------------------------------------
+# -- lists -------------------------------------------------------------------------------------------------------------
 
 
 def _of_tenant(column: str, tenant: str) -> tuple[str, Sequence[str]]:
@@ -236,28 +349,6 @@ def _of_tenant(column: str, tenant: str) -> tuple[str, Sequence[str]]:
     if tenant:
         return f"{column} >= ? AND {column} < ?", bounds_of(tenant)
     return f"({column} < ? OR {column} >= ?)", (MARK, PAST)
-
-
-def _scan(query: Query, tenant: str, execute: Execute) -> list[Entry]:
-    """See `Store.scan`."""
-    clauses, parameters = _conditions(query)
-    if query.thread_id is None:
-        of_tenant, names = _of_tenant("t.name", tenant)
-        clauses.append(of_tenant)
-        parameters += names
-    order = "e.mark DESC, e.id DESC, e.key DESC" if query.thread_id is None else "e.key DESC"
-    rows = execute(
-        f"SELECT t.name, n.name, n.id, {SHOWN} FROM {EVERYWHERE if query.thread_id is None else IN_THREAD} "
-        f"CROSS JOIN namespaces n ON n.id = e.namespace WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?",
-        (*parameters, query.limit),
-    ).fetchall()
-    refs: dict[int, RefTable] = {}
-    entries = []
-    for thread, namespace, owner, *row in rows:
-        if owner not in refs:
-            refs[owner] = RefTable(read_slots(execute, owner))
-        entries.append(entry_of(row, text_of(thread), text_of(namespace), refs[owner]))
-    return entries
 
 
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:
@@ -284,27 +375,12 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     return clauses, parameters
 
 
-def _find_runs(run_ids: list[str], tenant: str, execute: Execute) -> list[str]:
-    """See `Store.find_runs`."""
-    names: dict[str, None] = {}
-    of_tenant, bounds = _of_tenant("t.name", tenant)
-    for run_id in run_ids:
-        for (name,) in execute(
-            "SELECT DISTINCT t.name FROM entries e JOIN threads t ON t.id = e.key >> 32 "
-            f"WHERE e.run = ? AND {of_tenant}",
-            (run_id, *bounds),
-        ).fetchall():
-            names[name] = None
-    return list(names)
-
-
 def _read_threads(page: Page, tenant: str, execute: Execute) -> list[Listed]:
-    """See `Store.read_threads`. If the page is tolerant, a text that is none comes as bytes."""
     after, oldest_first = page.after, page.oldest_first
     found: list[tuple[str, str, int]] = []
     tens = ""
     for thread, name, rough in _threads_from(page, tenant, page.tolerant and has_index(execute), execute):
-        (at,) = execute(_PUT_AT, (thread, thread)).fetchone() or (None,)
+        (at,) = execute(PUT_AT.replace("{thread}", "?"), (thread, thread)).fetchone() or (None,)
         if not (isinstance(name, str) and isinstance(at, str) and isinstance(rough, str)):
             if not page.tolerant:
                 raise CorruptStore(f"the name or the time of a thread is damaged: {name!r:.300}, {at!r:.100}")
@@ -354,10 +430,10 @@ def _threads_from(page: Page, tenant: str, by_index: bool, execute: Execute) -> 
 def _info(execute: Execute, thread: int, name: str, updated_at: str) -> Listed:
     sql = "SELECT count(*) FROM entries WHERE key BETWEEN ? AND ? AND state < 2"
     info = ThreadInfo(name, execute(sql, span(thread)).fetchone()[0], updated_at, None, None)
-    place = find_place(execute, Address(name))
-    row = find_row(execute, place, None) if place else None
-    if not place or not row:
+    found = find_entry(execute, Address(name))
+    if found is None:
         return info, None
+    place, row = found
     if not isinstance(row[1], str):
         _log.warning("thread %r is listed without its latest checkpoint: its id is damaged", name)
         return info, None
@@ -381,20 +457,6 @@ def _namespaces_of(execute: Execute, thread_id: str) -> list[tuple[Place, str]]:
     return [(Place(thread, namespace, bool(name)), name) for thread, namespace, name in rows]
 
 
-def _read_graph(thread_id: str, execute: Execute) -> Graph:
-    """See `Store.read_graph`."""
-    nodes: list[Node] = []
-    ends: dict[tuple[str, str], int] = {}
-    for place, name in _namespaces_of(execute, thread_id):
-        text_of(name)
-        names = read_slots(execute, place.namespace)
-        slots = read_slots(execute, place.namespace, names)
-        nodes += _nodes(execute, place, thread_id, name, slots)
-        ends |= {(name, channel): slot.end for channel, slot in slots.items()}
-    nodes.sort(key=lambda node: int(node.stamp))
-    return Graph(nodes, ends, _epoch(execute, thread_id))
-
-
 def _epoch(execute: Execute, thread_id: str) -> int | None:
     row = execute("SELECT id FROM threads WHERE name = ?", (thread_id,)).fetchone()
     return int(row[0]) if row else None
@@ -410,67 +472,29 @@ def _nodes(execute: Execute, place: Place, thread_id: str, name: str, slots: Slo
     refs = RefTable(slots)
     for *row, put_at in rows:
         e, state = entry_of(row, thread_id, name, refs), row[3]
-        is_head = bool(head) and head[0] == e.stamp
+        is_head = head == e.stamp
         yield Node(*(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id), is_head, state == 2, put_at, state == 1)
 
 
-def _remove_entries(
-    thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]], execute: Execute
-) -> None:
-    """See `Store.remove_entries`."""
-    _raise_floor(execute, thread_id)
-    place = find_place(execute, Address(thread_id))
-    head = head_of(execute, place) if place else None
-    for stamp in gone:
-        row = execute("SELECT mark, id, namespace FROM entries WHERE key = ?", (stamp,)).fetchone()
-        if row:
-            execute("DELETE FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ?", row)
-            execute("DELETE FROM entries WHERE key = ?", (stamp,))
-    for stamp, channels in ghosts.items():
-        row = execute("SELECT namespace, refs FROM entries WHERE key = ?", (stamp,)).fetchone()
-        if row:
-            slots = read_slots(execute, row[0])
-            kept = {slots[name].slot for name in channels if name in slots}
-            refs = [ref for ref in PLAIN.unpack(open_frame(row[1])) if ref[0] in kept]
-            execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(PLAIN.pack(refs)), stamp))
-    if place is not None:
-        execute(_RELIST, (head == head_of(execute, place), place.thread))
-
-
-def _raise_floor(execute: Execute, thread_id: str) -> None:
-    # Before entries are deleted, as their sequence numbers must never be used again.
-    thread = _epoch(execute, thread_id)
-    if thread is not None:
-        execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, thread), thread))
-
-
 def _remove_rows(thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph, execute: Execute) -> int:
-    """See `Store.remove_rows`."""
     if _epoch(execute, thread_id) != graph.epoch:
         return 0
     removed = 0
     for place, name in _namespaces_of(execute, thread_id):
         for channel, slot in read_slots(execute, place.namespace).items():
-            end = graph.ends.get((name, channel), 0)
+            base, end = span(slot.id)[0], graph.ends.get((name, channel), 0)
+            shown = live.get((name, channel), ())
             # Before rows are deleted, as the numbers of their items must never be used again.
             execute("UPDATE channels SET floor = max(floor, ?) WHERE id = ?", (end, slot.id))
-            removed += _remove_dead(execute, slot.id, live.get((name, channel), ()), end)
+            rows = execute("SELECT key, count FROM items WHERE key >= ? AND key < ?", (base, base + end)).fetchall()
+            for key, count in rows:
+                if not any(key - base < hi and lo < key - base + count for lo, hi in shown):
+                    execute("DELETE FROM items WHERE key = ?", (key,))
+                    removed += 1
     return removed
 
 
-def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) -> int:
-    base = span(channel)[0]
-    rows = execute("SELECT key, count FROM items WHERE key >= ? AND key < ?", (base, base + end)).fetchall()
-    dead = [key for key, count in rows if not any(key - base < hi and lo < key - base + count for lo, hi in live)]
-    for key in dead:
-        execute("DELETE FROM items WHERE key = ?", (key,))
-    return len(dead)
-
-
-def _delete_thread(thread_id: str, last: Stamp | None, execute: Execute) -> bool:
-    """See `Store.delete_thread`."""
-    if last is not None and _last_stamp(execute, thread_id) != last:
-        return False
+def _delete_thread(execute: Execute, thread_id: str) -> None:
     for place, _ in _namespaces_of(execute, thread_id):
         for channel in read_slots(execute, place.namespace).values():
             execute("DELETE FROM items WHERE key BETWEEN ? AND ?", span(channel.id))
@@ -480,20 +504,26 @@ def _delete_thread(thread_id: str, last: Stamp | None, execute: Execute) -> bool
         execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(place.thread))
     execute("DELETE FROM thread_index WHERE thread = (SELECT id FROM threads WHERE name = ?)", (thread_id,))
     execute("DELETE FROM threads WHERE name = ?", (thread_id,))
-    _delete_cells(thread_id, execute)
-    return True
+    _delete_cells(execute, thread_id)
+
+
+def _delete_cells(execute: Execute, thread_id: str) -> None:
+    """Delete the cells of a thread, and of the shared ones those that it wrote."""
+    on_shelves = "shelf IN (SELECT id FROM shelves WHERE thread = ?)"
+    execute(f"DELETE FROM cells WHERE {on_shelves}", (thread_id,))
+    execute(f"DELETE FROM cells WHERE origin = ? AND {on_shelves}", (thread_id, EVERYBODY))
+    execute("DELETE FROM shelves WHERE thread = ?", (thread_id,))
 
 
 def _delete_all(tenant: str, limit: int, execute: Execute) -> int:
-    """See `Store.delete_all`."""
     bounds = bounds_of(tenant)
     names = execute("SELECT name FROM threads WHERE name >= ? AND name < ? LIMIT ?", (*bounds, limit)).fetchall()
     for (name,) in names:
-        _delete_thread(name, None, execute)
+        _delete_thread(execute, name)
     if not names:
         shelves = execute("SELECT DISTINCT thread FROM shelves WHERE thread >= ? AND thread < ?", bounds).fetchall()
         for (name,) in shelves:
-            _delete_cells(name, execute)
+            _delete_cells(execute, name)
         execute(
             "DELETE FROM cells WHERE key >= ? AND key < ? AND shelf IN (SELECT id FROM shelves WHERE thread = ?)",
             (*bounds, EVERYBODY),
@@ -501,173 +531,64 @@ def _delete_all(tenant: str, limit: int, execute: Execute) -> int:
     return len(names)
 
 
-def _last_stamp(execute: Execute, thread_id: str) -> Stamp | None:
-    """Return the stamp of the entry that was put last and is no ghost."""
-    thread = _epoch(execute, thread_id)
-    if thread is None:
-        return None
-    row = execute(
-        "SELECT key FROM entries WHERE key BETWEEN ? AND ? AND state <> 2 ORDER BY key DESC LIMIT 1", span(thread)
-    ).fetchone()
-    return int(row[0]) if row else None
-
-
-class Part(NamedTuple):
-    """The entries of a namespace with keys from `first` to `last`."""
-
-    place: Place
-    first: int
-    last: int
-
-    @property
-    def where(self) -> str:
-        """The condition that selects them; entries of subgraphs have an index of their own."""
-        return f"{'e.nested AND ' if self.place.nested else ''}e.namespace = ? AND e.key BETWEEN ? AND ?"
-
-    @property
-    def parameters(self) -> tuple[int, ...]:
-        """The parameters of `where`."""
-        return self.place.namespace, self.first, self.last
-
-
-def _copy_thread(source: str, target: str, upto: Entry | None, execute: Execute) -> CopyOutcome:
-    """See `Store.copy_thread`."""
-    if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
-        return Occupied()
-    old = execute("SELECT id FROM threads WHERE name = ?", (source,)).fetchone()
-    if upto is not None and not (old and _is_of(execute, old[0], upto.stamp)):
-        return BaseGone()
-    if old:
-        # No number is used twice: an entry that was put again after `upto` has a later number, by which its children
-        # know it.
-        floor = last_seq(execute, old[0])
-        ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
-        stamp = upto.stamp if upto else None
-        for place, name in _namespaces_of(execute, source):
-            _copy_namespace(execute, Part(place, span(old[0])[0], span(old[0])[1]), new, name, stamp)
-        _make_head(execute, new, upto)
-        execute("INSERT INTO thread_index (thread, name) VALUES (?, ?)", (new, target))
-        execute(_RELIST, (False, new))
-    return Copied()
-
-
-def _is_of(execute: Execute, thread: int, upto: Stamp) -> bool:
-    (first, last) = span(thread)
-    row = execute("SELECT 1 FROM entries WHERE key = ? AND key BETWEEN ? AND ? AND state < 2", (upto, first, last))
-    return row.fetchone() is not None
-
-
-def _make_head(execute: Execute, thread: int, upto: Entry | None) -> None:
-    if upto is not None:
-        key = span(thread)[0] | int(upto.stamp) & LAST
-        execute(
-            "UPDATE entries SET state = 0, header = ?, put_at = max(put_at, ?) WHERE key = ?",
-            (upto.header, upto.updated_at, key),
-        )
-
-
-def _copy_namespace(execute: Execute, part: Part, thread: int, name: str, upto: Stamp | None) -> None:
-    if upto is not None:
-        part = part._replace(last=int(upto))
-        if not execute(f"SELECT 1 FROM entries e WHERE {part.where}", part.parameters).fetchone():
-            return
+def _copy_namespace(execute: Execute, place: Place, name: str, thread: int, upto: int | None) -> None:
+    """Copy a namespace to another thread: all of it, or its entries up to a key with what they show."""
+    first, last = span(place.thread)
+    # Entries of subgraphs have an index of their own.
+    chosen = f"{'e.nested AND ' if place.nested else ''}e.namespace = ? AND e.key BETWEEN ? AND ?"
+    part = (place.namespace, first, last if upto is None else upto)
+    if upto is not None and not execute(f"SELECT 1 FROM entries e WHERE {chosen}", part).fetchone():
+        return
     new = insert_namespace(execute, thread, name)
     execute(
         f"INSERT INTO entries SELECT ? | (e.key & {LAST}), ?, e.nested, e.state, e.id, e.mark, e.parent, e.run, "
-        f"e.put_at, e.refs, e.header FROM entries e WHERE {part.where}",
-        (span(thread)[0], new, *part.parameters),
+        f"e.put_at, e.refs, e.header FROM entries e WHERE {chosen}",
+        (span(thread)[0], new, *part),
     )
-    _copy_batches(execute, part, new, upto)
-    ends = None if upto is None else _ends_of(execute, part)
-    for channel, slot, *rest in execute(
-        "SELECT id, slot, name, floor FROM channels WHERE namespace = ?", (part.place.namespace,)
-    ).fetchall():
-        if ends is None or slot in ends:
-            _copy_channel(execute, channel, new, [slot, *rest], LAST if ends is None else ends[slot] - 1)
-
-
-def _copy_batches(execute: Execute, part: Part, new: int, upto: Stamp | None) -> None:
-    if upto is None:
-        chosen, parameters = ALL_BATCHES, part.parameters[:1]
-    else:
-        before = part._replace(last=int(upto) - 1)
-        chosen, parameters = BATCHES_OF.format(where=before.where), before.parameters
+    batches, of_batches = "batches b WHERE b.namespace = ?", [place.namespace]
+    if upto is not None:
+        batches, of_batches = BATCHES_OF + chosen, [place.namespace, first, upto - 1]
     execute(
         "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
-        f"SELECT ?, b.checkpoint, b.mark, b.task, b.path, b.body {chosen} ORDER BY b.key",
-        (new, *parameters),
+        f"SELECT ?, b.checkpoint, b.mark, b.task, b.path, b.body FROM {batches} ORDER BY b.key",
+        (new, *of_batches),
     )
+    shown: dict[int, int] = {}  # by slot, the number after the last item that the entries show
+    if upto is not None:
+        for (refs,) in execute(f"SELECT e.refs FROM entries e WHERE {chosen}", part).fetchall():
+            for slot, _, *runs in PLAIN.unpack(open_frame(refs)):
+                shown[slot] = max([shown.get(slot, 0), *runs])
+    _copy_channels(execute, place.namespace, new, None if upto is None else shown)
 
 
-def _ends_of(execute: Execute, part: Part) -> dict[int, int]:
-    """Return, by the slots of the channels that entries show, the number after the last item that they show."""
-    ends: dict[int, int] = {}
-    for (refs,) in execute(f"SELECT e.refs FROM entries e WHERE {part.where}", part.parameters).fetchall():
-        for slot, _, *runs in PLAIN.unpack(open_frame(refs)):
-            ends[slot] = max([ends.get(slot, 0), *runs])
-    return ends
-
-
-def _copy_channel(execute: Execute, old: int, namespace: int, rest: list[Any], last: int) -> None:
-    ((new,),) = execute(
-        "INSERT INTO channels (namespace, slot, name, floor) VALUES (?, ?, ?, ?) RETURNING id",
-        (namespace, *rest),
-    ).fetchall()
-    first = span(old)[0]
-    execute(
-        f"INSERT INTO items SELECT ? | (key & {LAST}), count, body FROM items WHERE key BETWEEN ? AND ?",
-        (span(new)[0], first, first + last),
-    )
-
-
-# -- what is sealed later ----------------------------------------------------------------------------------------------
-
-
-def _list_writes(thread_id: str, after: Writes | None, limit: int, execute: Execute) -> list[Writes]:
-    """See `Store.list_writes`."""
-    rows = execute(
-        "SELECT b.key, n.name, b.checkpoint, b.task, b.path, b.body FROM threads t "
-        "JOIN namespaces n ON n.thread = t.id JOIN batches b ON b.namespace = n.id "
-        "WHERE t.name = ? AND b.key > ? ORDER BY b.key LIMIT ?",
-        (thread_id, after.stamp if after else 0, limit),
-    ).fetchall()
-    return [Writes(key, Address(thread_id, text_of(ns), text_of(of)), batch_of(*batch)) for key, ns, of, *batch in rows]
-
-
-def _list_kinds(name: str, execute: Execute) -> list[str]:
-    """See `Store.list_kinds`."""
-    return [text_of(kind) for (kind,) in execute("SELECT kind FROM shelves WHERE thread = ?", (name,)).fetchall()]
-
-
-def _replace_plain(thread_id: str, new: Replacement, execute: Execute) -> None:
-    """See `Store.replace_plain`."""
-    if (thread := _epoch(execute, thread_id)) is None or thread != new.epoch:
-        return
-    for stamp, header in new.headers.items():
-        execute(f"UPDATE entries SET header = ? WHERE key = ? AND {_IS_PLAIN.format(body='header')}", (header, stamp))
-    for place, name in _namespaces_of(execute, thread_id):
-        for channel, slot in read_slots(execute, place.namespace).items():
-            for row in new.rows.get((name, channel), ()):
-                execute(
-                    f"UPDATE items SET body = ? WHERE key = ? AND count = ? AND {_IS_PLAIN.format(body='body')}",
-                    (row.body, span(slot.id)[0] + row.lo, row.count),
-                )
-    for writes in new.writes:
+def _copy_channels(execute: Execute, source: int, target: int, ends: Mapping[int, int] | None) -> None:
+    """Copy channels with their items: all, or those whose slots are in `ends`, up to there."""
+    channels = execute("SELECT id, slot, name, floor FROM channels WHERE namespace = ?", (source,)).fetchall()
+    for old, slot, name, floor in channels:
+        if ends is not None and slot not in ends:
+            continue
+        sql = "INSERT INTO channels (namespace, slot, name, floor) VALUES (?, ?, ?, ?) RETURNING id"
+        ((new,),) = execute(sql, (target, slot, name, floor)).fetchall()
+        first, last = span(old)
         execute(
-            f"UPDATE batches SET body = ? WHERE key = ? AND {_IS_PLAIN.format(body='body')}",
-            (writes.batch.body, writes.stamp),
+            f"INSERT INTO items SELECT ? | (key & {LAST}), count, body FROM items WHERE key BETWEEN ? AND ?",
+            (span(new)[0], first, last if ends is None else first + ends[slot] - 1),
         )
-    execute("UPDATE thread_index SET marks = NULL, late_of = NULL, late = NULL WHERE thread = ?", (thread,))
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def _read_cell(execute: Execute, shelf: Shelf, key: str) -> Cell | None:
+    row = execute(f"SELECT {OF_CELL} FROM {ON_SHELF} AND c.key = ?", (*_names(shelf), key)).fetchone()
+    return Cell(*row) if row else None
 
 
 def _reply_if_settled(
     shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute
 ) -> Swapped | None:
     """Return the reply to a swap that changes nothing; `None` for one that has to write."""
-    current = _read_cells(shelf, [key], execute).get(key)
+    current = _read_cell(execute, shelf, key)
     decision = ruling(current, expected, new)
     if decision == "write":
         return None
@@ -675,33 +596,24 @@ def _reply_if_settled(
 
 
 def _swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute) -> Swapped:
-    """See `Store.swap_cell`."""
     reply = _reply_if_settled(shelf, key, expected, new, execute)
     if reply is not None:
         return reply
+    number = _find_shelf(execute, shelf)
     if new is None:
-        execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (_find_shelf(execute, shelf), key))
-    else:
-        _fill(execute, shelf, key, new)
-    return Swapped(True)
-
-
-def _fill(execute: Execute, shelf: Shelf, key: str, new: Cell) -> None:
+        execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (number, key))
+        return Swapped(True)
+    if number is None:
+        sql = "INSERT INTO shelves (thread, kind) VALUES (?, ?) RETURNING id"
+        ((number,),) = execute(sql, _names(shelf)).fetchall()
     # A row that is there is changed in place: a new one would change the index of keys as well.
     execute(
         "INSERT INTO cells (shelf, key, token, origin, expires_at, header, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (shelf, key) DO UPDATE SET token = excluded.token, origin = excluded.origin, "
         "expires_at = excluded.expires_at, header = excluded.header, body = excluded.body",
-        (
-            _find_shelf(execute, shelf) or _create_shelf(execute, shelf),
-            key,
-            new.token,
-            new.origin or None,
-            new.expires_at,
-            new.header,
-            new.body,
-        ),
+        (number, key, new.token, new.origin or None, new.expires_at, new.header, new.body),
     )
+    return Swapped(True)
 
 
 def _names(shelf: Shelf) -> tuple[str, str]:
@@ -711,62 +623,3 @@ def _names(shelf: Shelf) -> tuple[str, str]:
 def _find_shelf(execute: Execute, shelf: Shelf) -> int | None:
     row = execute("SELECT id FROM shelves WHERE thread = ? AND kind = ?", _names(shelf)).fetchone()
     return int(row[0]) if row else None
-
-
-def _create_shelf(execute: Execute, shelf: Shelf) -> int:
-    ((number,),) = execute("INSERT INTO shelves (thread, kind) VALUES (?, ?) RETURNING id", _names(shelf)).fetchall()
-    return int(number)
-
-
-def _read_cells(shelf: Shelf, keys: Collection[str], execute: Execute) -> dict[str, Cell]:
-    """See `Store.read_cells`."""
-    names = _names(shelf)
-    rows = ((key, execute(f"SELECT {OF_CELL} FROM {ON_SHELF} AND c.key = ?", (*names, key)).fetchone()) for key in keys)
-    return {key: Cell(*row) for key, row in rows if row}
-
-
-def _list_cells(shelf: Shelf, prefix: str, after: str | None, limit: int, execute: Execute) -> list[tuple[str, Cell]]:
-    """See `Store.list_cells`."""
-    rows: list[Any] = execute(
-        f"SELECT c.key, {OF_CELL_WITHOUT_BODY} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
-        "ORDER BY c.key LIMIT ?",
-        (*_names(shelf), max(prefix, after or ""), prefix + PAST_KEYS, after, limit),
-    ).fetchall()
-    return [(key, Cell(*row)) for key, *row in rows]
-
-
-def _remove_cells(shelf: Shelf, tokens: Mapping[str, str], execute: Execute) -> int:
-    """See `Store.remove_cells`."""
-    number = _find_shelf(execute, shelf)
-    sql = "DELETE FROM cells WHERE shelf = ? AND key = ? AND token = ? RETURNING 1"
-    return sum(len(execute(sql, (number, key, token)).fetchall()) for key, token in tokens.items())
-
-
-def _list_strays(after: str | None, limit: int, tenant: str, execute: Execute) -> list[str]:
-    """See `Store.list_strays`."""
-    of_tenant, bounds = _of_tenant("n.name", tenant)
-    rows: list[Any] = execute(
-        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND {of_tenant} "
-        f"AND NOT EXISTS (SELECT 1 FROM {SHOWN_ENTRIES}) ORDER BY n.name LIMIT ?",
-        (EVERYBODY, EVERYBODY, after or "", *bounds, limit),
-    ).fetchall()
-    return [name for (name,) in rows]
-
-
-def _list_tenants(after: str | None, limit: int, execute: Execute) -> list[str]:
-    """See `Store.list_tenants`."""
-    parameters = {"mark": MARK, "past": PAST, "everybody": EVERYBODY, "after": after or "", "limit": limit}
-    rows: list[Any] = execute(
-        f"SELECT DISTINCT substr(name, 2, instr(substr(name, 2), :mark) - 1) AS tenant FROM ({NAMES_OF_TENANTS}) "
-        "WHERE tenant > :after ORDER BY tenant LIMIT :limit",
-        parameters,
-    ).fetchall()
-    return [tenant for (tenant,) in rows]
-
-
-def _delete_cells(thread_id: str, execute: Execute) -> None:
-    """Delete the cells of a thread, and of the shared ones those that it wrote."""
-    on_shelves = "shelf IN (SELECT id FROM shelves WHERE thread = ?)"
-    execute(f"DELETE FROM cells WHERE {on_shelves}", (thread_id,))
-    execute(f"DELETE FROM cells WHERE origin = ? AND {on_shelves}", (thread_id, EVERYBODY))
-    execute("DELETE FROM shelves WHERE thread = ?", (thread_id,))
