@@ -17,7 +17,14 @@ from zlib import crc32
 
 import orjson
 
-from langgraph_keel.backends.files.values import check_record, is_sealed, items_to_json, pack_item, pack_items
+from langgraph_keel.backends.files.values import (
+    check_record,
+    is_opaque,
+    is_sealed,
+    items_to_json,
+    pack_item,
+    pack_items,
+)
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import OPAQUE, array_header, is_full, open_frame, raw_frame
@@ -335,7 +342,7 @@ class Replica:
             raise CorruptStore(f"item {number} of {fields['ch']!r} is there twice: two histories in one log?")
         tail = self._tails.setdefault((fields.get("ns", ""), fields["ch"]), _Tail())
         count = fields.get("c", 1)
-        is_row = is_sealed(value) or (isinstance(value, dict) and "$blob" in value)
+        is_row = is_opaque(value)
         if is_row or number != tail.lo + len(tail.payloads):
             self._close_tail(log, tail, number)
         if is_row:
