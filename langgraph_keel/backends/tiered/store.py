@@ -113,7 +113,7 @@ class TieredStore(Layer):
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """See `Store.write_entry`. One trip to the cold store; where there is a chain to add to, one to the hot."""
+        """One trip to the cold store; where there is a chain to add to, one to the hot."""
         outcome: Outcome = yield from self.cold.write_entry(new)
         chain = self._chains.pop(_namespace(new.address), None)
         # Without a base, an entry shows nothing of what a chain has. Were it added to one whose end the cold store has
@@ -133,7 +133,7 @@ class TieredStore(Layer):
             self._remember(_namespace(new.address), chain_of(entry, outcome, stored.stamp, room))
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
-        """See `Store.read_entry`. The latest: two trips; three if there is a copy of it, four or five to make one."""
+        """The latest: two trips; three if there is a copy of it, four or five to make one."""
         if address.checkpoint_id is not None:
             return (yield from self.cold.read_entry(address, known))
         key = _namespace(address)
@@ -197,21 +197,21 @@ class TieredStore(Layer):
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[None]:
-        """See `Store.remove_entries`. Two trips more."""
+        """Two trips more."""
         return self._remove(thread_id, self.cold.remove_entries(thread_id, gone, ghosts))
 
     def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
-        """See `Store.remove_rows`. Two trips more."""
+        """Two trips more."""
         if graph.epoch is None:
             return self.cold.remove_rows(thread_id, live, graph)
         return self._remove(thread_id, self.cold.remove_rows(thread_id, live, graph))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`. Two trips more."""
+        """Two trips more."""
         return self._remove(thread_id, self.cold.delete_thread(thread_id, last))
 
     def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
-        """See `Store.replace_plain`. Two trips more: plain text goes from the hot store, too."""
+        """Two trips more: plain text goes from the hot store, too."""
         return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
 
     def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
@@ -228,7 +228,7 @@ class TieredStore(Layer):
             yield from _send_to_hot(self.hot.delete_thread(thread_id), must=True)
 
     def delete_all(self, limit: int) -> Plan[int]:
-        """See `Store.delete_all`. The same is done to the hot store, before and afterwards."""
+        """The same is done to the hot store, before and afterwards."""
         self._chains.clear()
         yield from self._forget_all("nothing was removed")
         deleted: int = yield from self.cold.delete_all(limit)
@@ -243,7 +243,6 @@ class TieredStore(Layer):
     # -- tenants -----------------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> TieredStore:
-        """See `Store.of_tenant`."""
         return type(self)(self.cold.of_tenant(tenant), self._all_hot, self._light, tenant)
 
     # -- the hot store -----------------------------------------------------------------------------------------
