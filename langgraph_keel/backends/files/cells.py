@@ -120,8 +120,9 @@ class Shelves:
         with suppress(FileNotFoundError), Folder.at(self._root, self._names) as folder:
             kinds = []
             for name in folder.names():
-                with suppress(CorruptStore, InvalidInput):  # it is no name of a kind
-                    kinds += [] if name.startswith(".") else [Shelf(None, thread_of(name) or "").kind]
+                if not name.startswith("."):
+                    with suppress(CorruptStore, InvalidInput):  # not the name of a kind
+                        kinds.append(Shelf(None, thread_of(name) or "").kind)
             return sorted(kinds)
         return []
 

@@ -1,7 +1,7 @@
-"""`FileSaver(root, git=True)`: one commit for each run. It is a convenience: no put waits for it, or fails with it.
+"""`FileSaver(root, git=True)`: one commit for each run. A refusal of git is logged, and fails no put.
 
 A thread of its own commits a run, 0.2 seconds after the last thing that was stored of it: LangGraph stores in many
-threads, and the writes of a run's last tasks often arrive after its last checkpoint.
+threads, and the writes of a run's last tasks often arrive after its last checkpoint. The next run waits for the commit.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _INHERITED = {
     *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH"),
 }
 _OURS = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"}
+# A hook that sets the working tree aside (as `pre-commit` does) would take stored lines from under running processes.
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
 _LOCK_SECONDS = 2.0
 """Seconds to wait for another git that holds a lock; after a failure none, until a commit works again."""
@@ -123,18 +124,19 @@ class Repository:
         Return why git refused, or an empty text.
         """
         try:
-            if self._lock_path.parent.exists():
-                # Git's own locks are not enough (2.39): a commit of some paths reads the index before it locks it, and
-                # writes back what it has read, without what another process has added in between. That happened to
-                # the first commits of 2 threads in 80.
+            file = None
+            if self._lock_path.parent.exists():  # else git will say what has become of its repository
                 file = FileIO(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, MODE), "r+")
-                try:
+            try:
+                if file is not None:
+                    # Git's own locks are not enough (2.39): a commit of some paths reads the index before it locks it,
+                    # and writes back what it has read, without what another process has added in between. That
+                    # happened to the first commits of 2 threads in 80.
                     lock(file.fileno(), monotonic() + _LONGEST, self._lock_path)
-                    refusal = self._commit_paths(path, message)
-                finally:
-                    unlock(file)
-            else:  # git will say what has become of its repository
                 refusal = self._commit_paths(path, message)
+            finally:
+                if file is not None:
+                    unlock(file)
         except (OSError, StoreBusy) as error:
             refusal = str(error)
         self._lock_seconds = 0.0 if refusal else _LOCK_SECONDS
@@ -152,6 +154,7 @@ class Repository:
         paths += self._new_settings
         done = self._run_git("add", "--all", "--", *paths)
         if done.status == 0:
+            # A signature might ask a person for a passphrase.
             options = ("--quiet", "--only", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
             done = self._run_git("commit", *options, "--", *paths, stdin=message)
             if done.status == 0:
@@ -440,6 +443,7 @@ class Commits:
     def _commit(self, thread_id: str, message: str) -> bool:
         refusal = self._repository.commit(f"threads/{directory_of(thread_id)}", message)
         if refusal and not self._has_warned:
+            # Not a warning of `warnings`, which could be turned into an error, and fail the put.
             _log.warning("git did not commit (what is stored is unharmed): %s", refusal)
         self._has_warned = bool(refusal)
         return not refusal

@@ -1,9 +1,4 @@
-"""The file layout: what each verb reads of a thread's log, and which lines it appends. FORMAT.md explains them.
-
-Requests: a function of the store's directory, which the driver calls.
-
-Logs made for another thread: of all that one holds, or of what it was at an entry.
-"""
+"""The file layout: what each verb reads of a thread's log, and which lines it appends. FORMAT.md explains them."""
 
 from __future__ import annotations
 
@@ -72,41 +67,25 @@ T = TypeVar("T")
 class Root(Protocol):
     """The threads of one directory."""
 
-    def thread(self, thread_id: str) -> ThreadFiles:
-        """Return the files of a thread, which need not exist."""
-        ...
+    def thread(self, thread_id: str) -> ThreadFiles: ...
 
-    def cells(self, thread_id: str | None) -> Shelves:
-        """Return the cells of a thread; of `None`, those that all share."""
-        ...
+    def cells(self, thread_id: str | None) -> Shelves: ...
 
-    def threads(self) -> Iterator[ThreadFiles]:
-        """Return the files of every thread that is there."""
-        ...
+    def threads(self) -> Iterator[ThreadFiles]: ...
 
-    def strays(self, after: str | None) -> Iterator[str]:
-        """Return the threads without a checkpoint, in the order of their directories, from after one on."""
-        ...
+    def strays(self, after: str | None) -> Iterator[str]: ...
 
-    def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
-        """Return the threads that come after a place in the listing, last activity first, with their places."""
-        ...
+    def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]: ...
 
 
 class StoreRoot(Root, Protocol):
     """What requests use of a driver: the threads of no tenant, and those of each."""
 
-    def tenant(self, tenant: str, writes: bool) -> Root:
-        """Return the directory of a tenant, which is made before the first write."""
-        ...
+    def tenant(self, tenant: str, writes: bool) -> Root: ...
 
-    def tenants(self) -> list[str]:
-        """Return the tenants that have something."""
-        ...
+    def tenants(self) -> list[str]: ...
 
-    def delete_tenant(self, tenant: str) -> int:
-        """Delete the directory of a tenant; return how many threads were in it."""
-        ...
+    def delete_tenant(self, tenant: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +128,7 @@ Look = Callable[[Thread, Bodies], T]
 
 
 class FileStore(Store[Work, Any]):
-    """A directory of threads, each an append-only log. Stateless.
-
-    Args:
-        tenant: Whose directory; the empty name is for the threads of none.
-    """
+    """A directory of threads, each an append-only log; that of a tenant, or of none. Stateless."""
 
     def __init__(self, tenant: str = "") -> None:
         self._tenant = tenant
@@ -178,8 +153,25 @@ class FileStore(Store[Work, Any]):
         return self._send(lambda root: root.thread(thread_id).change(decide), writes=True)
 
     def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
-        """Leaves repacks out: a log has no rows."""
-        return self._change(new.address.thread_id, partial(_draft_entry, new))
+
+        def decide(replica: Replica, draft: Draft) -> Outcome:
+            thread = replica.thread
+            assert thread is not None
+            trunk = verdict(thread, new)
+            if not isinstance(trunk, bool):
+                return trunk
+            ns, checkpoint_id = new.address.checkpoint_ns, str(new.address.checkpoint_id)
+            first = {channel: thread.log(ns, channel).end for channel in new.appends}
+            for channel, rows in new.appends.items():
+                draft.items(ns, channel, first[channel], rows)
+            # Repacks are left out: a log has no rows.
+            seq = replica.seq + 1
+            early = [mark for batch in thread.batches.get((ns, checkpoint_id), ()) for mark in batch.terms]
+            marks = [*new.terms, *early] if new.terms else []
+            draft.checkpoint(Record(entry_of(new, "", first), trunk, put_time(thread, new)), seq, new.header, marks)
+            return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
+
+        return self._change(new.address.thread_id, decide)
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
         def decide(replica: Replica, draft: Draft) -> None:
@@ -202,7 +194,11 @@ class FileStore(Store[Work, Any]):
 
         def read(root: Root) -> list[Entry]:
             threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
-            return page((entry for files in threads for entry in _scan_thread(files, query)), query)
+            return page((entry for files in threads for entry in _look_at(files, look, list[Entry]())), query)
+
+        def look(thread: Thread, bodies: Bodies) -> list[Entry]:
+            entries = page(selected(thread, query), query)
+            return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
 
         return self._send(read)
 
@@ -351,23 +347,6 @@ def _look_at(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
     return files.read(lambda thread: look(thread, bodies) if thread else otherwise)
 
 
-def _draft_entry(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
-    thread = replica.thread
-    assert thread is not None
-    trunk = verdict(thread, new)
-    if not isinstance(trunk, bool):
-        return trunk
-    ns = new.address.checkpoint_ns
-    first = {channel: thread.log(ns, channel).end for channel in new.appends}
-    for channel, rows in new.appends.items():
-        draft.items(ns, channel, first[channel], rows)
-    seq = replica.seq + 1
-    early = [mark for batch in thread.batches.get((ns, str(new.address.checkpoint_id)), ()) for mark in batch.terms]
-    marks = [*new.terms, *early] if new.terms else []
-    draft.checkpoint(Record(entry_of(new, "", first), trunk, put_time(thread, new)), seq, new.header, marks)
-    return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
-
-
 def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
     rows: dict[int, Row] = {}
     records = ((thread.records[stamp], channels) for stamp, channels in asked.items() if stamp in thread.records)
@@ -375,14 +354,6 @@ def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies:
         record.entry.stamp: with_bodies(read_record(thread, record, channels), bodies, rows)
         for record, channels in records
     }
-
-
-def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
-    def look(thread: Thread, bodies: Bodies) -> list[Entry]:
-        entries = page(selected(thread, query), query)
-        return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
-
-    yield from _look_at(files, look, list[Entry]())
 
 
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> Listed:

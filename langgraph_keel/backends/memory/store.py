@@ -97,11 +97,7 @@ def _place_of(listed: Listed) -> tuple[str, str]:
 
 
 class MemoryStore(Store[Request, Any]):
-    """Keeps threads in a dictionary. Stamps are counted, so none is ever used twice.
-
-    Args:
-        tenant: Whose threads; the empty name is for those of none.
-    """
+    """Keeps threads in a dictionary: those of a tenant, or of none. Stamps are counted, so none is ever used twice."""
 
     def __init__(self, tenant: str = "") -> None:
         self._stamps = count(1)

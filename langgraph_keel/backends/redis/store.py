@@ -568,9 +568,8 @@ class RedisStore(Store[Request, Replies]):
                 raise CorruptStore(f"what the keys of these threads hold is damaged: {', '.join(map(repr, damaged))}")
             for thread_id in damaged:
                 _log.warning("thread %r is not listed: what its key holds is damaged", thread_id)
-            listed += [
-                (_show if passes else _info)(member, found[member]) for member in members if len(found[member]) > 1
-            ]
+            read_info = _show if passes else _info
+            listed += [read_info(member, found[member]) for member in members if len(found[member]) > 1]
             expired = [member for member in members if not found[member]]
             if expired and not self._read_only:
                 yield from self._forget(expired)

@@ -17,15 +17,10 @@ PAUSE = 5.0
 
 @record
 class Hot:
-    """A request for the hot store; all others are for the cold one.
-
-    Attributes:
-        request: As that store has made it.
-        must: Whether it is sent even if the store has failed a moment ago.
-    """
+    """A request for the hot store; all others are for the cold one."""
 
     request: Any
-    must: bool = False
+    must: bool = False  # whether it is sent even if the store has failed a moment ago
 
 
 class Absence:
@@ -53,13 +48,7 @@ class Absence:
 
 
 class TieredDriver:
-    """Sends requests to two stores, blocking.
-
-    Args:
-        cold: Of the store that has all.
-        hot: Of the other one.
-        absence: Shared with the asynchronous one.
-    """
+    """Sends requests to two stores, blocking."""
 
     def __init__(self, cold: Driver[Any, Any], hot: Driver[Any, Any], absence: Absence) -> None:
         self._cold = cold

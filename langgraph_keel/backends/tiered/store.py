@@ -1,24 +1,7 @@
-"""The store that stands on two: what it asks of which, and in what order.
+"""A store on two: the cold one has all, and decides; the hot one has copies of heavy latest entries (`chains`).
 
-*The cold store has all, and decides.* Entries, writes and cells are written there first, and acknowledged by it. Who
-reads the latest entry asks the hot store for its copy, and then the cold one whether the copy's stamp is that of the
-latest entry, which brings what tasks have written, too. Stamps and ids may be used again, so the header must be the
-same as well: each put leaves a random token there (`CopyToken`). A hot store that was flushed, that is stale, or that
-has copies of another cold store or of what a backup has undone, costs speed and never a turn.
-
-*The hot store has copies of latest entries that are heavy*, each a chain of links (`chains`). Who reads a heavy one
-that has no copy begins its chain; who puts one that follows the end of a chain that he knows adds a link.
-
-*Nothing that was removed stays in it.* Whatever removes takes the thread out of the hot store, then removes, then takes
-it out again. The first is for who dies in between; the second for who has read before and begins a chain meanwhile. Who
-begins one looks afterwards whether the cold store still has the entry, and takes the chain out if not. Of the two, one
-sees the other: either the chain was begun before the second removal, which takes it out, or the look at the cold store
-comes after what was removed there. Who adds a link names the end of the chain, which is refused if that is gone. Only a
-process that dies between the two, or that the hot store does not answer any more, leaves a chain behind; nobody is
-shown it, and the next removal takes it out, or who reads a heavy entry in its place.
-
-Stamps of entries are those of the cold store. All of a thread stands in the hot store under its own id, in that of a
-tenant of this module's: among the threads of another saver it would be one of them.
+Stamps of entries are those of the cold store. Stamps and ids may be used again, so a copy counts only if the header, to
+which each put adds a random token (`CopyToken`), is that of the cold store too.
 """
 
 from __future__ import annotations
@@ -90,15 +73,9 @@ class CopyToken(Hook):
 
 
 class TieredStore(Layer):
-    """Keeps threads in one store, and copies of what was put last in another.
+    """Keeps threads in one store, and copies of latest entries of more than `light` bytes in another.
 
     What tasks have written and cells are in the cold store alone: what is done once must be known for certain.
-
-    Args:
-        cold: The store that has all.
-        hot: The other one.
-        light: Most bytes of an entry that the cold store answers with.
-        tenant: Whose threads these are; empty for those of none.
     """
 
     def __init__(self, cold: Store[Any, Any], hot: Store[Any, Any], light: int = LIGHT, tenant: str = "") -> None:
@@ -106,6 +83,7 @@ class TieredStore(Layer):
         self.cold = cold
         self._light = light
         self._all_hot = hot
+        # Threads keep their ids, in a tenant of this module's: among those of another saver they would be its own.
         digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # a name with all of theirs could be too long
         self.hot = hot.of_tenant(f"{TENANT}.{digest}" if tenant else TENANT)
         self._chains: OrderedDict[tuple[str, str], Chain] = OrderedDict()
@@ -167,12 +145,15 @@ class TieredStore(Layer):
         )
 
     def _begin(self, address: Address, found: Found | None, *, replaces: bool) -> Plan[None]:
-        """Begin the chain of an entry that was read from the cold store; see above for the order of this."""
+        """Begin the chain of an entry that was read from the cold store; see `_remove` for the order of this."""
         thread_id = address.thread_id
         self._chains.pop(_namespace(address), None)
         if replaces:
             yield from self._try(self.hot.delete_thread(thread_id))
-        if found is None or _weight_of(found) <= self._light:
+        if found is None:
+            return
+        weight = len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)
+        if weight <= self._light:
             return
         link = link_of(found.entry, found.rows)
         if len(link) > HEAVY:
@@ -215,7 +196,14 @@ class TieredStore(Layer):
         return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
 
     def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
-        """Remove what is removed from both stores; see above for the order of this."""
+        """Remove from both stores. The hot store is cleared before and after the cold one, so it keeps nothing removed.
+
+        The first time is for a process that dies in between. The second is for a reader that has read before, and
+        begins a chain: it looks afterwards whether the cold store still has the entry, and takes the chain out if not.
+        Either the chain was begun before the second time, or the reader looks after the removal. A put that adds a link
+        names the end of the chain, which is refused if that is gone. Only a process that dies, or loses the hot store,
+        in between leaves a chain: it is never shown, and the next removal, or reader of a heavy entry, takes it out.
+        """
         yield from self._forget(thread_id, "nothing was removed")
         result = yield from removal
         yield from self._forget(thread_id, "it was removed from the cold store only")
@@ -292,8 +280,3 @@ def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | tuple[N
 
 def _namespace(address: Address) -> tuple[str, str]:
     return address.thread_id, address.checkpoint_ns
-
-
-def _weight_of(found: Found) -> int:
-    """Return the bytes that an entry takes with its rows, without its batches."""
-    return len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)
