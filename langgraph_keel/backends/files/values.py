@@ -49,6 +49,9 @@ _TAGS: dict[Leaf | Record, str] = {each: f"${each.name.lower()}" for each in (*L
 _LEAVES_BY_TAG = {_TAGS[leaf]: leaf for leaf in Leaf}
 _RECORDS_BY_TAG = {_TAGS[record]: record for record in Record}
 
+# How a leaf is written that has no other form (`_LEAF_FORMS`), and read.
+_AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (bytes.decode, lambda text: (text + "").encode())
+
 MOST = 1 << 53
 """Numbers in a log are smaller: JSON readers everywhere hold these exactly."""
 _EPOCH = re.compile(r"[0-9a-f]{8,64}")
@@ -344,7 +347,6 @@ def _big_int_from_json(text: str) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
 
-_AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (bytes.decode, lambda text: (text + "").encode())
 _LEAF_FORMS: dict[int, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
     Leaf.BIG_INT: (lambda data: str(int.from_bytes(data, "little", signed=True)), _big_int_from_json),
     Leaf.UUID: (lambda data: str(UUID(bytes=data)), lambda text: UUID(text).bytes),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
@@ -29,19 +31,18 @@ class Absence:
     def __init__(self) -> None:
         self._until: float | None = None
 
-    def check(self, request: Hot) -> None:
-        """See that the store is to be asked."""
+    @contextmanager
+    def asking(self, request: Hot) -> Iterator[None]:
+        """Refuse a request while the store is left alone; note whether the store answers it."""
         if self._until is not None and not request.must and monotonic() < self._until:
             raise StoreUnavailable("the hot store has failed a moment ago, and is left alone for some seconds")
-
-    def begin(self, error: StoreError) -> None:
-        """Leave the store alone for a while."""
-        is_new, self._until = self._until is None, monotonic() + PAUSE
-        if is_new:
-            _log.warning("the hot store fails, and the cold one answers alone until it is back: %s", error)
-
-    def end(self) -> None:
-        """Know that the store has answered."""
+        try:
+            yield
+        except StoreError as error:
+            is_new, self._until = self._until is None, monotonic() + PAUSE
+            if is_new:
+                _log.warning("the hot store fails, and the cold one answers alone until it is back: %s", error)
+            raise
         if self._until is not None:
             self._until = None
             _log.warning("the hot store answers again")
@@ -59,14 +60,8 @@ class TieredDriver:
         """Send a request to the store that it is for."""
         if not isinstance(request, Hot):
             return self._cold.send(request)
-        self._absence.check(request)
-        try:
-            reply = self._hot.send(request.request)
-        except StoreError as error:
-            self._absence.begin(error)
-            raise
-        self._absence.end()
-        return reply
+        with self._absence.asking(request):
+            return self._hot.send(request.request)
 
 
 class AsyncTieredDriver:
@@ -81,11 +76,5 @@ class AsyncTieredDriver:
         """Send a request to the store that it is for."""
         if not isinstance(request, Hot):
             return await self._cold.send(request)
-        self._absence.check(request)
-        try:
-            reply = await self._hot.send(request.request)
-        except StoreError as error:
-            self._absence.begin(error)
-            raise
-        self._absence.end()
-        return reply
+        with self._absence.asking(request):
+            return await self._hot.send(request.request)
