@@ -99,13 +99,9 @@ def _frame_of(shown: Any) -> bytes:
 
 
 class Shelves:
-    """The cells of a thread, or those that all threads share.
+    """The cells of a thread, or those that all threads share: below `root`, a directory for each kind.
 
-    Args:
-        root: The store's directory.
-        names: The way from it to the directory that has one for each kind.
-        timeout: Seconds to wait for others.
-        settings: Files for git, by name, that stand beside the kinds.
+    `names` lead from there to the directory of the kinds; `settings` are files for git, by name, beside the kinds.
     """
 
     def __init__(
@@ -122,8 +118,12 @@ class Shelves:
     def kinds(self) -> list[str]:
         """Return the kinds that may have cells."""
         with suppress(FileNotFoundError), Folder.at(self._root, self._names) as folder:
-            names = [name for name in folder.names() if not name.startswith(".")]
-            return sorted(kind for name in names if (kind := _kind_in(name)))
+            kinds = []
+            for name in folder.names():
+                if not name.startswith("."):
+                    with suppress(CorruptStore, InvalidInput):  # not the name of a kind
+                        kinds.append(Shelf(None, thread_of(name) or "").kind)
+            return sorted(kinds)
         return []
 
     def open(self, kind: str, *, make: bool = False) -> Folder:
@@ -150,29 +150,21 @@ class Shelves:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped:
-        """See `Store.swap_cell`.
-
-        A refusal may return a cell that is not on disk yet, and is gone after a power cut.
-        """
-        while True:
-            reply = self._try_swap(kind, key, expected, new)
-            if reply is not None:
-                return reply
-
-    def _try_swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped | None:
-        """Return the reply; `None` if somebody else was faster, and the caller has to try again."""
+        """See `Store.swap_cell`. A refusal may return a cell that is not on disk yet, and is gone after a power cut."""
         fills = expected is None and new is not None
-        try:
-            with self.open(kind, make=fills) as folder:
-                reply = self._swap_in(folder, key, expected, new)
-                return reply if folder.is_in_place() else None
-        except FileExistsError:
-            return None
-        except FileNotFoundError:
-            if not self._root.exists():
-                raise
-            is_missing = not fills and not (self.directory / directory_of(kind)).exists()
-            return Swapped(new is None) if is_missing else None
+        while True:  # until no other process was faster
+            try:
+                with self.open(kind, make=fills) as folder:
+                    reply = self._swap_in(folder, key, expected, new)
+                    if folder.is_in_place():
+                        return reply
+            except FileExistsError:
+                pass
+            except FileNotFoundError:
+                if not self._root.exists():
+                    raise
+                if not fills and not (self.directory / directory_of(kind)).exists():
+                    return Swapped(new is None)
 
     def _swap_in(self, folder: Folder, key: str, expected: str | None, new: Cell | None) -> Swapped:
         seen = read_cell(folder, key)
@@ -184,7 +176,13 @@ class Shelves:
             if decision == "refuse":
                 return Swapped(False, current)
             # Also if the same request comes again: the first one may have failed before this was durable.
-            self._put(folder, key, current, new if decision == "write" else current)
+            kept = new if decision == "write" else current
+            self._sync_names(folder)
+            if kept is not None:
+                folder.put(name_of(key), text_of(key, kept), replaces=current is not None)
+            else:
+                folder.remove(name_of(key))
+                folder.sync()
             return Swapped(True)
 
     @contextmanager
@@ -198,14 +196,6 @@ class Shelves:
         finally:
             if file is not None:
                 unlock(file)
-
-    def _put(self, folder: Folder, key: str, current: Cell | None, kept: Cell | None) -> None:
-        self._sync_names(folder)
-        if kept is not None:
-            folder.put(name_of(key), text_of(key, kept), replaces=current is not None)
-            return
-        folder.remove(name_of(key))
-        folder.sync()
 
     def _sync_names(self, folder: Folder) -> None:
         """Make the names durable that lead to a directory, and remove what others have left there."""
@@ -243,20 +233,30 @@ class Shelves:
             with suppress(FileNotFoundError), self.open(kind) as folder:
                 for key in keys_in(folder):
                     with suppress(ValueError), self._lock(folder, key) as file:
-                        if file is not None:
-                            _carry_over(folder, name_of(key), read_lines(file.fileno()), change)
+                        if file is None:
+                            continue
+                        text = read_lines(file.fileno())
+                        fields = unseal(text.removesuffix(b"\n"))
+                        changed = change({name: each for name, each in fields.items() if name != "crc"})
+                        if changed is None:
+                            folder.remove(name_of(key))
+                        elif (data := line_of(changed)) != text:
+                            folder.put(name_of(key), data, replaces=True)
                 folder.sync()
 
     def origins(self) -> set[str]:
         """Return the threads that have written shared cells. Reads every cell; leaves out damaged ones."""
-        return {cell.origin for kind in self.kinds() for cell in self._sound_cells(kind) if cell.origin}
+        return {cell.origin for kind in self.kinds() for _, cell in self._sound_cells(kind, []) if cell.origin}
 
-    def _sound_cells(self, kind: str) -> Iterator[Cell]:
+    def _sound_cells(self, kind: str, damaged: list[CorruptStore]) -> Iterator[tuple[str, Cell]]:
+        """Return the cells of a kind, by key and without bodies; add the errors of those that cannot be read."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             for key in keys_in(folder):
-                with suppress(CorruptStore):
+                try:
                     if cell := read_cell(folder, key, has_body=False):
-                        yield cell
+                        yield key, cell
+                except CorruptStore as error:
+                    damaged.append(error)
 
     def remove_shared_by(self, origin: str) -> None:
         """Remove the shared cells that a thread has written. Reads every cell."""
@@ -264,20 +264,10 @@ class Shelves:
         for kind in self.kinds():
             with suppress(FileNotFoundError), self.open(kind) as folder:
                 folder.clear()
-                self.remove(kind, dict(_list_shared_by(origin, folder, damaged)))
+            written = {key: cell.token for key, cell in self._sound_cells(kind, damaged) if cell.origin == origin}
+            self.remove(kind, written)
         if damaged:
             raise damaged[0]
-
-
-def _carry_over(
-    folder: Folder, name: str, text: bytes, change: Callable[[dict[str, Any]], dict[str, Any] | None]
-) -> None:
-    fields = unseal(text.removesuffix(b"\n"))
-    changed = change({name: each for name, each in fields.items() if name != "crc"})
-    if changed is None:
-        folder.remove(name)
-    elif (data := line_of(changed)) != text:
-        folder.put(name, data, replaces=True)
 
 
 def keys_in(folder: Folder) -> list[str]:
@@ -300,21 +290,3 @@ def _parse_cell(file: FileIO, folder: Folder, key: str, has_body: bool = True) -
     except (CorruptStore, ValueError, TypeError, LookupError, AttributeError) as error:
         where = folder.path / name_of(key)
         raise CorruptStore(f"{where}: damage in this cell: {error}. `keel check` says more") from error
-
-
-def _list_shared_by(origin: str, folder: Folder, damaged: list[CorruptStore]) -> Iterator[tuple[str, str]]:
-    for key in keys_in(folder):
-        try:
-            cell = read_cell(folder, key, has_body=False)
-        except CorruptStore as error:
-            damaged.append(error)
-            continue
-        if cell and cell.origin == origin:
-            yield key, cell.token
-
-
-def _kind_in(name: str) -> str | None:
-    """Return the kind whose directory has this name; `None` if none has."""
-    with suppress(CorruptStore, InvalidInput):
-        return Shelf(None, thread_of(name) or "").kind
-    return None

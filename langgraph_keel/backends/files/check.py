@@ -1,8 +1,4 @@
-"""Checks a store of files, and repairs it: `keel check` and `keel repair` show what this module finds.
-
-A finding is something in the store that Keel did not write so: damage, leftovers of interrupted writes, conflicts of
-git. A repair throws nothing away: what cannot be read is moved aside.
-"""
+"""Checks a store of files, and repairs it. A repair throws nothing away: files that cannot be read are moved aside."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import orjson
 
 from langgraph_keel.backends.files.cells import SHARED, Shelves, key_in, read_cell
 from langgraph_keel.backends.files.disk import Folder, directory_of, thread_of
-from langgraph_keel.backends.files.git import Conflict, Decision, cell_conflicts, decisions
+from langgraph_keel.backends.files.git import Conflict, Decision, cell_conflicts, commands_to_keep, decisions
 from langgraph_keel.backends.files.index import CHANGED, INDEX
 from langgraph_keel.backends.files.listing import id_of
 from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, line_of, lines_in, parse_line
@@ -94,35 +90,23 @@ def explain_cell_conflict(conflict: Conflict) -> Finding:
     message = "two branches have both changed this cell" + "".join(
         f"\n  {name} has emptied it" for name, content in sides.items() if content is None
     )
-    advice = "\n".join(f"to keep {name}: {_command(conflict.path, name, side)}" for name, side in sides.items())
-    return Finding("decide", _thread_in(Path(conflict.path)), conflict.path, message, advice)
-
-
-def _command(path: str, side: str, content: bytes | None) -> str:
-    if content is None:
-        return f"git rm --quiet -- {path}"
-    return f"git checkout --{side} -- {path} && git add -- {path}"
-
-
-def _thread_in(path: Path) -> str | None:
+    commands = commands_to_keep(conflict.path, sides, f"git rm --quiet -- {conflict.path}")
+    advice = "\n".join(f"to keep {name}: {command}" for name, command in commands.items())
+    parts, thread_id = Path(conflict.path).parts, None
     with suppress(CorruptStore):
-        return None if path.parts[0] == SHARED else thread_of(path.parts[1])
-    return None
+        thread_id = None if parts[0] == SHARED else thread_of(parts[1])
+    return Finding("decide", thread_id, conflict.path, message, advice)
 
 
 @dataclass(slots=True)
 class Salvage:
-    """The part of a damaged log that can be read.
+    """The part of a damaged log that can be read."""
 
-    Attributes:
-        kept: Lines of which a sound log can be made.
-        changed: Offsets of lines with nothing wrong but their checksum: somebody has edited them, or a letter has
-            flipped. They are kept as they are now.
-        dropped: Offsets of lines that are damaged, or need one that is, and what is wrong with each.
-    """
-
-    kept: list[Line]
+    kept: list[Line]  # of which a sound log can be made
+    # Offsets of lines with nothing wrong but their checksum: a person has edited them, or a letter has flipped. They
+    # are kept as they are now.
     changed: list[int]
+    # Offsets of lines that are damaged, or need one that is, and what is wrong with each.
     dropped: list[tuple[int, str]]
 
 
@@ -133,8 +117,16 @@ def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
     items: set[tuple[str, str, int]] = set()
     for line in _complete_lines(files, data):
         try:
-            fields, line = _mend_line(line, salvage.changed)
-            _require_items(fields, items)
+            try:
+                fields = parse_line(line)
+            except ValueError:  # perhaps only its checksum is wrong: then it gets a new one
+                fields = check_record(orjson.loads(memoryview(line)))
+                fields.pop("crc", None)
+                offset, line = line.offset, Line(line_of(fields)[:-1])
+                line.offset = offset
+                salvage.changed.append(offset)
+            if fields["k"] == "ckpt":
+                _require_items(fields, items)
             bodies.check(fields, line)
             replica.apply(fields, line)
         except (ValueError, CorruptStore, KeyError, TypeError, AttributeError) as error:
@@ -144,19 +136,6 @@ def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
         if fields["k"] == "item":
             items.add((fields.get("ns", ""), fields["ch"], fields["n"]))
     return salvage
-
-
-def _mend_line(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
-    """Return a record and its line; if only its checksum is wrong, the line gets a new one."""
-    try:
-        return parse_line(line), line
-    except ValueError:
-        fields = check_record(orjson.loads(memoryview(line)))
-        fields.pop("crc", None)
-        anew = Line(line_of(fields)[:-1])
-        anew.offset = line.offset
-        changed.append(line.offset)
-        return fields, anew
 
 
 def _complete_lines(files: ThreadFiles, data: bytes) -> Iterator[Line]:
@@ -177,8 +156,6 @@ def _complete_lines(files: ThreadFiles, data: bytes) -> Iterator[Line]:
 
 
 def _require_items(fields: Mapping[str, Any], items: set[tuple[str, str, int]]) -> None:
-    if fields["k"] != "ckpt":
-        return
     for channel, ref in fields["ch"].items():
         runs = [run for runs in ref.values() for run in runs] if isinstance(ref, dict) else ()
         for number in (number for lo, hi in runs for number in range(lo, hi)):
@@ -187,13 +164,7 @@ def _require_items(fields: Mapping[str, Any], items: set[tuple[str, str, int]]) 
 
 
 class Check:
-    """A check of a whole store.
-
-    Args:
-        root: Its directory.
-        timeout: Seconds that a repair waits for a log.
-        mark: The store's.
-    """
+    """A check of a whole store."""
 
     def __init__(self, root: Path, timeout: float, mark: Mark) -> None:
         self._mark = mark
@@ -203,17 +174,22 @@ class Check:
 
     def findings(self) -> Iterator[Finding]:
         """Check everything, and change nothing."""
-        unmerged = {decision.path: decision for decision in decisions(self._root)}
-        yield from map(_explain_conflict, unmerged.values())
+        yield from map(_explain_conflict, decisions(self._root))
         yield from map(explain_cell_conflict, cell_conflicts(self._root))
         for path in sorted(self._threads.iterdir()) if self._threads.exists() else ():
             if path.name in (".gitattributes", ".gitignore", INDEX, CHANGED):
                 continue
             thread_id = id_of(path) if path.is_dir() else None
-            if path.name.startswith(".") or thread_id is None:
-                yield from self._check_nameless(path)
-            else:
+            if thread_id is not None and not path.name.startswith("."):
                 yield from self._check_thread(path, thread_id)
+            elif not path.name.startswith(".") and (path / CELLS).is_dir():  # of a thread whose long id no log tells
+                yield from list_leftovers(path)
+                yield from check_cells(ThreadFiles(path, "", self._timeout, self._mark).cells)
+            elif path.name.startswith((".new-", ".gone-")):
+                message = "a thread that was being made, or deleted, when that was interrupted"
+                yield Finding("harmless", None, str(path), message)
+            else:
+                yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
         yield from list_leftovers(self._root / SHARED)
         yield from check_cells(Shelves(self._root, (SHARED,), self._timeout))
 
@@ -241,29 +217,17 @@ class Check:
             message = f"an interrupted write has left {size} bytes; the next put to this thread cuts them off"
             yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
 
-    def _check_nameless(self, path: Path) -> Iterator[Finding]:
-        """Check a path that belongs to no thread, or to one whose long id no log tells."""
-        if not path.name.startswith(".") and (path / CELLS).is_dir():
-            yield from list_leftovers(path)
-            yield from check_cells(ThreadFiles(path, "", self._timeout, self._mark).cells)
-        elif path.name.startswith((".new-", ".gone-")):
-            message = "a thread that was being made, or deleted, when that was interrupted"
-            yield Finding("harmless", None, str(path), message)
-        else:
-            yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
-
     def repair(self) -> Iterator[Finding]:
         """Replace each damaged log by a new one with all that can be read; put damaged logs and cells aside."""
         for finding in list(self.findings()):
-            if finding.kind == "repairable":
-                yield replace(finding, advice=self._repair_one(Path(finding.path), finding.thread_id or ""))
-            else:
+            path = Path(finding.path)
+            if finding.kind != "repairable":
                 yield finding
-
-    def _repair_one(self, path: Path, thread_id: str) -> str:
-        if path.name == LOG:
-            return _repair_log(ThreadFiles(path.parent, thread_id, self._timeout, self._mark))
-        return put_cell_aside(self._root, path)
+            elif path.name == LOG:
+                files = ThreadFiles(path.parent, finding.thread_id or "", self._timeout, self._mark)
+                yield replace(finding, advice=_repair_log(files))
+            else:
+                yield replace(finding, advice=put_cell_aside(self._root, path))
 
 
 def _explain_conflict(decision: Decision) -> Finding:

@@ -34,22 +34,46 @@ Ends = Mapping[tuple[str, str], int]
 
 def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
     """Replace the log by one without removed entries, and without items below `graph.ends` that are not live."""
+    removed = 0
+
+    def draft_of(thread: Thread, seq: int, records: Records) -> Draft:
+        nonlocal removed
+        compaction = Compaction(thread, live, graph.ends, Bodies(files.load, str(files.log)))
+        draft = compaction.of(records, files.first_line(str(thread.epoch), seq))
+        removed = compaction.removed
+        return draft
+
+    _rewrite(files, graph.epoch, draft_of)
+    return removed
+
+
+def seal(files: ThreadFiles, new: Replacement) -> None:
+    """Replace the log by one with sealed records in the place of those in plain text. See `Store.replace_plain`."""
+
+    def draft_of(thread: Thread, seq: int, records: Records) -> Draft:
+        return _Sealing(thread, new, Bodies(files.load, str(files.log))).of(records)
+
+    _rewrite(files, new.epoch, draft_of)
+
+
+def _rewrite(files: ThreadFiles, epoch: Stamp | None, draft_of: Callable[[Thread, int, Records], Draft]) -> None:
+    """Replace the log by a draft, made from the thread, its highest sequence number and its records.
+
+    Do nothing if the thread has another epoch by now.
+    """
     with files.writing() as handle:
         replica = files.read_on(handle) if handle is not None else None
-        if handle is None or replica is None or replica.thread is None or replica.thread.epoch != graph.epoch:
-            return 0
+        if handle is None or replica is None or replica.thread is None or replica.thread.epoch != epoch:
+            return
         old = read(handle, 0)[: replica.end]
         records, _ = read_committed(old, 0, str(files.log))
-        begin = files.first_line(str(replica.thread.epoch), replica.seq)
-        compaction = Compaction(replica.thread, live, graph.ends, Bodies(files.load, str(files.log)))
-        draft = compaction.of(records, begin)
+        draft = draft_of(replica.thread, replica.seq, records)
         if b"".join(draft.lines) == old:
             _remove_blobs(files, draft.lines)
-            return 0
+            return
         files.save(draft.blobs, files.directory)
         with files.replace_log(handle, b"".join(draft.lines)):
             _remove_blobs(files, draft.lines)
-        return compaction.removed
 
 
 def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
@@ -72,15 +96,8 @@ def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]
 class Compaction:
     """Selects the lines of a log that stay, and rewrites those of entries that have changed.
 
-    Args:
-        thread: The thread as the new log has it: a part of that of the old one.
-        live: Item numbers that stay, per (namespace, channel).
-        ends: Items from these on stay, too; `None` for none.
-        bodies: Makes bodies of the old log's lines.
-        anew: Entries whose lines have to be written anew.
-
-    Attributes:
-        removed: How many items were left out.
+    `thread` is the new one: a part of that of the old log, whose lines `bodies` reads. Items that are `live`, or from
+    `ends` on, stay (`None`: no ends). The lines of ghosts, and of the entries in `anew`, are written again.
     """
 
     def __init__(
@@ -108,51 +125,24 @@ class Compaction:
     def _stays(self, fields: Mapping[str, Any], line: Line) -> bool:
         kind = fields["k"]
         if kind == "item":
-            return self._item_stays((fields.get("ns", ""), fields["ch"]), fields["n"], fields.get("c", 1))
+            key, number, count = (fields.get("ns", ""), fields["ch"]), fields["n"], fields.get("c", 1)
+            is_live = any(lo < number + count and number < hi for lo, hi in self._live.get(key, ()))
+            if is_live or (self._upto is not None and number >= self._upto.get(key, 0)):
+                self._ends[key] = number + count
+                return True
+            self.removed += count
+            return False
         if kind == "ckpt":
-            return self._entry_stays(line, fields["seq"])
+            record = self._entries.get(fields["seq"])
+            if record is not None and record.entry.stamp in self._anew:
+                self._draft.checkpoint(record, fields["seq"], self._bodies.of(record.entry.header))
+                return False
+            return record is not None
         return kind == "writes" and line.offset in self._batches
-
-    def _item_stays(self, key: tuple[str, str], number: int, count: int) -> bool:
-        is_live = any(lo < number + count and number < hi for lo, hi in self._live.get(key, ()))
-        if is_live or (self._upto is not None and number >= self._upto.get(key, 0)):
-            self._ends[key] = number + count
-            return True
-        self.removed += count
-        return False
-
-    def _entry_stays(self, line: Line, seq: int) -> bool:
-        record = self._entries.get(seq)
-        is_anew = record is not None and record.entry.stamp in self._anew
-        if record is not None and is_anew:
-            self._draft.checkpoint(record, seq, self._bodies.of(record.entry.header))
-        return record is not None and not is_anew
-
-
-def seal(files: ThreadFiles, new: Replacement) -> None:
-    """Replace the log by one with sealed records in the place of those in plain text. See `Store.replace_plain`."""
-    with files.writing() as handle:
-        replica = files.read_on(handle) if handle is not None else None
-        if handle is None or replica is None or replica.thread is None or replica.thread.epoch != new.epoch:
-            return
-        old = read(handle, 0)[: replica.end]
-        records, _ = read_committed(old, 0, str(files.log))
-        draft = _Sealing(replica.thread, new, Bodies(files.load, str(files.log))).of(records)
-        if b"".join(draft.lines) == old:
-            return
-        files.save(draft.blobs, files.directory)
-        with files.replace_log(handle, b"".join(draft.lines)):
-            _remove_blobs(files, draft.lines)
 
 
 class _Sealing:
-    """Selects the lines of a log that stay as they are, and writes the others anew, sealed.
-
-    Args:
-        thread: The thread of the old log.
-        new: What is to be sealed.
-        bodies: Makes bodies of the old log's lines.
-    """
+    """Selects the lines of a log that stay as they are, and writes the others again, sealed."""
 
     def __init__(self, thread: Thread, new: Replacement, bodies: Bodies) -> None:
         self._thread, self._headers, self._draft = thread, new.headers, Draft()

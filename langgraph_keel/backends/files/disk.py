@@ -1,21 +1,7 @@
-"""The disk: durable writes, locks, errors of the system as Keel's, and safe names of directories.
+"""The disk: durable writes, locks, errors of the system as Keel's, and names of directories (`FORMAT.md` defines them).
 
 Linux drops the pages that it could not write when fsync fails, and the next fsync succeeds: so a failed one is never
 repeated as if that could help (https://wiki.postgresql.org/wiki/Fsync_Errors).
-
-A `Folder` is a directory that is held open: what is done in it is done there, wherever its name leads by then. So
-nothing that was meant for a thread gets into the next one of the same id, and no link leads out of the store.
-
-Thread ids become names of directories, reversibly, and safely on every file system. A name is made of `a-z 0-9 . _ + %
--`
-only: an upper-case letter is a `+` and the lower-case one; any other character that is not in this list, and `+` and
-`%`, is `%xx` for each byte of its UTF-8. So no two ids get the same directory where case or Unicode normalization do
-not count, and no id names a directory outside of the root. A name neither begins nor ends with a dot (Windows drops the
-last one, and what begins with one is no thread's), and is none that Windows reserves for devices: the character that
-would make it so is escaped. The empty id is `%`.
-
-A name longer than 200 characters (file systems take 255 bytes) is cut: its first 150 characters, less an escape that
-would be cut in two, then `%%`, which stands nowhere else, and 40 digits of the id's SHA-256.
 """
 
 from __future__ import annotations
@@ -44,9 +30,7 @@ except ImportError:  # pragma: no cover: Windows, where nothing keeps two proces
 
 POLL = 0.001
 """Seconds between two attempts at a lock that somebody else holds: a put takes about as long."""
-MODE = 0o600
-"""Of files: what a thread says is nobody else's. Directories have 0700."""
-FOLDER_MODE = 0o700
+MODE, FOLDER_MODE = 0o600, 0o700
 # Without O_NONBLOCK, opening a pipe would wait for a writer for ever.
 _ALWAYS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
 _FLAGS = {
@@ -128,7 +112,7 @@ def open_file(path: Path, mode: str, folder: int | None = None) -> FileIO:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
-    handle = open_handle(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    handle = open_handle(path, _DIRECTORY)
     try:
         os.fsync(handle)
     finally:
@@ -173,13 +157,17 @@ def write_all(handle: int, data: bytes, at: int) -> None:
 def write_durably(path: Path, data: bytes) -> None:
     """Make a file, or replace it as a whole; its name is durable only after `sync_directory`."""
     temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
-    handle = open_handle(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    _write_new(temporary, data)
+    os.replace(temporary, path)
+
+
+def _write_new(path: str | Path, data: bytes, folder: int | None = None) -> None:
+    handle = open_handle(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder)
     try:
         write_all(handle, data, 0)
         os.fsync(handle)
     finally:
         os.close(handle)
-    os.replace(temporary, path)
 
 
 def lock(handle: int, deadline: float, where: Path) -> None:
@@ -215,12 +203,9 @@ def open_locked(
 
 
 def unlock(file: FileIO) -> None:
-    """Release the lock of a file, and close it.
-
-    Closing alone does not release it, if a process that was forked meanwhile has inherited the open file.
-    """
+    """Release the lock of a file, and close it."""
     try:
-        if fcntl is not None:
+        if fcntl is not None:  # closing alone does not release it, if a forked process has inherited the open file
             fcntl.flock(file.fileno(), fcntl.LOCK_UN)
     finally:
         file.close()
@@ -235,16 +220,14 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 class Folder:
-    """An open directory.
+    """A directory that is held open: changes are made in it, wherever its name leads by then.
 
-    Attributes:
-        path: Where it was opened.
-        is_new: Whether it, or one above it, was made for this.
+    So a file of a thread never gets into the next thread of the same id, and no link leads out of the store.
     """
 
     def __init__(self, path: Path, handle: int, is_new: bool = False) -> None:
-        self.path = path
-        self.is_new = is_new
+        self.path = path  # where it was opened
+        self.is_new = is_new  # whether it, or one above it, was made for this
         self._handle = handle
 
     @classmethod
@@ -258,23 +241,19 @@ class Folder:
 
     def _below(self, name: str, make: bool) -> Self:
         path, is_new = self.path / name, False
-        try:
-            if make and not self._has(name):
-                os.mkdir(name, FOLDER_MODE, dir_fd=self._handle)
-                is_new = True
-        except FileExistsError:
-            pass  # somebody else has made it at this moment
+        if make:
+            try:
+                os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+            except FileNotFoundError:
+                with suppress(FileExistsError):  # another process has made it at this moment
+                    os.mkdir(name, FOLDER_MODE, dir_fd=self._handle)
+                    is_new = True
         try:
             return type(self)(path, os.open(name, _OWN, dir_fd=self._handle), self.is_new or is_new)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise CorruptStore(f"{path}: a link or a file, and no directory") from error
             raise
-
-    def _has(self, name: str) -> bool:
-        with suppress(FileNotFoundError):
-            return bool(os.stat(name, dir_fd=self._handle, follow_symlinks=False))
-        return False
 
     def __enter__(self) -> Self:
         return self
@@ -297,7 +276,7 @@ class Folder:
         return os.listdir(self._handle)
 
     def open_file(self, name: str, mode: str) -> FileIO:
-        """Open a file in it: see `disk.opened`."""
+        """Open a regular file in it."""
         try:
             return open_file(self.path / name, mode, self._handle)
         except IsADirectoryError as error:
@@ -315,7 +294,7 @@ class Folder:
         """Make a file as a whole, durably."""
         temporary = f"{name}.{token_hex(4)}.tmp"
         try:
-            self._write(temporary, data)
+            _write_new(temporary, data, self._handle)
             if replaces:
                 os.rename(temporary, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
             else:
@@ -323,14 +302,6 @@ class Folder:
         finally:
             self.remove(temporary)
         self.sync()
-
-    def _write(self, name: str, data: bytes) -> None:
-        handle = open_handle(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._handle)
-        try:
-            write_all(handle, data, 0)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -364,7 +335,8 @@ def directory_of(thread_id: str) -> str:
     if isinstance(thread_id, DirectoryName):
         return str(thread_id)
     try:
-        name = _MISREAD.sub(_escape_first, _OTHER.sub(_escape, thread_id)) or _EMPTY
+        name = _OTHER.sub(_escape, thread_id)
+        name = _MISREAD.sub(lambda found: f"%{ord(found[0][0]):02x}{found[0][1:]}", name) or _EMPTY
     except UnicodeEncodeError as error:
         raise InvalidInput(f"thread_id {thread_id!r:.80} cannot be written as UTF-8") from error
     if len(name) <= LONGEST:
@@ -379,13 +351,10 @@ def _escape(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02x}" for byte in character.encode())
 
 
-def _escape_first(found: re.Match[str]) -> str:
-    return f"%{ord(found[0][0]):02x}{found[0][1:]}"
-
-
 def thread_of(directory: str) -> str | None:
     """Return the id of the thread in a directory; `None` for a long name, which the log's first line gives."""
-    if _is_long(directory):
+    long = _LONG.fullmatch(directory)
+    if long and KEPT - 2 <= len(long[1]) <= KEPT:
         return None
     try:
         thread_id = "" if directory == _EMPTY else _ESCAPES.sub(_unescape, directory)
@@ -395,11 +364,6 @@ def thread_of(directory: str) -> str | None:
     except (UnicodeDecodeError, InvalidInput):
         pass
     raise CorruptStore(f"the directory {directory!r:.300} is no thread's: no thread id has this name")
-
-
-def _is_long(directory: str) -> bool:
-    found = _LONG.fullmatch(directory)
-    return found is not None and KEPT - 2 <= len(found[1]) <= KEPT
 
 
 def _unescape(found: re.Match[str]) -> str:

@@ -1,7 +1,6 @@
 """The driver: the root directory, a cache of threads, and calls that do not block a loop.
 
-Every call opens and closes its files, so none is open across a fork, and there may be more threads than a process may
-open files.
+Every call opens and closes its files, so none is open across a fork, and threads may outnumber the files of a process.
 """
 
 from __future__ import annotations
@@ -68,20 +67,8 @@ if TYPE_CHECKING:
     from langgraph_keel.backends.files.check import Check
 
 
-def _has_any(root: Path) -> bool:
-    return any(names_in(root / THREADS)) or any((root / SHARED).glob("*/*"))
-
-
 class FileRoot:
-    """The threads of one directory, and the cells that they share.
-
-    Args:
-        root: The directory.
-        timeout: Seconds to wait for others.
-        memory: About how many bytes of what was read to keep.
-        read_only: Whether nothing is ever written.
-        mark: That of the store.
-    """
+    """The threads of one directory, and the cells that they share."""
 
     def __init__(self, root: Path, timeout: float, memory: int, read_only: bool, mark: Mark) -> None:
         self.root = root
@@ -104,10 +91,8 @@ class FileRoot:
         self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
 
     def make(self, *, is_new: bool) -> None:
-        """Make the directories, if they are not there, and see that their names are durable.
-
-        Whoever made them may have died before they were; and git keeps no empty directories.
-        """
+        """Make the directories, if they are not there, and see that their names are durable."""
+        # Also if they are there: the process that made them may have died before.
         threads = self.root / THREADS
         missing = [path for path in (*self.root.parents, self.root, threads) if not path.exists()]
         self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
@@ -138,30 +123,21 @@ class FileRoot:
             self._threads.move_to_end(name)
             self._asked += 1
             if self._asked % EVERY == 0 or files.nbytes > self._memory // 8:
-                self._shrink()
+                # Drop the threads that were not used for longest; a call that still uses one is not disturbed.
+                size = sum(each.nbytes for each in self._threads.values())
+                while len(self._threads) > 1 and (size > self._memory or len(self._threads) > self._memory // 4096):
+                    size -= self._threads.popitem(last=False)[1].nbytes
             return files
-
-    def _shrink(self) -> None:
-        """Drop the threads from memory that were not used for longest; who still uses one is not disturbed."""
-        size = sum(files.nbytes for files in self._threads.values())
-        while len(self._threads) > 1 and (size > self._memory or len(self._threads) > self._memory // 4096):
-            size -= self._threads.popitem(last=False)[1].nbytes
 
     def threads(self) -> Iterator[ThreadFiles]:
         """Return the files of every thread that is there."""
-        return self._threads_in(names_in(self.root / THREADS))
-
-    def _threads_in(self, names: Iterator[str]) -> Iterator[ThreadFiles]:
-        for name in names:
+        for name in names_in(self.root / THREADS):
             thread_id = id_of(self.root / THREADS / name)
             if thread_id is not None:
                 yield self._files(name, thread_id)
 
     def strays(self, after: str | None) -> Iterator[str]:
-        """Return the threads without a checkpoint, in the order of their directories, from after one on.
-
-        One that cannot be read is not among them.
-        """
+        """Return the readable threads without a checkpoint, in the order of their directories, from after one on."""
         directories = self.root / THREADS
         names: dict[str, str] = {directory_of(origin): origin for origin in self._shared.origins()}
         names |= {name: thread_id for name in names_in(directories) if (thread_id := any_id_of(directories / name))}
@@ -176,25 +152,16 @@ class FileRoot:
 
     def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""
-        places = self._listing.places(page, self._activity)
-        return ((place, self.thread(place[1])) for place in places)
 
-    def _activity(self, thread_id: str) -> str:
-        return self.thread(thread_id).read(lambda thread: info_of(thread_id, thread)[0].updated_at if thread else "")
+        def activity(thread_id: str) -> str:
+            files = self.thread(thread_id)
+            return files.read(lambda thread: info_of(thread_id, thread)[0].updated_at if thread else "")
+
+        return ((place, self.thread(place[1])) for place in self._listing.places(page, activity))
 
 
 class FileDriver(FileRoot):
-    """All threads of one root, for any thread of the process.
-
-    Args:
-        root: The directory.
-        timeout: Seconds to wait for others.
-        read_only: Never write.
-        auto_setup: Whether the first write may make the store.
-        memory: About how many bytes of what was read to keep.
-        migrations: What leads to the present format.
-        prepare: Called with the directory before the store is first used.
-    """
+    """All threads of one root, for any thread of the process. `prepare` is called with it before it is first used."""
 
     def __init__(
         self,
@@ -385,7 +352,11 @@ class FileDriver(FileRoot):
     def tenants(self) -> list[str]:
         """Return the tenants that have something."""
         directories = self.root / TENANTS
-        names = (thread_of(name) for name in names_in(directories) if _has_any(directories / name))
+        names = []
+        for name in names_in(directories):
+            root = directories / name
+            if any(names_in(root / THREADS)) or any((root / SHARED).glob("*/*")):
+                names.append(thread_of(name))
         return sorted(name for name in names if name)
 
     def delete_tenant(self, tenant: str) -> int:

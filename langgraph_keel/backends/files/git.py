@@ -1,22 +1,7 @@
-"""`FileSaver(root, git=True)`: one commit for each run.
-
-A commit is a convenience, never a condition: the put before it is on disk already, and has worked whatever git says.
-What git refuses is logged once (a warning of `warnings` could be turned into an error, and fail the put).
+"""`FileSaver(root, git=True)`: one commit for each run. A refusal of git is logged, and fails no put.
 
 A thread of its own commits a run, 0.2 seconds after the last thing that was stored of it: LangGraph stores in many
-threads, and the writes of a run's last tasks often arrive after its last checkpoint. If something is still being stored
-then (a disk may take a second), the commit waits for it. If the next run begins sooner, that waits for the commit.
-Measured (git 2.39): 10 ms; 20 ms for a log of 1 MB; 120 ms for one of 7 MB; 400 ms in a repository of 10,000 files.
-
-`Repository` calls the git executable. Hooks and signing are off: a hook that sets the working tree aside while it looks
-at what is staged (as `pre-commit` does) would take stored lines from under running processes, and a signature might ask
-somebody for a passphrase.
-
-`decisions` finds the threads that two branches have both continued, between which a person has to decide. Git lists
-such a log as unmerged and leaves ours in place (`SETTINGS`), so that the store works on meanwhile.
-
-`CommittingStore` takes the place of `FileStore`, and `Committing` that of the engine's plans. There each wait for git
-is a request of its own, so that no loop waits for it.
+threads, and the writes of a run's last tasks often arrive after its last checkpoint. The next run waits for the commit.
 """
 
 from __future__ import annotations
@@ -26,8 +11,8 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -59,6 +44,7 @@ _INHERITED = {
     *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH"),
 }
 _OURS = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"}
+# A hook that sets the working tree aside (as `pre-commit` does) would take stored lines from under running processes.
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
 _LOCK_SECONDS = 2.0
 """Seconds to wait for another git that holds a lock; after a failure none, until a commit works again."""
@@ -105,16 +91,7 @@ class GitResult(NamedTuple):
 class Repository:
     """Commits paths of a store, one call at a time.
 
-    Processes of ours take turns by a lock beside git's own, which are not enough (git 2.39): a commit of some paths
-    reads the index before it locks it, and writes back what it has read, so what another process adds meanwhile is
-    lost. That happened to the first commits of 2 threads in 80.
-
-    Args:
-        root: The store's directory; it need not exist yet.
-        later: Whether `find` is called later, as in a running loop, which must not wait for git.
-
-    Raises:
-        InvalidInput: As `find`.
+    With `later`, `find` is called later: a running loop must not wait for git.
     """
 
     def __init__(self, root: Path, later: bool = False) -> None:
@@ -144,53 +121,47 @@ class Repository:
     def commit(self, path: str, message: str) -> str:
         """Commit what is new below a path of the root and in shared cells, and nothing else that is changed or staged.
 
-        Waits up to 20 seconds for other processes' commits, and 2 for another git that holds a lock.
+        Return why git refused, or an empty text.
         """
         try:
-            with self._hold_lock():
-                refusal = self._try_commit(path, message)
+            file = None
+            if self._lock_path.parent.exists():  # else git will say what has become of its repository
+                file = FileIO(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, MODE), "r+")
+            try:
+                if file is not None:
+                    # Git's own locks are not enough (2.39): a commit of some paths reads the index before it locks it,
+                    # and writes back what it has read, without what another process has added in between. That
+                    # happened to the first commits of 2 threads in 80.
+                    lock(file.fileno(), monotonic() + _LONGEST, self._lock_path)
+                refusal = self._commit_paths(path, message)
+            finally:
+                if file is not None:
+                    unlock(file)
         except (OSError, StoreBusy) as error:
             refusal = str(error)
         self._lock_seconds = 0.0 if refusal else _LOCK_SECONDS
         return refusal
 
-    @contextmanager
-    def _hold_lock(self) -> Iterator[None]:
-        if not self._lock_path.parent.exists():  # git will say what has become of its repository
-            yield
-            return
-        file = FileIO(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, MODE), "r+")
-        try:
-            lock(file.fileno(), monotonic() + _LONGEST, self._lock_path)
-            yield
-        finally:
-            unlock(file)
-
-    def _try_commit(self, path: str, message: str) -> str:
-        paths = (path, *self._shared_paths(), *self._new_setting_paths())
-        added = self._run_git("add", "--all", "--", *paths)
-        if added.status:
-            return _reason(added)
-        options = ("--quiet", "--only", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
-        done = self._run_git("commit", *options, "--", *paths, stdin=message)
-        if done.status == 0:
-            self._new_settings = ()
-        return _reason(done)
-
-    def _shared_paths(self) -> Iterable[str]:
-        """Return the path of shared cells; none if there are none, or git ignores them (then they are only a cache)."""
-        is_there = (self._root / SHARED / ".gitattributes").exists()
-        if is_there and _run([self._git, "check-ignore", "--quiet", "--", SHARED], self._root).status != 0:
-            return (SHARED,)
-        return ()
-
-    def _new_setting_paths(self) -> Iterable[str]:
-        """Return those files of settings that git does not know yet; the user commits changes to known ones."""
-        if self._new_settings is None:
+    def _commit_paths(self, path: str, message: str) -> str:
+        paths = [path]
+        if (self._root / SHARED / ".gitattributes").exists():
+            ignored = _run([self._git, "check-ignore", "--quiet", "--", SHARED], self._root)
+            paths += [SHARED] if ignored.status else []  # if git ignores them, they are only a cache
+        if self._new_settings is None:  # the user commits changes to settings that git knows
             known = _run([self._git, "ls-files", "--", *_SETTINGS], self._root).output.decode().splitlines()
             there = [name for name in _SETTINGS if (self._root / name).exists()]
             self._new_settings = tuple(name for name in there if name not in known)
-        return self._new_settings
+        paths += self._new_settings
+        done = self._run_git("add", "--all", "--", *paths)
+        if done.status == 0:
+            # A signature might ask a person for a passphrase.
+            options = ("--quiet", "--only", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
+            done = self._run_git("commit", *options, "--", *paths, stdin=message)
+            if done.status == 0:
+                self._new_settings = ()
+        # Nothing is to be committed if all is already, or was removed before git knew it.
+        is_unknown = "did not match any file" in done.errors
+        return "" if done.status == 0 or is_unknown else done.errors
 
     def _run_git(self, *arguments: str, stdin: str = "") -> GitResult:
         """Run git, again and again while another one holds a lock."""
@@ -204,17 +175,11 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A file that two branches have both changed, and that a merge, a rebase or a stash has left unmerged.
+    """A file that two branches have both changed, and that a merge, a rebase or a stash has left unmerged."""
 
-    Attributes:
-        path: The file's path from the store's root, such as `threads/user-1/log.jsonl`. What is there now is `ours`.
-        ours: Its bytes on the branch that is checked out; `None` where it was deleted.
-        theirs: Its bytes on the other one.
-    """
-
-    path: str
-    ours: bytes | None
-    theirs: bytes | None
+    path: str  # from the store's root
+    ours: bytes | None  # on the branch that is checked out; `None` where the file was deleted
+    theirs: bytes | None  # on the other one
 
 
 def conflicts(root: Path) -> list[Conflict]:
@@ -228,20 +193,21 @@ def conflicts(root: Path) -> list[Conflict]:
         fields, _, path = line.partition("\t")
         _, name, stage = fields.split(" ")
         sides.setdefault(path, {})[stage] = name
-    blobs = {path: [_read_blob(git, root, stages.get(stage)) for stage in "23"] for path, stages in sides.items()}
-    return [Conflict(path, *both) for path, both in blobs.items()]
 
+    def read_blob(name: str | None) -> bytes | None:
+        return None if name is None else _run([git, "cat-file", "blob", name], root).output
 
-def _read_blob(git: str, root: Path, name: str | None) -> bytes | None:
-    return None if name is None else _run([git, "cat-file", "blob", name], root).output
+    return [Conflict(path, read_blob(each.get("2")), read_blob(each.get("3"))) for path, each in sides.items()]
 
 
 def _run(command: list[str], directory: Path, stdin: str = "") -> GitResult:
+    given = os.environ.items()
+    environment = {name: value for name, value in given if not name.startswith("GIT_") or name in _INHERITED}
     # A session of its own: the Ctrl-C that ends a program must not kill its last commit half way.
     with subprocess.Popen(
         command,
         cwd=directory,
-        env=_environment(),
+        env=environment | _OURS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -255,60 +221,41 @@ def _run(command: list[str], directory: Path, stdin: str = "") -> GitResult:
     return GitResult(process.returncode, output, errors.decode(errors="backslashreplace").strip())
 
 
-def _environment() -> dict[str, str]:
-    given = os.environ.items()
-    return {name: value for name, value in given if not name.startswith("GIT_") or name in _INHERITED} | _OURS
-
-
-def _reason(done: GitResult) -> str:
-    """Return why git refused; empty if all is committed already, or was removed before git knew it."""
-    is_unknown = "did not match any file" in done.errors
-    return "" if done.status == 0 or is_unknown else done.errors
-
-
 def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     """Return whether nothing is left to run after a root graph's checkpoint, as LangGraph's channels tell it.
 
-    True for the last checkpoint of a run, and for an edit (`update_state`), which is complete by itself. A run that
-    stops at a breakpoint or the recursion limit, or is killed, looks as if it went on. A bare `Pregel` starts its nodes
-    by channels of any name, so each of its steps looks like an end.
+    A run that stops at a breakpoint or the recursion limit, or is killed, looks as if it went on. A bare `Pregel`
+    starts its nodes by channels of any name, so each of its steps looks like an end.
     """
     if metadata.get("source") != "loop":
-        return metadata.get("source") == "update"
-    values: Mapping[str, Any] = checkpoint["channel_values"]
-    return not any(_starts_a_node(name, values[name]) for name in values)
-
-
-def _starts_a_node(channel: str, value: Any) -> bool:
-    if channel.startswith(JOIN):  # "join:a+b:c": the names it has seen of a and b
-        return isinstance(value, set) and value >= set(channel.split(":")[1].split("+"))
-    if channel == TASKS:  # Sends; an empty list once they have run
-        return bool(value)
-    return channel == START or channel.startswith(BRANCH_TO)
+        return metadata.get("source") == "update"  # an edit (`update_state`) is complete by itself
+    for channel, value in checkpoint["channel_values"].items():
+        if channel.startswith(JOIN):  # "join:a+b:c": the names it has seen of a and b
+            starts_a_node = isinstance(value, set) and value >= set(channel.split(":")[1].split("+"))
+        elif channel == TASKS:  # Sends; an empty list once they have run
+            starts_a_node = bool(value)
+        else:
+            starts_a_node = channel == START or channel.startswith(BRANCH_TO)
+        if starts_a_node:
+            return False
+    return True
 
 
 @dataclass(slots=True)
 class _RunState:
-    """What this process has stored of a thread since its last run was over.
-
-    Attributes:
-        stopped_at: The checkpoint at which a task asked or failed; it may be put later than the writes of that task.
-        stopped_by: `interrupt` or `error`.
-        due: When to commit it, on the clock of `monotonic`; `None` while it runs, or is committed.
-        news: How many times something of it was stored.
-        committed: How many of these the last commit has, also while git runs.
-    """
+    """What this process has stored of a thread since its last run was over."""
 
     checkpoint_id: str = ""
     step: Any = None
     source: str = ""
     run_id: str = ""
     is_over: bool = False
+    # The checkpoint at which a task asked or failed; it may be put later than the writes of that task.
     stopped_at: str | None = None
     stopped_by: str = ""
-    due: float | None = None
-    news: int = 0
-    committed: int = 0
+    due: float | None = None  # on the clock of `monotonic`; `None` while it runs, or is committed
+    news: int = 0  # how many times something of it was stored
+    committed: int = 0  # how many of these the last commit has, also while git runs
 
     @property
     def is_committed(self) -> bool:
@@ -346,33 +293,17 @@ def _one_line(text: str) -> str:
 
 
 class Left(NamedTuple):
-    """What a run had left to be committed when the next one began.
-
-    Attributes:
-        run: The run.
-        news: What was stored of it by then. What comes later is of the next run, and no reason for a commit.
-    """
+    """What a run had left to be committed when the next one began."""
 
     run: _RunState
-    news: int
+    news: int  # what was stored of it by then; what comes later is of the next run, and no reason for a commit
 
 
 class Commits:
     """Commits each run of each thread: when it is over, when it asks (an interrupt), when it fails.
 
     A run of which nothing says that it stopped (see `ends_run`) is committed before the thread's next input, with the
-    next run's end, or at `close`. Only the files of its thread are committed, and what threads share, whatever else is
-    staged or changed.
-
-    Any thread may call. What git does or refuses is never raised. `commit`, `changed` and `close` wait for git; the
-    others do not.
-
-    Args:
-        root: The store's directory.
-        later: As for `Repository`.
-
-    Raises:
-        InvalidInput: git is not installed, or `root` is not in a working tree.
+    next run's end, or at `close`. `commit`, `commit_change` and `close` wait for git; the others do not.
     """
 
     def __init__(self, root: Path, later: bool = False) -> None:
@@ -495,8 +426,12 @@ class Commits:
 
     def _work(self) -> None:
         """Commit runs as they are due, until none is left."""
-        while (planned := self._next_due()) is not None:
-            thread_id, due = planned
+        while True:
+            with self._notes:
+                due, thread_id = min(((run.due, name) for name, run in self._runs.items() if run.due), default=(0, ""))
+                if not due:
+                    self._worker = None
+                    return
             wait = due - monotonic()
             if thread_id in self._storing and wait > -_MOST_DELAY:
                 wait = max(wait, QUIET)
@@ -505,17 +440,10 @@ class Commits:
             else:
                 self.commit(thread_id, if_due=True)
 
-    def _next_due(self) -> tuple[str, float] | None:
-        with self._notes:
-            planned = [(run.due, thread_id) for thread_id, run in self._runs.items() if run.due]
-            if planned:
-                return min(planned)[1], min(planned)[0]
-            self._worker = None
-            return None
-
     def _commit(self, thread_id: str, message: str) -> bool:
         refusal = self._repository.commit(f"threads/{directory_of(thread_id)}", message)
         if refusal and not self._has_warned:
+            # Not a warning of `warnings`, which could be turned into an error, and fail the put.
             _log.warning("git did not commit (what is stored is unharmed): %s", refusal)
         self._has_warned = bool(refusal)
         return not refusal
@@ -523,47 +451,36 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one branch has of a thread.
+    """What one branch has of a thread."""
 
-    Attributes:
-        checkpoints: How many it has put since the branches parted.
-        updated_at: ISO time of its last checkpoint, `""` if it has none.
-        is_sound: Whether its log can be read.
-    """
-
-    checkpoints: int
-    updated_at: str
-    is_sound: bool = True
+    checkpoints: int  # that it has put since the branches parted
+    updated_at: str  # ISO time of its last checkpoint, `""` if it has none
+    is_sound: bool = True  # whether its log can be read
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A choice between two logs.
+    """A choice between two logs."""
 
-    Attributes:
-        path: The log's path from the store's root.
-        thread_id: The thread, or `""` if neither log can be read.
-        shared: How many checkpoints both branches have.
-        ours: The branch that is checked out; `None` if it has deleted the thread.
-        theirs: The other one.
-    """
-
-    path: str
-    thread_id: str
-    shared: int
-    ours: Side | None
-    theirs: Side | None
+    path: str  # the log's, from the store's root
+    thread_id: str  # empty if neither log can be read
+    shared: int  # how many checkpoints both branches have
+    ours: Side | None  # the branch that is checked out; `None` if it has deleted the thread
+    theirs: Side | None  # the other one
 
     @property
     def commands(self) -> dict[str, str]:
         """What to type in the store's root to keep the log of either side, by its name."""
-        sides = {"ours": self.ours, "theirs": self.theirs}
-        return {name: self._command(name, gone=side is None) for name, side in sides.items()}
+        removal = f"git rm --quiet -r -- {Path(self.path).parent.as_posix()}"
+        return commands_to_keep(self.path, {"ours": self.ours, "theirs": self.theirs}, removal)
 
-    def _command(self, side: str, *, gone: bool) -> str:
-        if gone:
-            return f"git rm --quiet -r -- {Path(self.path).parent.as_posix()}"
-        return f"git checkout --{side} -- {self.path} && git add -- {self.path}"
+
+def commands_to_keep(path: str, sides: Mapping[str, object], removal: str) -> dict[str, str]:
+    """Return what to type to keep the file of either side, by its name; `removal` for one that has deleted it."""
+    return {
+        name: removal if side is None else f"git checkout --{name} -- {path} && git add -- {path}"
+        for name, side in sides.items()
+    }
 
 
 def decisions(root: Path) -> list[Decision]:
@@ -642,13 +559,7 @@ class CommittingStore(FileStore):
 
 
 class GitHook(Hook):
-    """Tells `Commits` of every checkpoint, of every task's writes, and of what becomes of a thread.
-
-    What a run has left is committed before the next one stores anything.
-
-    Args:
-        commits: Whom to tell.
-    """
+    """Notifies `Commits` of every put and change of a thread; a run is committed before the next one stores."""
 
     def __init__(self, commits: Commits) -> None:
         self._commits = commits

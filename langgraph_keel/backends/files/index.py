@@ -1,22 +1,7 @@
-"""The index of threads: what the ends of logs have said, in a file that can be thrown away at any time.
+"""The index of threads: what the ends of logs have said, and when it is believed (README, "Large stores").
 
-To look at 100,000 logs takes about a second, so a large store has two more files in `threads/`: `.index`, what was seen
-of each log, and `.changed`, the names of threads that were written to since. Who lists threads reads both, and looks
-only at the logs that are named. Who writes to a thread names it before and does not wait for the disk; where nobody
-has listed a large store there is no `.changed`, and it costs one look.
-
-It is a copy, and is believed only as long as no log can be newer than it says:
-
-* in the boot in which it was made (a power cut may take names with it that were not on disk), and for an hour;
-* with the very `.changed` that it was made with, in the very directory: copies of a store have other ones;
-* if its checksum fits, and this version of Keel wrote it;
-* outside of git working trees, where logs change without us;
-* if the logs of the newest threads, and of others chosen at random, are as it says, or named in `.changed`.
-
-Else all logs are looked at. Who must not miss a thread (`Store.read_threads`) never uses it.
-
-A writer may still be at work when its thread is looked at. So what was named in the last ten seconds is looked at
-again, and an index is made only when `.changed` is as old; a writer that takes half of that names its thread once more.
+A writer may still be at work when its thread is looked at. So names of the last ten seconds are looked at again, and an
+index is made only when `.changed` is as old; a writer that takes half of that names its thread once more.
 """
 
 from __future__ import annotations
@@ -101,19 +86,14 @@ def _name_in(changed: str, name: str) -> int | None:
 
 @dataclass(slots=True)
 class Ends:
-    """What the ends of logs have said.
+    """What the ends of logs have said."""
 
-    Attributes:
-        states: By name of the directory, the log that was looked at.
-        at: By name, where its thread stands in a listing; the time is `None` where the log is damaged.
-        marks: By thread, what it can be found by, in one text; `None` if nobody knows.
-        places: Of the threads that are not damaged, in order.
-    """
-
-    states: dict[str, State] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict)  # by name of the directory
+    # By name, the place of its thread in a listing; the time is `None` where the log is damaged.
     at: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    # By thread, what it can be found by, in one text; `None` if that is unknown.
     marks: dict[str, str | None] = field(default_factory=dict)
-    places: list[Place] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)  # of the threads that are not damaged, in order
 
     def take(self, name: str, state: State, thread_id: str, updated_at: str | None, marks: str | None) -> None:
         """Keep what the end of a log says; `sort` follows."""
@@ -124,10 +104,7 @@ class Ends:
         self.places = sorted((at, thread_id) for at, thread_id in self.at.values() if at is not None)
 
     def update(self, name: str, end: Any) -> None:
-        """Keep what the end of a log says by now: the arguments of `take`, or `None` if it is gone.
-
-        The list of places is another one after `copy`: who pages through the old one is not disturbed.
-        """
+        """Keep what the end of a log says by now: the arguments of `take`, or `None` if it is gone."""
         old = self.at.pop(name, None)
         if old is not None:
             self.states.pop(name)
@@ -141,27 +118,19 @@ class Ends:
                 insort(self.places, (end[2], end[1]))
 
     def copy(self) -> Ends:
-        """Return the same, with a list of places of its own."""
+        """Return the same, with a list of places of its own: a caller that pages through the old one is undisturbed."""
         return Ends(self.states, self.at, self.marks, self.places.copy())
 
 
 @dataclass(slots=True)
 class Changes:
-    """What stands in `.changed`.
+    """The content of `.changed`."""
 
-    Attributes:
-        token: Names this file.
-        made: When it was made, by the system's monotonic clock.
-        names: Of the threads that were named, each with the time.
-        size: Up to where it was read.
-        settled: Up to where all names are so old that who named them has written.
-    """
-
-    token: str
-    made: float
-    names: dict[str, float]
-    size: int
-    settled: int
+    token: str  # names this file
+    made: float  # by the system's monotonic clock
+    names: dict[str, float]  # of the threads that were named, each with the time
+    size: int  # up to where it was read
+    settled: int  # up to where all names are so old that their writers have written
 
 
 @cache
@@ -173,12 +142,7 @@ def _boot_id() -> str:
 
 
 class Index:
-    """The index of the threads of one directory.
-
-    Args:
-        directory: That of all threads.
-        writes: Whether it may be made.
-    """
+    """The index of the threads of one directory; `writes` is whether it may be made."""
 
     def __init__(self, directory: Path, writes: bool) -> None:
         self._directory = str(directory)
@@ -187,10 +151,7 @@ class Index:
         self._head: dict[str, Any] = {}
 
     def load(self, known: Ends) -> Ends | None:
-        """Return what the index says, which is `known` if it was read, or made, by this process; `None` for no index.
-
-        It is not said yet whether it can be believed.
-        """
+        """Return the index, believed or not: `known` if this process has read or made it; `None` if there is none."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             with open_file(Path(self._index), "r") as file:
                 head = orjson.loads(file.read(4096).partition(b"\n")[0])
@@ -202,7 +163,13 @@ class Index:
                 body = (file.readall() or b"").partition(b"\n")[2]
             if crc32(body) != head["crc"]:
                 return None
-            ends = _ends_in(orjson.loads(body))
+            columns = orjson.loads(body)
+            names, ids, times = columns["names"], columns["ids"], columns["at"]
+            threads = [ids.get(name, name) for name in names] if ids else names
+            states = dict(zip(names, zip(*columns["states"], strict=True), strict=True))
+            at = dict(zip(names, zip(times, threads, strict=True), strict=True))
+            ends = Ends(states, at, dict(zip(threads, columns["marks"], strict=True)))
+            ends.sort()
             self._head = head
             return ends
         return None
@@ -282,7 +249,17 @@ class Index:
 
     def make(self, ends: Ends, changes: Changes, made: float | None = None) -> None:
         """Write down what was seen after `changes` were read, for this process and others. An error is no harm."""
-        body = orjson.dumps(_columns_of(ends))
+        names = list(ends.states)
+        places = [ends.at[name] for name in names]
+        # Column by column: so 100,000 threads are read in a tenth of a second.
+        columns = {
+            "names": names,
+            "ids": {name: thread_id for name, (_, thread_id) in zip(names, places, strict=True) if name != thread_id},
+            "at": [at for at, _ in places],
+            "marks": [ends.marks[thread_id] for _, thread_id in places],
+            "states": [list(column) for column in zip(*ends.states.values(), strict=True)],
+        }
+        body = orjson.dumps(columns)
         head = {
             **{"version": VERSION, "boot": _boot_id(), "directory": self._identity(), "token": changes.token},
             **{"from": changes.settled, "made": monotonic() if made is None else made, "crc": crc32(body)},
@@ -313,29 +290,6 @@ class Index:
 def state_of(status: os.stat_result) -> State:
     """Return which log this is, and how far it was written."""
     return status.st_ino, status.st_size, status.st_ctime_ns
-
-
-def _columns_of(ends: Ends) -> dict[str, Any]:
-    """Return what ends of logs have said, column by column: so 100,000 of them are read in a tenth of a second."""
-    names = list(ends.states)
-    places = [ends.at[name] for name in names]
-    return {
-        "names": names,
-        "ids": {name: thread_id for name, (_, thread_id) in zip(names, places, strict=True) if name != thread_id},
-        "at": [at for at, _ in places],
-        "marks": [ends.marks[thread_id] for _, thread_id in places],
-        "states": [list(column) for column in zip(*ends.states.values(), strict=True)],
-    }
-
-
-def _ends_in(columns: Any) -> Ends:
-    names, ids, times = columns["names"], columns["ids"], columns["at"]
-    threads = [ids.get(name, name) for name in names] if ids else names
-    states = dict(zip(names, zip(*columns["states"], strict=True), strict=True))
-    at = dict(zip(names, zip(times, threads, strict=True), strict=True))
-    ends = Ends(states, at, dict(zip(threads, columns["marks"], strict=True)))
-    ends.sort()
-    return ends
 
 
 Activity: TypeAlias = Callable[[str], str]

@@ -40,7 +40,14 @@ def id_of(directory: Path) -> str | None:
         thread_id = thread_of(directory.name)
     except CorruptStore:
         return None
-    return _long_id(directory) if thread_id is None else thread_id
+    if thread_id is not None:
+        return thread_id
+    try:
+        with open_file(directory / LOG, "r") as log:
+            thread_id = str(orjson.loads(log.readline())["id"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return thread_id if directory_of(thread_id) == directory.name else None
 
 
 def any_id_of(directory: Path) -> str | None:
@@ -58,22 +65,8 @@ def last_put(log: Path) -> str | None:
     return None
 
 
-def _long_id(directory: Path) -> str | None:
-    try:
-        with open_file(directory / LOG, "r") as log:
-            thread_id = str(orjson.loads(log.readline())["id"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    return thread_id if directory_of(thread_id) == directory.name else None
-
-
 class Listing:
-    """Keeps what the ends of logs say, until they change, and the listings that somebody is paging through.
-
-    Args:
-        directory: That of all threads.
-        writes: Whether an index may be made.
-    """
+    """Keeps what the ends of logs say, until they change, and the listings that callers page through."""
 
     def __init__(self, directory: Path, writes: bool) -> None:
         self._directory = str(directory)
@@ -85,18 +78,12 @@ class Listing:
     def places(self, page: Page, activity: Activity) -> Iterator[Place]:
         """Return (last activity, id) of the threads from the beginning of a page on, in its order.
 
-        All pages are of the listing that was made for the first: to look at every log for every page would take
-        time that grows with the square of the number of logs. If the page is tolerant, an index is used, and damaged
-        threads come last.
-
-        Args:
-            page: Which threads, and in which order.
-            activity: Returns the last activity of a thread, for those where the end of the log does not tell it.
-
-        Raises:
-            CorruptStore: A log is damaged, and that is not to be passed over.
+        `activity` is asked where the end of a log does not tell it. If the page is tolerant, an index is used, and
+        damaged threads come last.
         """
         after, passes, terms = page.after, page.tolerant, page.terms
+        # All pages are of the listing that was made for the first: to look at every log for every page would take time
+        # that grows with the square of the number of logs.
         places = self._pages[passes]
         at = bisect_left(places, after) if after else 0
         if after is None or at == len(places) or places[at] != after:
@@ -117,9 +104,9 @@ class Listing:
     def _newest(self, activity: Activity, passes: bool) -> Sequence[Place]:
         ends = (self._by_index(activity) if passes else None) or self._look_at_all(activity)
         self._ends = ends
-        damaged = [thread_id for at, thread_id in ends.at.values() if at is None] if _has_damage(ends) else []
-        if not damaged:
+        if len(ends.places) == len(ends.at):
             return ends.places
+        damaged = [thread_id for at, thread_id in ends.at.values() if at is None]
         return sorted([*ends.places, *(("" if passes else activity(thread_id), thread_id) for thread_id in damaged)])
 
     def _by_index(self, activity: Activity) -> Ends | None:
@@ -171,10 +158,6 @@ class Listing:
             return state, thread_id, None, None
         except (FileNotFoundError, NotADirectoryError):
             return None
-
-
-def _has_damage(ends: Ends) -> bool:
-    return len(ends.places) < len(ends.at)
 
 
 def _read_end(path: str, size: int) -> tuple[str | None, str | None]:

@@ -17,7 +17,14 @@ from zlib import crc32
 
 import orjson
 
-from langgraph_keel.backends.files.values import check_record, is_sealed, items_to_json, pack_item, pack_items
+from langgraph_keel.backends.files.values import (
+    check_record,
+    is_opaque,
+    is_sealed,
+    items_to_json,
+    pack_item,
+    pack_items,
+)
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import OPAQUE, array_header, is_full, open_frame, raw_frame
@@ -41,13 +48,9 @@ CONFLICT = b"<<<<<<< "
 
 
 class Line(bytes):
-    """A line of a log, without its line feed, in the place of a body until somebody needs that (see `Bodies`).
+    """A line of a log, without its line feed, in the place of a body until that is needed (see `Bodies`)."""
 
-    Attributes:
-        offset: Where it begins in its log.
-    """
-
-    offset: int
+    offset: int  # where it begins in its log
 
     @property
     def crc(self) -> str:
@@ -75,16 +78,11 @@ def unseal(line: bytes) -> Any:
 
 
 class Draft:
-    """A transaction before it is written.
-
-    Attributes:
-        lines: Its lines, of which the last commits it.
-        blobs: Files of large values, by name.
-    """
+    """A transaction before it is written."""
 
     def __init__(self) -> None:
-        self.lines: list[bytes] = []
-        self.blobs: dict[str, bytes] = {}
+        self.lines: list[bytes] = []  # the last one commits it
+        self.blobs: dict[str, bytes] = {}  # files of large values, by name
 
     def add(self, kind: str, ns: str | None = None, **fields: Any) -> None:
         """Append a record."""
@@ -182,12 +180,7 @@ def blobs_in(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Bodies:
-    """Makes bodies of lines.
-
-    Args:
-        load: Returns the content of a blob.
-        where: How messages name the log.
-    """
+    """Makes bodies of lines; `load` returns the content of a blob."""
 
     def __init__(self, load: Callable[[str], bytes], where: str) -> None:
         self._load = load
@@ -260,30 +253,17 @@ class _Tail:
 
 
 class Replica:
-    """A thread, made from its log as far as that was read.
-
-    Args:
-        thread_id: Its id.
-        migrations: What leads to the format that its log has.
-
-    Attributes:
-        thread: `None` while nothing was read.
-        seq: The highest sequence number that was ever given.
-        end: Where the last complete transaction ends.
-        last: The last line before that.
-        is_closed: Whether that line has its line feed.
-        nbytes: About what it takes in memory.
-    """
+    """A thread, made from its log as far as that was read."""
 
     def __init__(self, thread_id: str, migrations: Migrations) -> None:
         self.thread_id = thread_id
         self._migrations = migrations
-        self.thread: Thread | None = None
-        self.seq = 0
-        self.end = 0
-        self.last = b""
-        self.is_closed = True
-        self.nbytes = 0
+        self.thread: Thread | None = None  # while nothing was read
+        self.seq = 0  # the highest sequence number that was ever given
+        self.end = 0  # where the last complete transaction ends
+        self.last = b""  # the last line before that
+        self.is_closed = True  # whether that line has its line feed
+        self.nbytes = 0  # about what it takes in memory
         self._stamps: dict[int, str] = {}
         self._tails: dict[tuple[str, str], _Tail] = {}
 
@@ -301,7 +281,9 @@ class Replica:
             # A log is made as a whole before it gets its name, so no interrupted write leaves one without its first
             # line.
             raise CorruptStore(f"{where}: damage at byte 0: it does not begin with its thread")
-        self._close_tails()
+        for key, tail in self._tails.items():
+            if tail.payloads:
+                self.thread.logs[key].rows[tail.lo] = tail.row
         self.end += size
         if records:
             self.last = records[-1][1]
@@ -335,7 +317,7 @@ class Replica:
             raise CorruptStore(f"item {number} of {fields['ch']!r} is there twice: two histories in one log?")
         tail = self._tails.setdefault((fields.get("ns", ""), fields["ch"]), _Tail())
         count = fields.get("c", 1)
-        is_row = is_sealed(value) or (isinstance(value, dict) and "$blob" in value)
+        is_row = is_opaque(value)
         if is_row or number != tail.lo + len(tail.payloads):
             self._close_tail(log, tail, number)
         if is_row:
@@ -352,11 +334,6 @@ class Replica:
         if tail.payloads:
             log.rows[tail.lo] = tail.row
         tail.lo, tail.payloads, tail.nbytes = number, [], 0
-
-    def _close_tails(self) -> None:
-        for key, tail in self._tails.items():
-            if tail.payloads and self.thread is not None:
-                self.thread.logs[key].rows[tail.lo] = tail.row
 
     def _apply_end(self, fields: dict[str, Any], line: Line) -> None:
         log = self._log(fields)
@@ -409,7 +386,14 @@ def read_committed(
         except ValueError as error:
             if is_torn(data[end:]):
                 break
-            raise CorruptStore(_damage_message(where, line, error)) from error
+            at = line.offset
+            message = f"damage at byte {at}: {error}. What stands before is sound; `keel check` says more"
+            if line.startswith((CONFLICT, b"=======", b">>>>>>> ")):
+                message = (
+                    f"git has left a conflict at byte {at}: both branches went on with this thread. `keel check` says "
+                    "what each of them holds"
+                )
+            raise CorruptStore(f"{where}: {message}") from error
         pending.append((fields, line))
         if fields["k"] in COMMITS:
             records += pending
@@ -461,16 +445,6 @@ def _is_sound(line: bytes) -> bool:
         return bool(parse_line(line))
     except ValueError:
         return False
-
-
-def _damage_message(where: str, line: Line, error: ValueError) -> str:
-    at = line.offset
-    if line.startswith((CONFLICT, b"=======", b">>>>>>> ")):
-        return (
-            f"{where}: git has left a conflict at byte {at}: both branches went on with this thread. "
-            "`keel check` says what each of them holds"
-        )
-    return f"{where}: damage at byte {at}: {error}. What stands before is sound; `keel check` says more"
 
 
 def tail_records(data: bytes) -> Sequence[dict[str, Any]]:

@@ -19,12 +19,7 @@ MARK = "keel.json"
 
 
 class Mark:
-    """The mark of a store.
-
-    Args:
-        root: The directory of the store.
-        migrations: What leads to the present format.
-    """
+    """The mark of a store, in its root."""
 
     def __init__(self, root: Path, migrations: Migrations = MIGRATIONS) -> None:
         self.root = root

@@ -1,8 +1,4 @@
-"""FileSaver: a directory of plain text, which people can read, compare and keep in git.
-
-`reclaim` has little to do here: a removed thread or cell is gone at once, so only leftovers of interrupted writes
-remain.
-"""
+"""FileSaver: a directory of plain text, which people can read, compare and keep in git."""
 
 from __future__ import annotations
 
@@ -53,35 +49,14 @@ def reclaim(driver: FileDriver) -> Reclaimed:
     )
 
 
-def elsewhere(root: Path) -> Sequence[str]:
-    """Return where else the content of a store may be, a sentence for each place."""
-    places = ["Backups and copies of the directory.", *_in_git(root)]
-    if damaged := next(root.glob("shared/*/*.damaged-*"), None):
-        places.append(
-            f"Damaged cells that a repair has put aside, such as {damaged}: read them, and remove them by hand."
-        )
-    return places
-
-
-def _in_git(root: Path) -> Iterator[str]:
-    for directory in (root, *root.parents):
-        if (directory / ".git").exists():
-            yield (
-                f"The history of the git repository at {directory}: it keeps what was ever committed, in every clone, "
-                "until it is rewritten (git filter-repo) and collected (git gc --prune=now)."
-            )
-            return
-
-
 def size(root: Path) -> int:
     """Return how many bytes all files of a store take."""
-    return sum(_size_of(Path(at, name)) for at, _, names in os.walk(root) for name in names)
-
-
-def _size_of(path: Path) -> int:
-    with suppress(FileNotFoundError):  # removed at this moment
-        return path.stat(follow_symlinks=False).st_size
-    return 0
+    total = 0
+    for at, _, names in os.walk(root):
+        for name in names:
+            with suppress(FileNotFoundError):  # removed at this moment
+                total += Path(at, name).stat(follow_symlinks=False).st_size
+    return total
 
 
 @publish
@@ -121,7 +96,6 @@ class FileSaver(KeelSaver):
         return cls(conn_string, **options)
 
     def _setup(self) -> None:
-        """Make the store if it is not there."""
         self._files.setup()
 
     def _migrations(self) -> list[str]:
@@ -169,7 +143,20 @@ class FileSaver(KeelSaver):
         return size(self._files.root)
 
     def _elsewhere(self) -> Sequence[str]:
-        return elsewhere(self._files.root)
+        root = self._files.root
+        places = ["Backups and copies of the directory."]
+        for directory in (root, *root.parents):
+            if (directory / ".git").exists():
+                places.append(
+                    f"The history of the git repository at {directory}: it keeps what was ever committed, in every "
+                    "clone, until it is rewritten (git filter-repo) and collected (git gc --prune=now)."
+                )
+                break
+        if damaged := next(root.glob("shared/*/*.damaged-*"), None):
+            places.append(
+                f"Damaged cells that a repair has put aside, such as {damaged}: read them, and remove them by hand."
+            )
+        return places
 
     def _close(self) -> None:
         """Wait for calls under way, and commit what is left. Calls after this raise `StoreClosed`."""

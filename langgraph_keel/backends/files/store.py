@@ -1,9 +1,4 @@
-"""The file layout: what each verb reads of a thread's log, and which lines it appends. FORMAT.md explains them.
-
-Requests: a function of the store's directory, which the driver calls.
-
-Logs made for another thread: of all that one holds, or of what it was at an entry.
-"""
+"""The file layout: what each verb reads of a thread's log, and which lines it appends. FORMAT.md explains them."""
 
 from __future__ import annotations
 
@@ -72,41 +67,25 @@ T = TypeVar("T")
 class Root(Protocol):
     """The threads of one directory."""
 
-    def thread(self, thread_id: str) -> ThreadFiles:
-        """Return the files of a thread, which need not exist."""
-        ...
+    def thread(self, thread_id: str) -> ThreadFiles: ...
 
-    def cells(self, thread_id: str | None) -> Shelves:
-        """Return the cells of a thread; of `None`, those that all share."""
-        ...
+    def cells(self, thread_id: str | None) -> Shelves: ...
 
-    def threads(self) -> Iterator[ThreadFiles]:
-        """Return the files of every thread that is there."""
-        ...
+    def threads(self) -> Iterator[ThreadFiles]: ...
 
-    def strays(self, after: str | None) -> Iterator[str]:
-        """Return the threads without a checkpoint, in the order of their directories, from after one on."""
-        ...
+    def strays(self, after: str | None) -> Iterator[str]: ...
 
-    def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
-        """Return the threads that come after a place in the listing, last activity first, with their places."""
-        ...
+    def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]: ...
 
 
 class StoreRoot(Root, Protocol):
     """What requests use of a driver: the threads of no tenant, and those of each."""
 
-    def tenant(self, tenant: str, writes: bool) -> Root:
-        """Return the directory of a tenant, which is made before the first write."""
-        ...
+    def tenant(self, tenant: str, writes: bool) -> Root: ...
 
-    def tenants(self) -> list[str]:
-        """Return the tenants that have something."""
-        ...
+    def tenants(self) -> list[str]: ...
 
-    def delete_tenant(self, tenant: str) -> int:
-        """Delete the directory of a tenant; return how many threads were in it."""
-        ...
+    def delete_tenant(self, tenant: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +97,7 @@ class Work:
 
 
 def copy(source: ThreadFiles, target: ThreadFiles, upto: Entry | None) -> CopyOutcome:
-    """See `Store.copy_thread`. Up to an entry, no item is copied that no entry shows."""
+    """Up to an entry, no item is copied that no entry shows."""
     if target.log.exists():
         return Occupied()
     with source.writing() as handle:
@@ -149,21 +128,15 @@ Look = Callable[[Thread, Bodies], T]
 
 
 class FileStore(Store[Work, Any]):
-    """A directory of threads, each an append-only log. Stateless.
-
-    Args:
-        tenant: Whose directory; the empty name is for the threads of none.
-    """
+    """A directory of threads, each an append-only log; that of a tenant, or of none. Stateless."""
 
     def __init__(self, tenant: str = "") -> None:
         self._tenant = tenant
 
     def of_tenant(self, tenant: str) -> FileStore:
-        """See `Store.of_tenant`."""
         return FileStore(tenant)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.list_tenants`."""
         names: list[str] = yield Work(lambda root: root.tenants())
         return [name for name in names if name > (after or "")][:limit]
 
@@ -180,20 +153,33 @@ class FileStore(Store[Work, Any]):
         return self._send(lambda root: root.thread(thread_id).change(decide), writes=True)
 
     def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
-        """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
-        return self._change(new.address.thread_id, partial(_draft_entry, new))
+
+        def decide(replica: Replica, draft: Draft) -> Outcome:
+            thread = replica.thread
+            assert thread is not None
+            trunk = verdict(thread, new)
+            if not isinstance(trunk, bool):
+                return trunk
+            ns, checkpoint_id = new.address.checkpoint_ns, str(new.address.checkpoint_id)
+            first = {channel: thread.log(ns, channel).end for channel in new.appends}
+            for channel, rows in new.appends.items():
+                draft.items(ns, channel, first[channel], rows)
+            # Repacks are left out: a log has no rows.
+            seq = replica.seq + 1
+            early = [mark for batch in thread.batches.get((ns, checkpoint_id), ()) for mark in batch.terms]
+            marks = [*new.terms, *early] if new.terms else []
+            draft.checkpoint(Record(entry_of(new, "", first), trunk, put_time(thread, new)), seq, new.header, marks)
+            return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
+
+        return self._change(new.address.thread_id, decide)
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
-        """See `Store.write_batch`."""
-
         def decide(replica: Replica, draft: Draft) -> None:
             draft.writes(address.checkpoint_ns, str(address.checkpoint_id), batch)
 
         return self._change(address.thread_id, decide)
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
-        """See `Store.read_entry`."""
-
         def look(thread: Thread, bodies: Bodies) -> Found | Unchanged | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
             if record is None or record.entry.stamp != known:
@@ -204,16 +190,19 @@ class FileStore(Store[Work, Any]):
         return self._look(address.thread_id, look, None)
 
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
-        """See `Store.scan`. Of all threads: every log is read."""
+        """Of all threads: every log is read."""
 
         def read(root: Root) -> list[Entry]:
             threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
-            return page((entry for files in threads for entry in _scan_thread(files, query)), query)
+            return page((entry for files in threads for entry in _look_at(files, look, list[Entry]())), query)
+
+        def look(thread: Thread, bodies: Bodies) -> list[Entry]:
+            entries = page(selected(thread, query), query)
+            return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
 
         return self._send(read)
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Work, Any, Sequence[Found]]:
-        """See `Store.read_values`."""
         threads: dict[str, dict[Stamp, Collection[str]]] = {}
         for entry in entries:
             threads.setdefault(entry.address.thread_id, {})[entry.stamp] = entry.refs
@@ -230,16 +219,12 @@ class FileStore(Store[Work, Any]):
         return self._send(read)
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Work, Any, Sequence[Found]]:
-        """See `Store.read_history`."""
-
         def look(thread: Thread, bodies: Bodies) -> list[Found]:
             return [with_bodies(each, bodies) for each in ancestors(thread, address, channels)]
 
         return self._look(address.thread_id, look, list[Found]())
 
     def read_graph(self, thread_id: str) -> StorePlan[Work, Any, Graph]:
-        """See `Store.read_graph`."""
-
         def look(thread: Thread, bodies: Bodies) -> Graph:
             graph = graph_of(thread)
             return replace(graph, nodes=[replace(node, header=bodies.of(node.header)) for node in graph.nodes])
@@ -249,7 +234,7 @@ class FileStore(Store[Work, Any]):
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Work, Any, None]:
-        """See `Store.remove_entries`. What is gone stays in the file until `remove_rows`."""
+        """What is gone stays in the file until `remove_rows`."""
 
         def decide(replica: Replica, draft: Draft) -> None:
             there = replica.thread.records if replica.thread else {}
@@ -263,13 +248,13 @@ class FileStore(Store[Work, Any]):
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
-        """See `Store.remove_rows`. Makes a new log; a row is an item."""
+        """Makes a new log; a row is an item."""
         if graph.epoch is None:
             return 0
         return (yield from self._send(lambda root: compact(root.thread(thread_id), live, graph), writes=True))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
-        """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""
+        """Reads every shared cell, to find those of the thread."""
 
         def delete(root: Root) -> bool:
             is_deleted = root.thread(thread_id).delete(last)
@@ -280,7 +265,7 @@ class FileStore(Store[Work, Any]):
         return self._send(delete, writes=True)
 
     def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
-        """See `Store.delete_all`. The directory of the tenant goes as a whole: first its name, and then its content."""
+        """The directory of the tenant goes as a whole: first its name, and then its content."""
         tenant = self._tenant
         if not tenant:
             return (yield from super().delete_all(limit))
@@ -288,12 +273,10 @@ class FileStore(Store[Work, Any]):
         return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
-        """See `Store.copy_thread`. All of the source's log is read."""
+        """All of the source's log is read."""
         return self._send(lambda root: copy(root.thread(source), root.thread(target), upto), writes=True)
 
     def list_writes(self, thread_id: str, after: Writes | None, limit: int) -> StorePlan[Work, Any, Sequence[Writes]]:
-        """See `Store.list_writes`."""
-
         def look(thread: Thread, bodies: Bodies) -> list[Writes]:
             found = list_writes(thread_id, thread, after, limit)
             return [replace(each, batch=replace(each.batch, body=bodies.of(each.batch.body))) for each in found]
@@ -301,15 +284,14 @@ class FileStore(Store[Work, Any]):
         return self._look(thread_id, look, list[Writes]())
 
     def list_kinds(self, thread_id: str | None) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.list_kinds`."""
         return self._send(lambda root: root.cells(thread_id).kinds())
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Work, Any, None]:
-        """See `Store.replace_plain`. Makes a new log."""
+        """Makes a new log."""
         return self._send(lambda root: seal(root.thread(thread_id), new), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.find_runs`. Every log is read."""
+        """Every log is read."""
 
         def has_run(thread: Thread, bodies: Bodies) -> bool:
             return any(record.entry.run_id in run_ids for record in thread.records.values())
@@ -320,7 +302,7 @@ class FileStore(Store[Work, Any]):
         return self._send(find)
 
     def read_threads(self, page: Page) -> StorePlan[Work, Any, Sequence[Listed]]:
-        """See `Store.read_threads`. By the index if the page is tolerant; else by the end of every log."""
+        """By the index if the page is tolerant; else by the end of every log."""
 
         def look(place: tuple[str, str], files: ThreadFiles) -> Listed | None:
             try:
@@ -340,48 +322,29 @@ class FileStore(Store[Work, Any]):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
-        """See `Store.swap_cell`."""
         return self._send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
         return self._send(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`. Looks at all names of the shelf, and reads the cells of the page."""
+        """Looks at all names of the shelf, and reads the cells of the page."""
         return self._send(lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
-        """See `Store.remove_cells`. A power cut may come between two of them."""
+        """A power cut may come between two of them."""
         return self._send(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
-        """See `Store.list_strays`. Looks at the end of every log, and at every shared cell."""
+        """Looks at the end of every log, and at every shared cell."""
         return self._send(lambda root: [*islice(root.strays(after), limit)])
 
 
 def _look_at(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
     bodies = Bodies(files.load, str(files.log))
     return files.read(lambda thread: look(thread, bodies) if thread else otherwise)
-
-
-def _draft_entry(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
-    thread = replica.thread
-    assert thread is not None
-    trunk = verdict(thread, new)
-    if not isinstance(trunk, bool):
-        return trunk
-    ns = new.address.checkpoint_ns
-    first = {channel: thread.log(ns, channel).end for channel in new.appends}
-    for channel, rows in new.appends.items():
-        draft.items(ns, channel, first[channel], rows)
-    seq = replica.seq + 1
-    early = [mark for batch in thread.batches.get((ns, str(new.address.checkpoint_id)), ()) for mark in batch.terms]
-    marks = [*new.terms, *early] if new.terms else []
-    draft.checkpoint(Record(entry_of(new, "", first), trunk, put_time(thread, new)), seq, new.header, marks)
-    return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
 
 
 def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
@@ -391,14 +354,6 @@ def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies:
         record.entry.stamp: with_bodies(read_record(thread, record, channels), bodies, rows)
         for record, channels in records
     }
-
-
-def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
-    def look(thread: Thread, bodies: Bodies) -> list[Entry]:
-        entries = page(selected(thread, query), query)
-        return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
-
-    yield from _look_at(files, look, list[Entry]())
 
 
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> Listed:

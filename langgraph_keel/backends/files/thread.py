@@ -56,14 +56,7 @@ def new_epoch() -> str:
 
 
 class ThreadFiles:
-    """A thread's directory, and what this process has read of it.
-
-    Args:
-        directory: Where it is, or would be.
-        thread_id: Its id.
-        timeout: Seconds to wait for others.
-        mark: That of the store.
-    """
+    """The directory of a thread, which need not exist, and the part of its log that this process has read."""
 
     def __init__(self, directory: Path, thread_id: str, timeout: float, mark: Mark) -> None:
         self.mark = mark
@@ -171,22 +164,17 @@ class ThreadFiles:
             with self.writing() as handle:
                 if handle is not None:
                     return self._append(handle, decide)
-            replica, draft = self._new_replica(), Draft()
+            begin = self.first_line(new_epoch())
+            replica, draft = Replica(self.thread_id, self.mark.migrations), Draft()
+            replica.read(begin, str(self.log))
             result = decide(replica, draft)
-            if not draft.lines or self.create([replica.last + b"\n", *draft.lines], draft.blobs):
+            if not draft.lines or self.create([begin, *draft.lines], draft.blobs):
                 return result
-
-    def _new_replica(self) -> Replica:
-        replica = Replica(self.thread_id, self.mark.migrations)
-        replica.read(self.first_line(new_epoch()), str(self.log))
-        return replica
 
     @contextmanager
     def writing(self, mode: str = "r+") -> Iterator[int | None]:
-        """Hold the lock of the log, and that of this process; `None` if there is no log.
-
-        The lock of the log first: a thread that waits for another process keeps none of this one from reading.
-        """
+        """Hold the lock of the log, and that of this process; `None` if there is no log."""
+        # That of the log first: a thread that waits for another process keeps none of this one from reading.
         log = open_locked(lambda: self._open_log(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
         if log is None:
             yield None
@@ -228,11 +216,9 @@ class ThreadFiles:
             raise StoreError(f"{self.log}: another file took its place (git?) while it was written: nothing is stored")
 
     def _settle(self, handle: int, end: int) -> None:
-        """Bring to disk what stands in the log, and cut off what an interrupted write has left behind it.
-
-        Otherwise a power cut could leave any sectors of both that rest (or the last write of a process that was killed)
-        and of what is appended now, and nobody could distinguish that from damage.
-        """
+        """Bring the log to disk, and cut off the rest that an interrupted write has left."""
+        # Otherwise a power cut could leave any sectors of that rest (or of the last write of a process that was killed)
+        # and of the lines that are appended now, which would look like damage.
         has_rest = os.fstat(handle).st_size > end
         if has_rest:
             _log.warning("%s: an interrupted write had left a rest, which is cut off at byte %d", self.log, end)
@@ -249,12 +235,9 @@ class ThreadFiles:
             self._begin_anew(handle, end)
 
     def _begin_anew(self, handle: int, end: int) -> None:
-        """After a sync that failed, make a new file of what was there before: the old one can no longer be trusted.
-
-        Others, who may have read what was not acknowledged, then see another file. If this fails too, the next write
-        does it.
-        """
-        self._has_failed = True
+        """After a sync that failed, make a new file of what was there before: the old one can no longer be trusted."""
+        # Other processes, which may have read what was not acknowledged, then see another file.
+        self._has_failed = True  # if this fails too, the next write does it
         try:
             with self.replace_log(handle, read(handle, 0)[:end]):
                 self._has_failed = False
@@ -264,10 +247,7 @@ class ThreadFiles:
 
     @contextmanager
     def replace_log(self, old: int, data: bytes) -> Iterator[int]:
-        """Put a new log in the place of the old one, whose lock the caller holds, and hold its lock.
-
-        Whoever has the old one open reads on in it unharmed.
-        """
+        """Put a new log in the place of the old one, whose lock the caller holds, and hold its lock."""
         temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
         log = FileIO(temporary, "x+")
         try:

@@ -1,17 +1,14 @@
 """Stored values as JSON that a person can read, and back to the very same bytes; and the check of a record's fields.
 
-The engine hands a store bodies: msgpack arrays of items (`engine.serde`). Here each item becomes one JSON value, and
-back. What JSON has stands for itself; the rest is an object with one key that begins with `$`, its tag (`FORMAT.md`
-lists them), or a message, `{"$role": "ai", ...}`. Each item is packed back before its JSON is used, and if the bytes
-differ it becomes `{"$mp": "<base64>"}`: so nothing depends on this module knowing every case.
+A body is a msgpack array of items (`engine.serde`). Here each item becomes one JSON value, and back. A value that JSON
+has not is an object with one key that begins with `$`, its tag (`FORMAT.md` lists them), or a message,
+`{"$role": "ai", ...}`. Each item is packed back before its JSON is used, and if the bytes differ it becomes
+`{"$mp": "<base64>"}`: so nothing depends on this module knowing every case.
 
-What comes from a file is untrusted: nothing is imported or called by name, depth is bounded, and what is no value is a
-`CorruptStore`. What the packed bytes mean is for the engine to judge, as with any other store.
+A message is written by its role, without the fields that have their default (`engine.serde.types.MESSAGE_FORMS`). One
+whose fields are not exactly those of its form, in their order, is written in full as `$message`.
 
-Messages of LangChain are written by role, without the fields that have their default. The table of these defaults is a
-part of the format (`FORMAT.md`) and is not read from LangChain at run time: the meaning of a field that is not written
-must not depend on the version that reads. A message whose fields are not exactly those of the table, in their order, is
-written in full as `$message`.
+Files are untrusted: nothing is imported or called by name, depth is bounded, and anything else is a `CorruptStore`.
 """
 
 from __future__ import annotations
@@ -29,17 +26,8 @@ from ormsgpack import Ext
 
 from langgraph_keel.engine.encoding.bodies import array_header, element_end, split_array
 from langgraph_keel.engine.serde.pack import MARKS
-from langgraph_keel.engine.serde.types import Leaf, Record
+from langgraph_keel.engine.serde.types import MESSAGE_FORMS, REQUIRED, Leaf, Record
 from langgraph_keel.errors import CorruptStore
-
-REQUIRED: Any = ...
-"""For a field that is always written: msgpack cannot pack this, so a message without the field is refused."""
-
-_AI: dict[str, Any] = {"tool_calls": [], "invalid_tool_calls": [], "usage_metadata": None}
-_CHUNK: dict[str, Any] = {"tool_call_chunks": [], "chunk_position": None}
-_TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "success"}
-_CHAT: dict[str, Any] = {"role": REQUIRED}
-_FUNCTION: dict[str, Any] = {"name": REQUIRED}
 
 _WRITTEN = 254
 """Most levels that orjson writes."""
@@ -56,8 +44,13 @@ _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 _RECORDS = {int(record): record for record in Record}
+# Leaves and records are tagged by their names, in lower case.
+_TAGS: dict[Leaf | Record, str] = {each: f"${each.name.lower()}" for each in (*Leaf, *Record)}
+_LEAVES_BY_TAG = {_TAGS[leaf]: leaf for leaf in Leaf}
+_RECORDS_BY_TAG = {_TAGS[record]: record for record in Record}
 
-_RECORD_TAGS = {record: f"${record.name.lower()}" for record in Record}
+# How a leaf is written that has no other form (`_LEAF_FORMS`), and read.
+_AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (bytes.decode, lambda text: (text + "").encode())
 
 MOST = 1 << 53
 """Numbers in a log are smaller: JSON readers everywhere hold these exactly."""
@@ -65,13 +58,7 @@ _EPOCH = re.compile(r"[0-9a-f]{8,64}")
 
 
 class MessageForm:
-    """How messages of one class are written as JSON.
-
-    Attributes:
-        code: Number of the class in `engine.serde.types.MESSAGES`.
-        role: The value of `$role`.
-        defaults: Its fields in order, each with the value that it has if it is not written.
-    """
+    """How messages of one class are written as JSON, from its code and its form in `MESSAGE_FORMS`."""
 
     __slots__ = ("code", "defaults", "names", "role")
 
@@ -100,22 +87,7 @@ class MessageForm:
         return state if len(state) == len(self.names) else None
 
 
-# By number: the order of `engine.serde.types.MESSAGES`. Append only.
-FORMS: tuple[MessageForm, ...] = (
-    MessageForm(0, "human", "human", {}),
-    MessageForm(1, "ai", "ai", _AI),
-    MessageForm(2, "system", "system", {}),
-    MessageForm(3, "tool", "tool", _TOOL),
-    MessageForm(4, "chat", "chat", _CHAT),
-    MessageForm(5, "function", "function", _FUNCTION),
-    MessageForm(6, "remove", "remove", {}),
-    MessageForm(7, "human_chunk", "HumanMessageChunk", {}),
-    MessageForm(8, "ai_chunk", "AIMessageChunk", _AI | _CHUNK),
-    MessageForm(9, "system_chunk", "SystemMessageChunk", {}),
-    MessageForm(10, "tool_chunk", "ToolMessageChunk", _TOOL),
-    MessageForm(11, "chat_chunk", "ChatMessageChunk", _CHAT),
-    MessageForm(12, "function_chunk", "FunctionMessageChunk", _FUNCTION),
-)
+FORMS = tuple(MessageForm(code, *form) for code, form in enumerate(MESSAGE_FORMS.values()))
 BY_ROLE: dict[str, MessageForm] = {form.role: form for form in FORMS}
 
 
@@ -143,14 +115,18 @@ def items_to_json(content: bytes) -> list[Any]:
 
 
 def _plain_items(items: Any, content: bytes) -> list[Any] | None:
-    """Return the values of items that JSON has all of; `None` if one of them needs a tag, or another look.
-
-    None of their parts is looked at here: a document of 1 MB took 64 ms part by part, and takes 12.
-    """
+    """Return the values of items that JSON has all of; `None` if one of them needs a tag, or another look."""
+    # None of their parts is looked at here: a document of 1 MB took 64 ms part by part, and takes 12.
     try:
         values = [value for _, value in items]
         text = orjson.dumps(values)
-        _check_levels(values, text)
+        # No item may have more levels than `LEVELS`. To orjson 3.10, an innermost list that is empty is no level: a
+        # value with the last allowed level is walked, too.
+        if text.count(b"[") + text.count(b"{") >= LEVELS:
+            nested = values
+            for _ in range(_WRITTEN - LEVELS):
+                nested = [nested]
+            orjson.dumps(nested)
     except _SHAPE_ERRORS:
         return None
     if b'"$' in text:
@@ -159,22 +135,21 @@ def _plain_items(items: Any, content: bytes) -> list[Any] | None:
     return values if array_header(len(values)) + b"".join(packed) == content else None
 
 
-def _check_levels(values: list[Any], text: bytes) -> None:
-    """See that items have fewer levels than `LEVELS`; text with fewer brackets has."""
-    # To orjson 3.10, an innermost list that is empty is no level: a value with the last allowed level is walked, too.
-    if text.count(b"[") + text.count(b"{") >= LEVELS:
-        for _ in range(_WRITTEN - LEVELS):
-            values = [values]
-        orjson.dumps(values)
-
-
 def _unpack_ext(code: int, data: bytes) -> Any:
     return _RECORDS.get(code, _Ext(code, data)) if not data else _Ext(code, data)
 
 
 def _item_to_json(item: Any, packed: bytes) -> Any:
     try:
-        shown = _ITEM_KINDS[item[0]](item)
+        kind, *parts = item
+        if kind == 1:
+            shown = _message_to_json(item, LEVELS)
+        elif kind == 0:
+            [value] = parts
+            shown = _to_json(value, LEVELS)
+        else:  # of another serializer; if that calls it JSON, as text
+            name, data = parts
+            shown = {"$foreign": [name, data.decode() if name == "json" else _to_json(data, LEVELS)]}
         if pack_item(shown) == packed:
             return shown
     except (*_SHAPE_ERRORS, CorruptStore):
@@ -190,24 +165,6 @@ def _base64(data: bytes) -> str:
     return b2a_base64(data, newline=False).decode()
 
 
-def _value_item_to_json(item: list[Any]) -> Any:
-    _, value = item
-    return _to_json(value, LEVELS)
-
-
-def _message_item_to_json(item: list[Any]) -> Any:
-    return _message_to_json(item, LEVELS)
-
-
-def _foreign_to_json(item: list[Any]) -> Any:
-    """Return an item of another serializer; if that calls it JSON, as text."""
-    _, kind, data = item
-    return {"$foreign": [kind, data.decode() if kind == "json" else _to_json(data, LEVELS)]}
-
-
-_ITEM_KINDS = (_value_item_to_json, _message_item_to_json, _foreign_to_json)
-
-
 def _to_json(value: Any, level: int) -> Any:
     kind = type(value)
     if kind is float:
@@ -217,33 +174,23 @@ def _to_json(value: Any, level: int) -> Any:
     if level <= 0:
         raise ValueError("nested too deep to be read as JSON")
     if kind is dict:
-        return _dict_to_json(value, level)
+        if "$" in "".join(value) and _tags(value):
+            return {"$map": [[key, _to_json(part, level - 3)] for key, part in value.items()]}
+        return {key: part if type(part) in _SAME else _to_json(part, level - 1) for key, part in value.items()}
     if kind is list:
-        if value and type(value[0]) is Record:
-            return _record_to_json(value, level)
-        return [part if type(part) in _SAME else _to_json(part, level - 1) for part in value]
-    return {"$bytes": _base64(value)} if kind is bytes else _leaf_to_json(value)
-
-
-def _dict_to_json(value: dict[str, Any], level: int) -> Any:
-    if "$" in "".join(value) and _tags(value):
-        return {"$map": [[key, _to_json(part, level - 3)] for key, part in value.items()]}
-    return {key: part if type(part) in _SAME else _to_json(part, level - 1) for key, part in value.items()}
+        if not value or type(value[0]) is not Record:
+            return [part if type(part) in _SAME else _to_json(part, level - 1) for part in value]
+        if value[0] is Record.MESSAGE:
+            return _message_to_json(value, level)
+        return {_TAGS[value[0]]: [_to_json(part, level - 2) for part in value[1:]]}
+    if kind is bytes:
+        return {"$bytes": _base64(value)}
+    show, _ = _LEAF_FORMS.get(value.code, _AS_TEXT)
+    return {_TAGS[value.code]: show(value.data)}
 
 
 def _tags(value: Iterable[str]) -> list[str]:
     return [key for key in value if key[:1] == "$"]
-
-
-def _record_to_json(record: list[Any], level: int) -> Any:
-    if record[0] is Record.MESSAGE:
-        return _message_to_json(record, level)
-    return {_RECORD_TAGS[record[0]]: [_to_json(part, level - 2) for part in record[1:]]}
-
-
-def _leaf_to_json(leaf: _Ext) -> Any:
-    tag, show, _ = _LEAVES[leaf.code]
-    return {tag: show(leaf.data)}
 
 
 def _message_to_json(item: list[Any], level: int) -> Any:
@@ -310,10 +257,6 @@ def _pack_opaque(text: str) -> bytes:
     return data
 
 
-def _pack_message_in_full(parts: Any) -> bytes:
-    return ormsgpack.packb([1, *_check_list(_from_json(parts, LEVELS - 1))])
-
-
 def _pack_foreign(parts: list[Any]) -> bytes:
     kind, data = parts
     packed = data.encode() if type(data) is str else _from_json(data, LEVELS)
@@ -325,7 +268,7 @@ def _pack_foreign(parts: list[Any]) -> bytes:
 # Tags of items; as parts of items they do not exist, or mean something else.
 _ITEMS: dict[str, Callable[[Any], bytes]] = {
     "$mp": _pack_opaque,
-    "$message": _pack_message_in_full,
+    "$message": lambda parts: ormsgpack.packb([1, *_check_list(_from_json(parts, LEVELS - 1))]),
     "$foreign": _pack_foreign,
 }
 
@@ -348,9 +291,24 @@ def _from_tagged(value: dict[str, Any], level: int) -> Any:
     if "$role" in value:
         return [MARKS[Record.MESSAGE], *_message_from_json(value, level, plain=False)]
     tag = _tags(value)[0]
-    if tag not in _TAGS or len(value) != 1:
-        raise CorruptStore(f"no value is written with the key {tag!r:.80}, or not with others beside it")
-    return _TAGS[tag](value[tag], level - 1)
+    part = value[tag]
+    if len(value) == 1:
+        if tag == "$bytes":
+            return _bytes_from_json(part)
+        if tag == "$float":
+            return _FLOATS[part]
+        if tag == "$map":
+            made = {key: _from_json(each, level - 3) for key, each in _check_list(part)}
+            if len(made) != len(part) or any(type(key) is not str for key in made):
+                raise CorruptStore("a stored map has a key twice, or one that is no text")
+            return made
+        if tag in _RECORDS_BY_TAG:
+            return [MARKS[_RECORDS_BY_TAG[tag]], *_check_list(_from_json(part, level - 1))]
+        if tag in _LEAVES_BY_TAG:
+            leaf = _LEAVES_BY_TAG[tag]
+            _, read = _LEAF_FORMS.get(leaf, _AS_TEXT)
+            return Ext(leaf, read(part))
+    raise CorruptStore(f"no value is written with the key {tag!r:.80}, or not with others beside it")
 
 
 def _message_from_json(value: dict[str, Any], level: int, plain: bool) -> list[Any]:
@@ -384,83 +342,38 @@ def _check_list(value: Any) -> list[Any]:
     return value
 
 
-def _map_from_json(pairs: Any, level: int) -> dict[str, Any]:
-    made = {key: _from_json(part, level - 2) for key, part in _check_list(pairs)}
-    if len(made) != len(pairs) or any(type(key) is not str for key in made):
-        raise CorruptStore("a stored map has a key twice, or one that is no text")
-    return made
-
-
-def _record_from_json(mark: Ext) -> Callable[[Any, int], Any]:
-    return lambda parts, level: [mark, *_check_list(_from_json(parts, level))]
-
-
-def _leaf_from_json(code: Leaf, read: Callable[[Any], bytes]) -> Callable[[Any, int], Any]:
-    return lambda payload, _: Ext(code, read(payload))
-
-
-# --- The tables: leaves and records are tagged by their names in `engine.serde.types`, in lower case ---
-
-
-def _enum_to_json(data: bytes) -> Any:
-    return [None if part is None else str(part) for part in ormsgpack.unpackb(data)]
-
-
-def _enum_from_json(parts: Any) -> bytes:
-    return ormsgpack.packb([None if part is None else part + "" for part in _check_list(parts)])
-
-
-def _big_int_to_json(data: bytes) -> str:
-    return str(int.from_bytes(data, "little", signed=True))
-
-
 def _big_int_from_json(text: str) -> bytes:
     value = int(text + "")
     return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
 
-def _text(data: bytes) -> str:
-    return data.decode()
-
-
-_AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (_text, lambda text: (text + "").encode())
-_FORMS: dict[Leaf, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
-    Leaf.BIG_INT: (_big_int_to_json, _big_int_from_json),
+_LEAF_FORMS: dict[int, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
+    Leaf.BIG_INT: (lambda data: str(int.from_bytes(data, "little", signed=True)), _big_int_from_json),
     Leaf.UUID: (lambda data: str(UUID(bytes=data)), lambda text: UUID(text).bytes),
-    Leaf.ENUM: (_enum_to_json, _enum_from_json),
+    Leaf.ENUM: (
+        lambda data: [None if part is None else str(part) for part in ormsgpack.unpackb(data)],
+        lambda parts: ormsgpack.packb([None if part is None else part + "" for part in _check_list(parts)]),
+    ),
     **dict.fromkeys((Leaf.SURROGATES, Leaf.BYTEARRAY, Leaf.COMPLEX), (_base64, _bytes_from_json)),
 }
-_LEAVES = {int(leaf): (f"${leaf.name.lower()}", *_FORMS.get(leaf, _AS_TEXT)) for leaf in Leaf}
-_TAGS: dict[str, Callable[[Any, int], Any]] = {
-    "$bytes": lambda text, _: _bytes_from_json(text),
-    "$float": lambda name, _: _FLOATS[name],
-    "$map": _map_from_json,
-    **{tag: _record_from_json(MARKS[record]) for record, tag in _RECORD_TAGS.items()},
-    **{tag: _leaf_from_json(Leaf(code), read) for code, (tag, _, read) in _LEAVES.items()},
-}
+
+
+# --- The fields of records ---
 
 
 Test = Callable[[Any], bool]
+
+
+def _list_of(test: Test) -> Test:
+    return lambda value: type(value) is list and all(map(test, value))
 
 
 def _is_text(value: Any) -> bool:
     return type(value) is str
 
 
-def _are_marks(value: Any) -> bool:
-    return type(value) is list and all(type(mark) is str for mark in value)
-
-
 def _is_number(value: Any) -> bool:
     return type(value) is int and 0 <= value < MOST
-
-
-def _is_time(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_list(value: Any) -> bool:
-    return type(value) is list
 
 
 def _is_dict(value: Any) -> bool:
@@ -471,31 +384,22 @@ def _is_true(value: Any) -> bool:
     return value is True
 
 
-def _is_epoch(value: Any) -> bool:
-    return _is_text(value) and _EPOCH.fullmatch(value) is not None
-
-
-def _is_blob(value: Any) -> bool:
-    return type(value) is dict and len(value) == 1 and _is_text(value.get("$blob"))
-
-
 def is_sealed(value: Any) -> bool:
     """Return whether a value of a line is a record as it is: only a keyring opens it, or it is kept elsewhere."""
     return type(value) is dict and len(value) == 1 and _is_text(value.get("$sealed"))
 
 
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and value > 0
+def is_opaque(value: Any) -> bool:
+    """Return whether a value of a line is the name of a blob, or sealed."""
+    return is_sealed(value) or (type(value) is dict and len(value) == 1 and _is_text(value.get("$blob")))
 
 
 def _is_head(value: Any) -> bool:
-    is_whole = type(value) is list and len(value) in (3, 4) and all(map(_is_dict, value))
-    return is_whole or _is_blob(value) or is_sealed(value)
+    return is_opaque(value) or (type(value) is list and len(value) in (3, 4) and all(map(_is_dict, value)))
 
 
 def _is_value(value: Any) -> bool:
-    is_other = type(value) is dict and ("$blob" in value or "$sealed" in value)
-    return not is_other or _is_blob(value) or is_sealed(value)
+    return type(value) is not dict or not ("$blob" in value or "$sealed" in value) or is_opaque(value)
 
 
 def _is_write(value: Any) -> bool:
@@ -505,28 +409,20 @@ def _is_write(value: Any) -> bool:
     return _is_text(channel) and type(index) is int and _is_value(written)
 
 
-def _are_writes(value: Any) -> bool:
-    return type(value) is list and all(map(_is_write, value))
-
-
-def _are_items(value: Any) -> bool:
-    return _is_list(value) or _is_blob(value) or is_sealed(value)
-
-
-def _are_numbers(value: Any) -> bool:
-    return type(value) is list and all(map(_is_number, value))
-
-
 def _are_ghosts(value: Any) -> bool:
-    return type(value) is dict and all(number.isdecimal() and _is_list(names) for number, names in value.items())
+    return _is_dict(value) and all(number.isdecimal() and type(names) is list for number, names in value.items())
 
 
 REQUIRED_FIELDS: dict[str, dict[str, Test]] = {
-    "thread": {"format": _is_number, "epoch": _is_epoch, "seq": _is_number},
+    "thread": {
+        "format": _is_number,
+        "epoch": lambda value: _is_text(value) and _EPOCH.fullmatch(value) is not None,
+        "seq": _is_number,
+    },
     "item": {"ch": _is_text, "n": _is_number},
     "ckpt": {"id": _is_text, "seq": _is_number, "at": _is_text, "ch": _is_dict, "head": _is_head},
     "writes": {"id": _is_text, "task": _is_text, "path": _is_text},
-    "gone": {"seq": _are_numbers, "ghosts": _are_ghosts},
+    "gone": {"seq": _list_of(_is_number), "ghosts": _are_ghosts},
     "end": {"ch": _is_text, "n": _is_number},
 }
 # A record has one of these.
@@ -534,15 +430,15 @@ _ONE_OF: dict[str, set[str]] = {**{kind: {"k"} for kind in REQUIRED_FIELDS}, "it
 OPTIONAL: dict[str, Test] = {
     "ns": _is_text,
     "v": _is_value,
-    "c": _is_count,
+    "c": lambda value: _is_number(value) and value > 0,
     "parent": _is_text,
     "run": _is_text,
     "fork": _is_true,
     "ghost": _is_true,
     "span": _is_number,
-    "w": _are_writes,
-    "items": _are_items,
-    "marks": _are_marks,
+    "w": _list_of(_is_write),
+    "items": lambda value: type(value) is list or is_opaque(value),
+    "marks": _list_of(_is_text),
 }
 
 
@@ -562,7 +458,7 @@ def check_record(fields: Any) -> dict[str, Any]:
 
 
 _CELL: dict[str, Test] = {"key": _is_text, "token": _is_text}
-_CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": _is_time}
+_CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": lambda value: type(value) is int}
 
 
 def check_cell(fields: Any) -> dict[str, Any]:

@@ -97,25 +97,18 @@ def _place_of(listed: Listed) -> tuple[str, str]:
 
 
 class MemoryStore(Store[Request, Any]):
-    """Keeps threads in a dictionary. Stamps are counted, so none is ever used twice.
-
-    Args:
-        tenant: Whose threads; the empty name is for those of none.
-    """
+    """Keeps threads in a dictionary: those of a tenant, or of none. Stamps are counted, so none is ever used twice."""
 
     def __init__(self, tenant: str = "") -> None:
         self._stamps = count(1)
         self._tenant = tenant
 
     def of_tenant(self, tenant: str) -> MemoryStore:
-        """See `Store.of_tenant`."""
         store = type(self)(tenant)
         store._stamps = self._stamps
         return store
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
-        """See `Store.list_tenants`."""
-
         def read(state: State) -> list[str]:
             names = (name for name, there in state.tenants.items() if there or any(there.cells.values()))
             return sorted(name for name in names if name > (after or ""))[:limit]
@@ -128,7 +121,6 @@ class MemoryStore(Store[Request, Any]):
         return reply
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Any, Outcome]:
-        """See `Store.write_entry`."""
         return self._send(lambda state: self._write(state, new))
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
@@ -157,8 +149,6 @@ class MemoryStore(Store[Request, Any]):
         return Stored(stamp, first)
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
-        """See `Store.write_batch`."""
-
         def write(state: State) -> None:
             thread = state.setdefault(address.thread_id, Thread())
             key = address.checkpoint_ns, str(address.checkpoint_id)
@@ -170,8 +160,6 @@ class MemoryStore(Store[Request, Any]):
         return self._send(write)
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Any, Any]:
-        """See `Store.read_entry`."""
-
         def read(state: State) -> Found | Unchanged | None:
             thread = state.get(address.thread_id)
             record = thread and thread.visible(address.checkpoint_ns, address.checkpoint_id)
@@ -183,8 +171,6 @@ class MemoryStore(Store[Request, Any]):
         return self._send(read)
 
     def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
-        """See `Store.scan`."""
-
         def read(state: State) -> list[Entry]:
             names = [query.thread_id] if query.thread_id is not None else list(state)
             return page((entry for name in names if name in state for entry in selected(state[name], query)), query)
@@ -192,8 +178,6 @@ class MemoryStore(Store[Request, Any]):
         return self._send(read)
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Any, Sequence[Found]]:
-        """See `Store.read_values`."""
-
         def read(state: State) -> list[Found]:
             threads = [(state.get(entry.address.thread_id), entry) for entry in entries]
             return [read_record(t, t.records[e.stamp], e.refs) for t, e in threads if t and e.stamp in t.records]
@@ -201,8 +185,6 @@ class MemoryStore(Store[Request, Any]):
         return self._send(read)
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Any, Sequence[Found]]:
-        """See `Store.read_history`."""
-
         def read(state: State) -> list[Found]:
             thread = state.get(address.thread_id)
             return list(ancestors(thread, address, channels)) if thread else []
@@ -210,14 +192,11 @@ class MemoryStore(Store[Request, Any]):
         return self._send(read)
 
     def read_graph(self, thread_id: str) -> StorePlan[Request, Any, Graph]:
-        """See `Store.read_graph`."""
         return self._send(lambda state: graph_of(state.get(thread_id) or Thread()))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Request, Any, None]:
-        """See `Store.remove_entries`."""
-
         def remove(state: State) -> None:
             thread = state.get(thread_id) or Thread()
             for stamp in gone:
@@ -230,8 +209,6 @@ class MemoryStore(Store[Request, Any]):
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Any, int]:
-        """See `Store.remove_rows`."""
-
         def remove(state: State) -> int:
             thread = state.get(thread_id)
             if thread is None or thread.epoch != graph.epoch:
@@ -251,8 +228,6 @@ class MemoryStore(Store[Request, Any]):
         return (yield from self._send(remove))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
-        """See `Store.delete_thread`."""
-
         def delete(state: State) -> bool:
             if last is not None and not is_last(state.get(thread_id), last):
                 return False
@@ -264,15 +239,12 @@ class MemoryStore(Store[Request, Any]):
         return self._send(delete)
 
     def delete_all(self, limit: int) -> StorePlan[Request, Any, int]:
-        """See `Store.delete_all`."""
         if not self._tenant:
             return (yield from super().delete_all(limit))
         deleted: int = yield lambda state: len(state.tenants.pop(self._tenant, ()))
         return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Request, Any, CopyOutcome]:
-        """See `Store.copy_thread`."""
-
         def copy(state: State) -> CopyOutcome:
             if target in state:
                 return Occupied()
@@ -298,16 +270,12 @@ class MemoryStore(Store[Request, Any]):
     def list_writes(
         self, thread_id: str, after: Writes | None, limit: int
     ) -> StorePlan[Request, Any, Sequence[Writes]]:
-        """See `Store.list_writes`."""
         return self._send(lambda state: list_writes(thread_id, state.get(thread_id) or Thread(), after, limit))
 
     def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Any, Sequence[str]]:
-        """See `Store.list_kinds`."""
         return self._send(lambda state: [shelf.kind for shelf in state.cells if shelf.thread_id == thread_id])
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Any, None]:
-        """See `Store.replace_plain`."""
-
         def replace_in(state: State) -> None:
             thread = state.get(thread_id)
             if thread is not None and thread.epoch == new.epoch:
@@ -318,8 +286,6 @@ class MemoryStore(Store[Request, Any]):
         return self._send(replace_in)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Any, Sequence[str]]:
-        """See `Store.find_runs`."""
-
         def find(state: State) -> list[str]:
             return [
                 name
@@ -330,7 +296,6 @@ class MemoryStore(Store[Request, Any]):
         return self._send(find)
 
     def read_threads(self, page: Page) -> StorePlan[Request, Any, Sequence[Listed]]:
-        """See `Store.read_threads`."""
         after, oldest_first = page.after, page.oldest_first
 
         def read(state: State) -> list[Listed]:
@@ -357,8 +322,6 @@ class MemoryStore(Store[Request, Any]):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Request, Any, Swapped]:
-        """See `Store.swap_cell`."""
-
         def swap(state: State) -> Swapped:
             current = state.cells.get(shelf, {}).get(key)
             decision = ruling(current, expected, new)
@@ -376,12 +339,9 @@ class MemoryStore(Store[Request, Any]):
         return self._send(swap)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Any, Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
         return self._send(lambda state: {key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys})
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
-        """See `Store.list_strays`."""
-
         def read(state: State) -> list[str]:
             names = {name for name in (*state, *state.threads_with_cells()) if name > (after or "")}
             seen = {name for name in names if name in state and info_of(name, state[name])[0].checkpoints}
@@ -392,8 +352,6 @@ class MemoryStore(Store[Request, Any]):
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Request, Any, Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
-
         def read(state: State) -> list[tuple[str, Cell]]:
             cells = state.cells.get(shelf, {})
             keys = sorted(key for key in cells if key.startswith(prefix) and key > (after or ""))
@@ -402,8 +360,6 @@ class MemoryStore(Store[Request, Any]):
         return self._send(read)
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Any, int]:
-        """See `Store.remove_cells`."""
-
         def remove(state: State) -> int:
             cells = state.cells.get(shelf, {})
             gone = [key for key, token in tokens.items() if key in cells and cells[key].token == token]

@@ -15,13 +15,7 @@ MOST_ODD = 100
 
 
 class OddKey(NamedTuple):
-    """A key that is not as Keel writes it.
-
-    Attributes:
-        thread_id: Its thread; `None` if it belongs to none.
-        key: The key.
-        said: What is wrong with it.
-    """
+    """A key that is not as Keel writes it, and what is wrong with it."""
 
     thread_id: str | None
     key: str

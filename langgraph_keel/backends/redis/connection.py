@@ -1,12 +1,4 @@
-"""Clients of Redis, made from a URL or brought by the user, and the errors of theirs as Keel's.
-
-`ServerCheck` is what is read from a server before its store is used: whose keys these are, and whether the server keeps
-what it acknowledges. It is a plan, so that both drivers can run it, once, on first use.
-
-`Loops` has a client for each running loop, as a connection of asyncio belongs to the loop in which it was opened. A
-loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client. Of a
-loop that was just closed, the sockets are closed when `Loops` is used or closed next.
-"""
+"""Clients of Redis, made from a URL or brought by the user; their errors; and the check of a server before its use."""
 
 from __future__ import annotations
 
@@ -48,7 +40,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from langgraph_keel.backends.migrations import Migration, find_due, newest, refuse_older
-from langgraph_keel.backends.redis.entries import Keys
+from langgraph_keel.backends.redis.entries import Keys, escape_glob
 from langgraph_keel.backends.resent import was_sent_before
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import (
@@ -152,17 +144,11 @@ class Backoff(ExponentialBackoff):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to reach a server.
-
-    Attributes:
-        url: `redis://`, `rediss://`, `unix://`, `redis+cluster://` or `rediss+cluster://`.
-        timeout: Seconds to wait for a connection, and for a reply.
-        max_connections: Most connections of one pool (of a Cluster: to one node).
-    """
+    """How to reach a server."""
 
     url: str
-    timeout: float
-    max_connections: int
+    timeout: float  # seconds to wait for a connection, and for a reply
+    max_connections: int  # of one pool; of a Cluster, to one node
 
     @property
     def is_cluster(self) -> bool:
@@ -249,16 +235,6 @@ async def ask_node(client: AsyncClient, node: Any, *words: Any) -> Any:
     """Send a command to a node of a client, or to the client itself; what is sent to a node takes a turn too."""
     async with client.turn() if isinstance(client, QueueingCluster) and node is not client else nullcontext():
         return await node.execute_command(*words)
-
-
-async def prepare_client(client: AsyncClient) -> None:
-    """Make a client ready for several calls at once.
-
-    A client of a Cluster that does not know the nodes yet would send such calls, and then close the connections that
-    they opened.
-    """
-    if isinstance(client, AsyncRedisCluster):
-        await client.initialize()
 
 
 def check_url(url: str) -> None:
@@ -348,16 +324,19 @@ def named_errors(where: str) -> Iterator[None]:
 
 
 def abort_connections(client: AsyncClient, is_dead: bool) -> None:
-    """Close the connections of an asynchronous client where nothing can be awaited.
-
-    In a loop that runs, they end in its next round. What asyncio and the client do for this they do in the loop, so if
-    that is dead, this function reaches for the sockets themselves: else both would warn of each connection
-    (ResourceWarning).
-    """
-    for connection in {each for pool in _pools(client) for each in _connections(pool)}:
+    """Close the connections of an asynchronous client where nothing can be awaited."""
+    names = "_available_connections", "_in_use_connections", "_connections"
+    for connection in {each for pool in _pools(client) for name in names for each in getattr(pool, name, ())}:
         writer, connection._writer, connection._reader = getattr(connection, "_writer", None), None, None
-        if writer is not None:
-            _abort(writer.transport, is_dead)
+        if writer is None:
+            continue
+        with suppress(RuntimeError):
+            writer.transport.abort()
+        sock = getattr(writer.transport, "_sock", None)
+        if is_dead and sock is not None:
+            # A transport closes its socket in the loop. In a dead one, asyncio and the client would both warn of it.
+            writer.transport._sock = None
+            sock.close()
 
 
 def _pools(client: AsyncClient) -> Iterator[Any]:
@@ -370,36 +349,16 @@ def _pools(client: AsyncClient) -> Iterator[Any]:
     yield from client.nodes_manager.startup_nodes.values()
 
 
-def _connections(pool: Any) -> Iterator[Any]:
-    for name in ("_available_connections", "_in_use_connections", "_connections"):
-        yield from getattr(pool, name, ())
-
-
-def _abort(transport: Any, is_dead: bool) -> None:
-    with suppress(RuntimeError):
-        transport.abort()
-    sock = getattr(transport, "_sock", None)
-    if is_dead and sock is not None:
-        transport._sock = None
-        sock.close()
-
-
 Migrations: TypeAlias = Mapping[int, Migration[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A command before the store is opened; the reply is a list of one reply, or error, per node.
-
-    Attributes:
-        words: The command, its name as the client spells it.
-        node: Which master of a Cluster; `None` is all of them, and -1 the one that has the key.
-        pause: Seconds to wait before it.
-    """
+    """A command before the store is opened; the reply is a list of one reply, or error, per node."""
 
     words: tuple[Any, ...]
-    node: int | None = -1
-    pause: float = 0.0
+    node: int | None = -1  # which master of a Cluster; `None` is all of them, and -1 the one that has the key
+    pause: float = 0.0  # seconds to wait before it
 
 
 Replies: TypeAlias = list[Any]
@@ -431,17 +390,7 @@ warned_of: set[str] = set()
 
 
 class ServerCheck:
-    """What one saver checks on its server before it uses it, and what it has learned; its two faces share it.
-
-    Args:
-        keys: The keys of the store.
-        where: How messages name the server.
-        read_only: Whether it may only be read.
-        auto_setup: Whether the first write may make the store.
-        durability: What acknowledged must mean for there to be no warning: "disk", or "any".
-        allow_eviction: Whether the server may throw threads away.
-        migrations: What leads to the present format.
-    """
+    """What one saver checks on its server before it uses it, and what it has learned; its two drivers share it."""
 
     def __init__(
         self,
@@ -471,16 +420,22 @@ class ServerCheck:
         return self.may_write or (self.has_read_server and not writes)
 
     def prepare(self, writes: bool) -> StorePlan[Ask, Replies, None]:
-        """Check the store and the server, and make the store if it is to be written. Three to seven round trips.
-
-        A store of an older format is carried over: that takes a trip for each of its threads.
-        """
+        """Check the store and the server; make the store if it is to be written, and carry an older format over."""
         found = yield from self._format()
         if not self.has_read_server:
-            self.durability = yield from _read_durability()
+            # By CONFIG, or where that is forbidden by INFO, which says less.
+            nodes = yield from _read_settings("CONFIG GET", ("append*", "maxmemory*"))
+            if not all(nodes):
+                nodes = yield from _read_settings("INFO", ("persistence", "memory"))
+            self.durability = min(map(_durability_of, nodes), key=_strength)
             self._warn()
         if writes:
-            self._refuse_eviction()
+            policy = self.durability.maxmemory_policy
+            if policy not in ("noeviction", UNKNOWN) and not self._allow_eviction:
+                raise UnsafeStore(
+                    f"{self._where}: with maxmemory-policy {policy} the server deletes threads when memory is short: "
+                    "set it to noeviction, or pass allow_eviction=True if these threads may vanish"
+                )
             if found is None:
                 yield from self._make()
                 found = newest(self._migrations)
@@ -557,38 +512,19 @@ class ServerCheck:
             )
         yield from _ask("SET", self._keys.format, newest(self._migrations), "NX")
 
-    def _refuse_eviction(self) -> None:
-        policy = self.durability.maxmemory_policy
-        if policy not in ("noeviction", UNKNOWN) and not self._allow_eviction:
-            raise UnsafeStore(
-                f"{self._where}: with maxmemory-policy {policy} the server deletes threads when memory is short: set "
-                "it to noeviction, or pass allow_eviction=True if these threads may vanish"
-            )
-
     def _warn(self) -> None:
         if not self._wants_disk or self.durability.is_on_disk or self._where in warned_of:
             return
         warned_of.add(self._where)
+        kept = self.durability.acknowledged
+        if kept == UNKNOWN:
+            kept = f"kept in a way that the server does not tell (appendonly {self.durability.appendonly})"
         warnings.warn(
-            f"{self._where}: an acknowledged put is {_describe(self.durability)}: set appendonly yes and appendfsync "
-            "always, or pass durability='any' if that is good enough",
+            f"{self._where}: an acknowledged put is {kept}: set appendonly yes and appendfsync always, or pass "
+            "durability='any' if that is good enough",
             DurabilityWarning,
             stacklevel=2,
         )
-
-
-def _describe(durability: Durability) -> str:
-    if durability.acknowledged != UNKNOWN:
-        return durability.acknowledged
-    return f"kept in a way that the server does not tell (appendonly {durability.appendonly})"
-
-
-def _read_durability() -> StorePlan[Ask, Replies, Durability]:
-    """Ask the server how it keeps data: by CONFIG, or where that is forbidden by INFO, which says less."""
-    nodes = yield from _read_settings("CONFIG GET", ("append*", "maxmemory*"))
-    if not all(nodes):
-        nodes = yield from _read_settings("INFO", ("persistence", "memory"))
-    return min(map(_durability_of, nodes), key=_strength)
 
 
 def _read_settings(command: str, parts: Sequence[str]) -> StorePlan[Ask, Replies, list[dict[str, str]]]:
@@ -598,14 +534,11 @@ def _read_settings(command: str, parts: Sequence[str]) -> StorePlan[Ask, Replies
         replies = yield Ask((command, part), None)
         nodes = nodes or [{} for _ in replies]
         for node, reply in zip(nodes, replies, strict=True):
-            _raise_unless_refused(reply)
+            is_refused = type(reply) is StoreError or isinstance(reply, PermissionError)
+            if isinstance(reply, Exception) and not is_refused:
+                raise reply
             node.update({key: str(value) for key, value in reply.items()} if isinstance(reply, Mapping) else {})
     return nodes
-
-
-def _raise_unless_refused(reply: Any) -> None:
-    if isinstance(reply, Exception) and type(reply) is not StoreError and not isinstance(reply, PermissionError):
-        raise reply
 
 
 def _durability_of(node: Mapping[str, str]) -> Durability:
@@ -632,7 +565,7 @@ def _ask(*words: Any, node: int = -1) -> StorePlan[Ask, Replies, Any]:
 
 def _run_for_all(keys: Keys, script: str, lease: str) -> StorePlan[Ask, Replies, None]:
     """Run a script for each thread of the store, and of its tenants, and for the cells that they share."""
-    pattern = f"*{_escape_pattern(keys.prefix)}:{{??}}:*"
+    pattern = f"*{escape_glob(keys.prefix)}:{{??}}:*"
     node = cursor = 0
     while (reply := (yield from _ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, node=node))) is not None:
         yield from _ask("PEXPIRE", lease, LEASE)
@@ -649,26 +582,18 @@ def _foreign_key(keys: Keys) -> StorePlan[Ask, Replies, str | None]:
     """Return a key under our prefix that Keel cannot have made, if one is among the first hundred thousand."""
     node = cursor = 0
     for _ in range(SCANNED):
-        pattern = f"{_escape_pattern(keys.prefix)}:*"
+        pattern = f"{escape_glob(keys.prefix)}:*"
         [reply] = yield Ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
         if reply is None or isinstance(reply, Exception):
             # No more nodes; or SCAN is forbidden, and the scripts themselves refuse what is not a thread.
             return None
         cursor, found = reply
-        foreign = next(_foreign_keys(keys, found), None)
-        if foreign is not None:
-            return foreign
+        for key in found:
+            name: str = key.decode(errors="backslashreplace")
+            if not keys.is_ours(name):
+                return name
         node, cursor = (node, cursor) if cursor else (node + 1, 0)
     return None
-
-
-def _foreign_keys(keys: Keys, found: Sequence[bytes]) -> Iterator[str]:
-    names = (key.decode(errors="backslashreplace") for key in found)
-    return (key for key in names if not keys.is_ours(key))
-
-
-def _escape_pattern(pattern: str) -> str:
-    return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in pattern)
 
 
 Loop: TypeAlias = asyncio.AbstractEventLoop
@@ -688,10 +613,10 @@ Clients: TypeAlias = dict[Loop, _LoopClient]
 
 
 class Loops:
-    """The clients that Keel made for running loops.
+    """The clients that Keel made for running loops: a connection of asyncio belongs to the loop that opened it.
 
-    Args:
-        make: Returns a new client for the running loop.
+    A loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client.
+    Of a loop that was just closed, the sockets are closed when `Loops` is used or closed next.
     """
 
     def __init__(self, make: Callable[[], AsyncClient]) -> None:
@@ -714,7 +639,9 @@ class Loops:
         if not own.is_ready:
             # One task prepares it while the others wait; if that task is cancelled, the next one does.
             async with own.opening:
-                await prepare_client(own.client)
+                if isinstance(own.client, AsyncRedisCluster):
+                    # If it did not know the nodes yet, several calls at once would close the connections they opened.
+                    await own.client.initialize()
                 own.is_ready = True
         return own.client
 
@@ -747,8 +674,15 @@ class Loops:
     def close(self) -> None:
         """Close all clients: each in its loop, if that runs elsewhere or can be made to run here."""
         if self._process == os.getpid():
-            for loop in list(self._opened):
-                _close_in(loop, self._opened)
+            here = asyncio._get_running_loop()
+            for loop, own in list(self._opened.items()):
+                if loop is here or loop.is_closed():
+                    _close_client(loop, self._opened)
+                elif loop.is_running():
+                    asyncio.run_coroutine_threadsafe(_aclose(own.closer), loop).result(CLOSING)
+                elif here is None:
+                    with suppress(RuntimeError):
+                        loop.run_until_complete(_aclose(own.closer))
 
 
 def _close_of_dead_loops(opened: Clients) -> None:
@@ -766,19 +700,6 @@ def _close_client(loop: Loop, opened: Clients) -> None:
     # The generator has nothing left to await, so it can be ended without a loop.
     with suppress(StopIteration):
         own.closer.aclose().send(None)
-
-
-def _close_in(loop: Loop, opened: Clients) -> None:
-    here, own = asyncio._get_running_loop(), opened.get(loop)
-    if own is None:
-        return  # the loop has ended at this moment, and closed it
-    if loop is here or loop.is_closed():
-        _close_client(loop, opened)
-    elif loop.is_running():
-        asyncio.run_coroutine_threadsafe(_aclose(own.closer), loop).result(CLOSING)
-    elif here is None:
-        with suppress(RuntimeError):
-            loop.run_until_complete(_aclose(own.closer))
 
 
 async def _aclose(closer: AsyncGenerator[None, None]) -> None:

@@ -1,18 +1,16 @@
 """The drivers: blocking, for any thread; and for running loops, each with a client of its own.
 
 A call is one EVALSHA, or EVAL where the server does not have the script (after a restart, a failover, SCRIPT FLUSH).
-Before the first request of a saver, `connection.ServerCheck` checks the store and the server.
-
-A request says which scripts to run, on which keys. The scripts themselves are files, one for each verb.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -72,35 +70,21 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One run of a script, atomic by itself.
-
-    Attributes:
-        script: Its name.
-        keys: All that it touches, in one bucket, and so in one slot of a Cluster.
-        args: Its arguments.
-    """
+    """One run of a script, atomic by itself."""
 
     script: str
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # all that it touches, in one bucket, and so in one slot of a Cluster
     args: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes to the server in one round trip: calls that do not depend on each other.
-
-    A verb about one thread is one call. Verbs about all threads have several, and so has a deletion, for the cells that
-    the thread has shared; they are pipelined, on a Cluster to each node.
-
-    Attributes:
-        calls: The calls.
-        writes: Whether one of them writes.
-        pattern: If given, there are no calls, and the reply is the names of all keys of all nodes that match it, by
-            SCAN. The server serves others in between; the time it takes grows with the number of all its keys.
-    """
+    """What goes to the server in one round trip: calls that do not depend on each other; several are pipelined."""
 
     calls: tuple[Call, ...]
     writes: bool = False
+    # If given, there are no calls, and the reply is the names of all keys of all nodes that match it, by SCAN. The
+    # server serves others in between; the time it takes grows with the number of all its keys.
     pattern: str = ""
 
 
@@ -108,17 +92,11 @@ class Request:
 def script(name: str) -> Script:
     """Return a script, preceded by the shared parts that its first lines name."""
     text = _SCRIPTS[name]
-    parts = [_SCRIPTS[part] for part in _shared_names(text.splitlines())]
+    shared = re.search(r"^--.*?With: (.*)", text, re.MULTILINE)
+    parts = [_SCRIPTS[part] for part in shared[1].split(", ")] if shared else []
     source = "\n".join([*parts, text])
     # Redis names scripts by SHA-1; nothing depends on its strength.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
-
-
-def _shared_names(lines: Iterable[str]) -> list[str]:
-    for line in lines:
-        if line.startswith("--") and "With: " in line:
-            return line.partition("With: ")[2].split(", ")
-    return []
 
 
 def _evalsha(call: Call) -> tuple[Any, ...]:
@@ -136,11 +114,7 @@ def _split(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 class RedisDriver:
     """One client for all threads of a process; a forked child makes its own.
 
-    Args:
-        check: What is read from the server before the first request.
-        where: How messages name the server.
-        make: Returns the client, or is none if there is no blocking one.
-        is_ours: Whether the client is made here, and so closed here.
+    `make` is `None` if there is no blocking client; `is_ours` says whether the client is made here, and so closed here.
     """
 
     def __init__(self, check: ServerCheck, where: str, make: Callable[[], Client] | None, is_ours: bool) -> None:
@@ -155,11 +129,6 @@ class RedisDriver:
     def is_async_only(self) -> bool:
         """Whether there is no client for the blocking methods."""
         return self._make is None
-
-    @property
-    def read_only(self) -> bool:
-        """Whether it never writes."""
-        return self.check.read_only
 
     def _forget(self) -> None:
         # In a forked child, nobody releases a lock that another thread held at the fork.
@@ -280,7 +249,7 @@ def _broken_if_closed() -> Iterator[None]:
 
 def _send_many(client: Any, calls: Sequence[Call]) -> list[Any]:
     """Send calls in pipelines, one to each node; those that fail there (no script, a moved slot) again, one by one."""
-    cluster = _cluster(client)
+    cluster: Any = client if isinstance(client, RedisCluster) else None
     nodes: dict[Any, list[Call]] = {}
     for call in calls:
         nodes.setdefault(cluster and cluster.get_node_from_key(call.keys[0]), []).append(call)
@@ -302,10 +271,6 @@ def _send_pipeline(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
         return [error] * len(calls)
 
 
-def _cluster(client: Any) -> Any:
-    return client if isinstance(client, RedisCluster) else None
-
-
 @dataclass(frozen=True, slots=True)
 class _AskDriver:
     """The driver of `ServerCheck`, whose requests are commands of Redis."""
@@ -315,15 +280,13 @@ class _AskDriver:
 
     def send(self, ask: Ask) -> list[Any]:
         time.sleep(ask.pause)
-        return [self._reply(client, ask) for client in self._clients(ask.node)] or [None]
-
-    def _clients(self, node: int | None) -> Sequence[Any]:
-        if node == -1:
-            return [self.client]
-        cluster = _cluster(self.client)
-        nodes = cluster.get_primaries() if cluster else ()
-        clients = [cluster.get_redis_connection(each) for each in nodes] or [self.client]
-        return clients if node is None else clients[node : node + 1]
+        client: Any = self.client
+        nodes = [client]
+        if ask.node != -1 and isinstance(self.client, RedisCluster):
+            nodes = [client.get_redis_connection(each) for each in client.get_primaries()]
+        if ask.node is not None and ask.node != -1:
+            nodes = nodes[ask.node : ask.node + 1]
+        return [self._reply(node, ask) for node in nodes] or [None]
 
     def _reply(self, client: Any, ask: Ask) -> Any:
         try:
@@ -334,13 +297,7 @@ class _AskDriver:
 
 
 class AsyncRedisDriver:
-    """A client for each running loop.
-
-    Args:
-        driver: The blocking one, which does the work if there is no asynchronous client.
-        make: Returns a client for the running loop; none if there is only a blocking client.
-        is_ours: Whether clients are made here, and so closed here.
-    """
+    """A client for each running loop; if there is only a blocking client (`make` is `None`), threads wait for that."""
 
     def __init__(self, driver: RedisDriver, make: Callable[[], AsyncClient] | None, is_ours: bool) -> None:
         self._driver = driver
@@ -457,7 +414,10 @@ async def _asend_many(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
         for part in _split(calls, AT_ONCE):
             # All are awaited, also if one fails: none may still run when the loop ends.
             done = await asyncio.gather(*(_asend_call(client, call) for call in part), return_exceptions=True)
-            replies += map(_raise_error, done)
+            for error in done:
+                if isinstance(error, BaseException):
+                    raise error
+            replies += done
         return replies
     for part in _split(calls, PIPELINED):
         for call, reply in zip(part, await _asend_pipeline(client, part), strict=True):
@@ -472,12 +432,6 @@ async def _asend_pipeline(client: AsyncClient, calls: Sequence[Call]) -> Sequenc
     return cast(Sequence[Any], await pipeline.execute(raise_on_error=False))
 
 
-def _raise_error(reply: Any) -> Any:
-    if isinstance(reply, BaseException):
-        raise reply
-    return reply
-
-
 @dataclass(frozen=True, slots=True)
 class _AsyncAskDriver:
     """As `_AskDriver`, for a running loop."""
@@ -487,16 +441,13 @@ class _AsyncAskDriver:
 
     async def send(self, ask: Ask) -> list[Any]:
         await asyncio.sleep(ask.pause)
-        return [await self._reply(node, ask) for node in await self._nodes(ask.node)] or [None]
-
-    async def _nodes(self, node: int | None) -> Sequence[Any]:
-        if node == -1:
-            return [self.client]
         nodes: list[Any] = [self.client]
-        if isinstance(self.client, AsyncRedisCluster):
+        if ask.node != -1 and isinstance(self.client, AsyncRedisCluster):
             await self.client.initialize()
             nodes = self.client.get_primaries()
-        return nodes if node is None else nodes[node : node + 1]
+        if ask.node is not None and ask.node != -1:
+            nodes = nodes[ask.node : ask.node + 1]
+        return [await self._reply(node, ask) for node in nodes] or [None]
 
     async def _reply(self, node: Any, ask: Ask) -> Any:
         try:

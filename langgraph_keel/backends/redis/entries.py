@@ -2,7 +2,7 @@
 
 Ids are percent-encoded. A key is `<prefix>:{<bucket>}:thread:<id>`. The bucket, two hexadecimal digits of a checksum of
 the id, is the hash tag: on a Cluster all keys of a bucket are on one node, so the script that changes a thread can
-change the index of the bucket's threads as well.
+change the index of the bucket's threads as well. A stamp is `<epoch>.<sequence number>.<token>` (`Mark`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def escape_glob(text: str) -> str:
+    """Return a pattern that matches a text only."""
+    return _GLOB.sub(r"\\\g<0>", text)
+
+
 def _percent(found: re.Match[str]) -> str:
     return f"%{ord(found[0]):02X}"
-
-
-def _escape_glob(found: re.Match[str]) -> str:
-    return f"\\{found[0]}"
 
 
 def name(text: str) -> str:
@@ -65,10 +66,7 @@ def parse_name(text: str) -> str:
 
 
 def member_of(*parts: str) -> bytes:
-    """Return (time, id, epoch), one life of a thread, as a member of its bucket's index; bytes sort as the parts do.
-
-    A thread itself keeps (time, id), as it knows its epoch.
-    """
+    """Return (time, id, epoch), one life of a thread, as a member of its bucket's index; bytes sort as the parts do."""
     return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in parts)
 
 
@@ -104,14 +102,7 @@ def refs_text(refs: Mapping[str, Ref], above: int | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one store.
-
-    Those of a tenant begin with its name and `#`, which no prefix contains: a prefix is never taken for a tenant's.
-
-    Attributes:
-        prefix: What they all begin with, after the tenant.
-        tenant: The tenant; empty for none.
-    """
+    """The keys of one store, or of one of its tenants."""
 
     prefix: str
     tenant: str = ""
@@ -122,7 +113,7 @@ class Keys:
 
     @property
     def start(self) -> str:
-        """What all keys begin with."""
+        """What all keys begin with; no prefix contains `#`."""
         return f"{self.tenant}#{self.prefix}" if self.tenant else self.prefix
 
     @property
@@ -165,7 +156,7 @@ class Keys:
     @property
     def of_threads(self) -> str:
         """A pattern for the keys of all threads and of their cells. It also matches others: see `thread_in`."""
-        return f"{_GLOB.sub(_escape_glob, self.start)}:{{??}}:*"
+        return f"{escape_glob(self.start)}:{{??}}:*"
 
     def thread_in(self, key: str) -> str | None:
         """Return the thread of a key (its own, or that of its cells); `None` for any other key."""
@@ -200,10 +191,7 @@ class Keys:
         return tenant if tenant and ":" not in tenant and found else None
 
     def owner_in(self, key: str) -> tuple[Keys, str] | None:
-        """Return the keys to which a key belongs, the store's or a tenant's, and its thread; `None` if it is another's.
-
-        The thread is the empty one for the cells that all share.
-        """
+        """Return the store's or a tenant's keys of which this is one, and its thread (empty for shared cells)."""
         kinds = "(?:thread|cells|names)"
         form = rf"(?:([^#:]+)#)?{re.escape(self.start)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)"
         with suppress(UnicodeDecodeError):
@@ -260,17 +248,11 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The parts of a stamp.
+    """The parts of a stamp."""
 
-    Attributes:
-        epoch: The life of the thread; no other ever has the same.
-        seq: The sequence number in it. A server that lost what was put last (a failover, a power cut) uses it again.
-        token: Distinguishes those two entries, so that nothing is built on the one that was lost.
-    """
-
-    epoch: str = ""
-    seq: str = ""
-    token: str = ""
+    epoch: str = ""  # the life of the thread; no other ever has the same
+    seq: str = ""  # in that life; a server that lost the last put (a failover, a power cut) uses it again
+    token: str = ""  # distinguishes those two entries, so that nothing is built on the one that was lost
 
     @property
     def place(self) -> str:

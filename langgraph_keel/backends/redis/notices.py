@@ -1,7 +1,6 @@
 """Notices of decisions, by PUBLISH and SUBSCRIBE: workers in other processes need not wait for their next poll.
 
-On a Cluster every node passes them on. A user who may not use the channel (ACL), or a client that cannot subscribe (the
-asynchronous one of a Cluster, before redis-py 8), leaves workers to poll.
+A user who may not use the channel (ACL), or a client that cannot subscribe, leaves workers to poll.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ async def anotify(driver: AsyncRedisDriver, channel: str) -> None:
 
 
 class Listening:
-    """A subscription.
-
-    Args:
-        pubsub: What the client made for it.
-    """
+    """A subscription."""
 
     def __init__(self, pubsub: Any) -> None:
         self._pubsub = pubsub
@@ -46,11 +41,7 @@ class Listening:
 
 
 class AsyncListening:
-    """As `Listening`, for a running loop.
-
-    Args:
-        pubsub: As there.
-    """
+    """As `Listening`, for a running loop."""
 
     def __init__(self, pubsub: Any) -> None:
         self._pubsub = pubsub
@@ -78,7 +69,7 @@ def listen(driver: RedisDriver, channel: str) -> Listening:
 
 
 async def alisten(driver: AsyncRedisDriver, channel: str) -> AsyncListening | None:
-    """As `listen`, for the running loop; `None` where the client cannot."""
+    """As `listen`, for the running loop; `None` where the client cannot (of a Cluster, before redis-py 8)."""
     client: Any = await driver.ready(writes=False)
     if not hasattr(client, "pubsub"):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -12,6 +12,8 @@ from langgraph_keel.backends.redis import notices
 from langgraph_keel.backends.redis.check import find_odd_keys
 from langgraph_keel.backends.redis.connection import (
     MIGRATIONS,
+    AsyncClient,
+    Client,
     Durability,
     ServerCheck,
     Settings,
@@ -64,17 +66,22 @@ class RedisSaver(KeelSaver):
         client, async_client, read_only = own["client"], own["async_client"], own["read_only"]
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
+        make: Callable[[], Client] | None
+        make_async: Callable[[], AsyncClient] | None
         if url is not None:
             check_url(url)
+            settings = Settings(url, own["timeout"], own["max_connections"])
+            where, make, make_async = settings.where, settings.client, settings.async_client
+        else:
+            make = (lambda: client) if check_client(client) else None
+            make_async = (lambda: async_client) if check_client(async_client) else None
+            where = where_of(client or async_client)
         ttl = milliseconds_of(shared.pop("ttl", None))  # the server deletes threads, and no background thread
         self._store = store = RedisStore(own["prefix"], ttl, own["refresh_ttl_on_read"], read_only)
         checks = {name: own[name] for name in ("read_only", "auto_setup", "durability", "allow_eviction")}
-        self._redis, self._async_redis = _drivers(
-            Settings(url, own["timeout"], own["max_connections"]) if url is not None else None,
-            client and check_client(client),
-            async_client and check_client(async_client),
-            lambda where: ServerCheck(store.keys, where, **checks, migrations=self._registry),
-        )
+        check = ServerCheck(store.keys, where, **checks, migrations=self._registry)
+        self._redis = RedisDriver(check, where, make, is_ours=url is not None)
+        self._async_redis = AsyncRedisDriver(self._redis, make_async, is_ours=url is not None)
         super().__init__(store, self._redis, self._async_redis, read_only, self._redis.is_async_only, **shared)
 
     @classmethod
@@ -83,7 +90,6 @@ class RedisSaver(KeelSaver):
         return cls(conn_string, **options)
 
     def _setup(self) -> None:
-        """Make the store if it is not there: one key that says which format it has."""
         self._redis.setup()
 
     async def _asetup(self) -> None:
@@ -146,10 +152,7 @@ class RedisSaver(KeelSaver):
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 
-        kept = self.durability().acknowledged
-        return StoreFacts(
-            "redis", f"{self._redis.where}, prefix {self._store.keys.prefix}", self._redis.check.version, kept
-        )
+        return StoreFacts("redis", self._place(), self._redis.check.version, self.durability().acknowledged)
 
     def _check(self) -> Iterator[Finding]:
         from langgraph_keel.retention.check import ADVICE, Finding
@@ -192,7 +195,7 @@ class RedisSaver(KeelSaver):
 
 
 def milliseconds_of(ttl: float | timedelta | None) -> int | None:
-    """Return a time to live in milliseconds, or `None` for ever."""
+    """Return a time to live in milliseconds; `None` is for ever."""
     if ttl is None:
         return None
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
@@ -204,17 +207,6 @@ def milliseconds_of(ttl: float | timedelta | None) -> int | None:
 def _require(found: bool, thread_id: str) -> None:
     if not found:
         raise NotFound(f"there is no thread {thread_id!r}")
-
-
-def _drivers(
-    settings: Settings | None, client: Any, async_client: Any, check: Any
-) -> tuple[RedisDriver, AsyncRedisDriver]:
-    if settings is not None:
-        driver = RedisDriver(check(settings.where), settings.where, settings.client, is_ours=True)
-        return driver, AsyncRedisDriver(driver, settings.async_client, is_ours=True)
-    where = where_of(client or async_client)
-    driver = RedisDriver(check(where), where, (lambda: client) if client else None, is_ours=False)
-    return driver, AsyncRedisDriver(driver, (lambda: async_client) if async_client else None, is_ours=False)
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> RedisSaver:

@@ -1,13 +1,6 @@
-"""The Redis layout: which scripts each verb runs. The fields of a thread are explained in `scripts/fields.lua`.
+"""The Redis layout: which scripts each verb runs.
 
-One hash holds all of a thread, so that it exists, expires and is deleted as a whole. A stamp is an epoch, which is new
-for each life of a thread, a sequence number, and a token for two entries with the same number. Cells are beside the
-thread, in its bucket, and may be there without it; `scripts/cells.lua` explains them.
-
-Verbs about all threads take one round trip to the indexes of all buckets, and one to the threads that these name.
-Nothing orders checkpoints or runs across threads: that would be an index half as large as what it points to, which
-would not expire with it. So `scan` of all threads looks at every entry for every page, and `find_runs` asks every
-thread; both in calls of a few threads each, between which the server serves others. No put pays for it.
+A thread is one hash (`scripts/fields.lua`); its cells are beside it, in its bucket (`scripts/cells.lua`).
 """
 
 from __future__ import annotations
@@ -15,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.backends.redis.driver import Argument, Call, Request
@@ -78,9 +71,6 @@ _log = logging.getLogger(__name__)
 
 SHARED = ""
 """The thread id of the cells that all threads share; no thread has it."""
-NOTHING = b"", b""
-"""In the place of `value_of` a new cell: the cell becomes empty."""
-
 SEARCHED = 16
 """Most threads in a call that reads all their entries: if each has 1000 messages, it occupies the server for 30 ms."""
 ASKED = 256
@@ -91,7 +81,7 @@ ALL = -1
 SHARE = 4
 """Threads that each of 256 buckets is asked for at least, of a page."""
 
-TOKEN_BYTES = 4
+Replies: TypeAlias = list[Any]
 
 
 def cell_name(shelf: Shelf, key: str) -> str:
@@ -113,18 +103,13 @@ def page_of(shelf: Shelf, prefix: str, after: str | None) -> tuple[str, str]:
 
 
 def value_of(cell: Cell) -> tuple[bytes, bytes]:
-    """Return the value of a cell, and its body.
-
-    The header is not compressed: that of a tool call would shrink from 413 bytes to 316, but every hit of the tool
-    cache, which takes some 100 µs, would take 15 to 30 µs longer.
-    """
+    """Return the value of a cell, and its body."""
     expiry = "" if cell.expires_at is None else cell.expires_at
-    return f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header, _shrink_raw(cell.body)
-
-
-def _shrink_raw(body: bytes) -> bytes:
+    # The header is not compressed: that of a tool call would shrink from 413 bytes to 316, but every hit of the tool
+    # cache, which takes some 100 µs, would take 15 to 30 µs longer.
+    value = f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header
     # A frame that is compressed already would come back raw: the same content, but other bytes.
-    return shrink(body) if body[:1] == RAW else body
+    return value, shrink(cell.body) if cell.body[:1] == RAW else cell.body
 
 
 @as_corrupt_store
@@ -133,9 +118,6 @@ def cell_of(value: bytes, body: bytes | None = None) -> Cell:
     line, _, header = value.partition(b"\n")
     token, expiry, origin = line.decode().split(" ")
     return Cell(token, header, restore_frame(body or b""), parse_name(origin), int(expiry) if expiry else None)
-
-
-Replies: TypeAlias = list[Any]
 
 
 def selection(query: Query) -> tuple[str, ...]:
@@ -147,11 +129,9 @@ def selection(query: Query) -> tuple[str, ...]:
 def _read_members(
     keys: Keys, after: bytes = b"", limit: int = ALL, marks: Sequence[str] = (), oldest_first: bool = False
 ) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read members of all buckets, or of those threads that can be found by some marks, last activity first, or last.
-
-    From after one on; perhaps more than asked for. Each bucket is asked for about its share, as names are spread
-    evenly; those that may have more of the page are asked again, which of 50 threads happens in one list of a hundred.
-    """
+    """Read members of all buckets, or of threads found by marks, after a member, in order; perhaps too many."""
+    # Names are spread evenly, so each bucket is asked for about its share; those that may have more of the page are
+    # asked again, which of 50 threads happens in one list of a hundred.
     part = limit if limit == ALL else min(limit, SHARE + limit // 64)
     asked, found = dict.fromkeys(BUCKETS, after), list[bytes]()
     way = "up" if oldest_first else "down"
@@ -185,7 +165,6 @@ def _is_member(member: bytes) -> bool:
 
 
 def _read_threads_of(keys: Keys) -> StorePlan[Request, Replies, list[bytes]]:
-    """Read the members of all buckets, as they must be."""
     members = yield from _read_members(keys)
     _check_members(members)
     return members
@@ -219,70 +198,9 @@ def _calls(
     return threads, tuple(calls)
 
 
-def scan(keys: Keys, query: Query) -> StorePlan[Request, Replies, Sequence[Entry]]:
-    """See `Store.scan`, of all threads."""
-    members = yield from _read_threads_of(keys)
-    last = query.after
-    mark = mark_of(last.stamp if last else None)
-    after = name(str(last.address.checkpoint_id)) if last else "", mark.epoch, mark.seq
-    threads, calls = _calls(keys, members, SEARCHED, "search", *selection(query), *after, query.limit)
-    replies = yield Request(calls)
-    entries = [
-        entry_of(group[number], *entry)
-        for group, reply in zip(threads, replies, strict=True)
-        for number, *entry in reply
-    ]
-    return sorted(entries, key=_place, reverse=True)[: query.limit]
-
-
 def _place(entry: Entry) -> tuple[str, str, int]:
     mark = mark_of(entry.stamp)
     return str(entry.address.checkpoint_id), mark.epoch, int(mark.seq)
-
-
-def find_runs(keys: Keys, run_ids: Collection[str]) -> StorePlan[Request, Replies, Sequence[str]]:
-    """See `Store.find_runs`."""
-    members = yield from _read_threads_of(keys)
-    threads, calls = _calls(keys, members, ASKED, "find_runs", *map(name_or_mark, run_ids))
-    replies = yield Request(calls)
-    return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
-
-
-def read_threads(keys: Keys, page: Page, may_forget: bool) -> StorePlan[Request, Replies, Sequence[Listed]]:
-    """See `Store.read_threads`. If it may, it takes threads that have expired out of the index."""
-    after, passes = page.after, page.tolerant
-    listed: list[Listed] = []
-    # A member is longer than its place by the epoch, which begins with NUL: all lives of that thread are left out.
-    last = member_of(*after) + (b"\1" if page.oldest_first else b"") if after else b""
-    while len(listed) < page.limit:
-        wanted = page.limit - len(listed)
-        read = (yield from _read_members(keys, last, wanted, page.terms, page.oldest_first))[:wanted]
-        members = _without_damaged(read) if passes else read
-        _check_members(members)
-        found = yield from _read_summaries(keys, members)
-        gone = [member for member in members if not found[member]]
-        damaged = _damaged_in(found)
-        if damaged and not passes:
-            raise CorruptStore(f"what the keys of these threads hold is damaged: {', '.join(map(repr, damaged))}")
-        for thread_id in damaged:
-            _log.warning("thread %r is not listed: what its key holds is damaged", thread_id)
-        listed += [(_show if passes else _info)(member, found[member]) for member in members if len(found[member]) > 1]
-        if gone and may_forget:
-            yield _forget_request(keys, gone)
-        if len(read) < wanted:
-            break
-        last = read[-1]
-    return listed
-
-
-def _without_damaged(members: Iterable[bytes]) -> list[bytes]:
-    sound = []
-    for member in members:
-        if _is_member(member):
-            sound.append(member)
-        else:
-            _log.warning("a thread is not listed, as the index has it damaged: %r", member)
-    return sound
 
 
 def _damaged_in(found: Mapping[bytes, Sequence[Any]]) -> list[str]:
@@ -319,19 +237,6 @@ def _info(member: bytes, found: Sequence[Any]) -> Listed:
     return info, entry_of(thread_id, *head) if latest else None
 
 
-def list_strays(keys: Keys, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
-    """See `Store.list_strays`. Looks at the names of all keys of the server, in one go, for every page."""
-    names = yield Request((), pattern=keys.of_threads)
-    found = {keys.thread_in(name.decode(errors="replace")) for name in names} - {None}
-    threads = sorted(name for name in {*filter(None, found), *(yield from _read_origins(keys))} if name > (after or ""))
-    strays: list[str] = []
-    for start in range(0, len(threads), PAGE):
-        strays += yield from _find_strays(keys, threads[start : start + PAGE])
-        if len(strays) >= limit:
-            break
-    return strays[:limit]
-
-
 def find_damaged(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
     """Name the threads that the index names and whose keys hold something else. Looks at all threads."""
     members = [member for member in (yield from _read_members(keys)) if _is_member(member)]
@@ -342,13 +247,7 @@ def find_damaged(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
 
 
 class Mislisted(NamedTuple):
-    """A member of an index that says of a thread what it does not say itself.
-
-    Attributes:
-        thread_id: The thread.
-        said: What is wrong.
-        advice: What mends it.
-    """
+    """A thread whose entry in an index differs from its own data, and how to mend it."""
 
     thread_id: str
     said: str
@@ -400,17 +299,6 @@ def find_unlisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
     return [name for name in threads if name not in strays]
 
 
-def _read_origins(keys: Keys) -> StorePlan[Request, Replies, list[str]]:
-    """Return the threads that have shared cells."""
-    origins: list[str] = []
-    shared = *keys.cells(SHARED), keys.thread(SHARED)
-    page = [b""]
-    while page:
-        [page] = yield Request((Call("find_origins", shared, (page[-1], ASKED)),))
-        origins += [_name_of(origin) for origin in page]
-    return origins
-
-
 @as_corrupt_store
 def _name_of(text: bytes) -> str:
     return parse_name(text.decode())
@@ -425,44 +313,15 @@ def _find_strays(keys: Keys, threads: Sequence[str]) -> StorePlan[Request, Repli
     return sorted(group[number] for group, reply in zip(buckets.values(), replies, strict=True) for number in reply)
 
 
-def _forget_request(keys: Keys, members: Iterable[bytes]) -> Request:
-    calls = [
-        Call(
-            "forget_threads",
-            (
-                keys.index(bucket),
-                keys.expiring(bucket),
-                keys.marks(bucket),
-                *(keys.thread(parse_member(member)[1]) for member in group),
-            ),
-            tuple(group),
-        )
-        for bucket, group in _groups(members, ASKED)
-    ]
-    return Request(tuple(calls), writes=True)
-
-
 def new_epoch() -> str:
     """Return the name of a new life of a thread: the time, so that they sort by age, and 48 random bits."""
     return f"{time.time_ns():016x}{secrets.token_hex(6)}"
 
 
-def new_token() -> str:
-    """Return a token that distinguishes a request that is sent again from another put of the same checkpoint."""
-    return secrets.token_hex(TOKEN_BYTES)
-
-
 class RedisStore(Store[Request, Replies]):
-    """All threads under one prefix. Stateless.
+    """All threads under one prefix, of one tenant or of none. Stateless.
 
-    Args:
-        prefix: What all keys begin with.
-        ttl: Milliseconds a thread lives after a write that says nothing else; `None` leaves it as it is.
-        refresh_on_read: Whether reading a checkpoint counts as a write there.
-        read_only: Never write, not even to remove expired threads from an index.
-        epochs: Where names of new threads come from.
-        tokens: Where the marks of requests come from.
-        tenant: The tenant whose store it is; empty for none.
+    `ttl`, in milliseconds, is how long a thread lives after a write that says nothing else; `None` leaves it as it is.
     """
 
     def __init__(
@@ -471,24 +330,18 @@ class RedisStore(Store[Request, Replies]):
         ttl: int | None = None,
         refresh_on_read: bool = False,
         read_only: bool = False,
-        epochs: Callable[[], str] = new_epoch,
-        tokens: Callable[[], str] = new_token,
         tenant: str = "",
     ) -> None:
         self.keys = Keys(prefix, tenant)
         self._ttl = "" if ttl is None else str(ttl)
         self._refreshes = refresh_on_read and not read_only
         self._read_only = read_only
-        self._epochs = epochs
-        self._tokens = tokens
-        self._settings = (ttl, refresh_on_read, read_only, epochs, tokens)
+        self._settings = (ttl, refresh_on_read, read_only)
 
     def of_tenant(self, tenant: str) -> RedisStore:
-        """See `Store.of_tenant`. The tenant leads every key."""
         return RedisStore(self.keys.prefix, *self._settings, tenant=tenant)
 
     def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
-        """See `Store.list_tenants`. Looks at the names of all keys of the server, in one go, for every page."""
         names = yield Request((), pattern=self.keys.of_tenants)
         found = {self.keys.tenant_in(name.decode(errors="replace")) for name in names} - {None}
         return sorted(name for name in found if name and name > (after or ""))[:limit]
@@ -502,11 +355,11 @@ class RedisStore(Store[Request, Replies]):
         return reply
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Replies, Outcome]:
-        """See `Store.write_entry`."""
         address = new.address
-        base, token = mark_of(new.base), self._tokens()
+        # Distinguishes this request, if it is sent again, from another put of the same checkpoint.
+        token = secrets.token_hex(4)
         args = (
-            self._epochs(),
+            new_epoch(),
             name(address.checkpoint_ns),
             name(str(address.checkpoint_id)),
             name(new.parent or ""),
@@ -515,27 +368,25 @@ class RedisStore(Store[Request, Replies]):
             token,
             refs_text(new.refs, NEW),
             shrink(new.header),
-            *base,
+            *mark_of(new.base),
             new.on_conflict if new.checked else "",
             member_of(new.updated_at, address.thread_id),
             self._ttl,
             "" if address.checkpoint_ns else f"={' '.join(new.terms)}",
-            *_appends(new.appends),
+            *_words_of(new.appends),
             "",
-            *_repacks(new.repacks),
+            *_words_of(new.repacks, are_numbered=True),
         )
         replies = yield Request((Call("write_entry", self.keys.of(address.thread_id), args),), writes=True)
         return _outcome(replies[0], token, new.appends, isinstance(replies, Resent))
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Replies, None]:
-        """See `Store.write_batch`."""
         place = name(address.checkpoint_ns), name(str(address.checkpoint_id))
         value = f"{word(batch.task_id)} {word(batch.task_path)} ".encode() + shrink(batch.body)
         late = " ".join(batch.terms)
-        yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value, late)
+        yield from self._change(address.thread_id, "write_batch", new_epoch(), *place, self._ttl, value, late)
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Request, Replies, Any]:
-        """See `Store.read_entry`."""
         wanted = name(address.checkpoint_ns), name(address.checkpoint_id or ""), str(known or "")
         if self._refreshes:
             reply = yield from self._change(address.thread_id, "read_entry", *wanted, "1", self._ttl)
@@ -548,11 +399,21 @@ class RedisStore(Store[Request, Replies]):
         return Unchanged(found.entry.parent, found.batches) if found.entry.stamp == known else found
 
     def scan(self, query: Query) -> StorePlan[Request, Replies, Sequence[Entry]]:
-        """See `Store.scan`. Of all threads: every entry of every thread is looked at for every page."""
-        thread_id = query.thread_id
+        thread_id, last = query.thread_id, query.after
+        after = mark_of(last.stamp if last else None)
         if thread_id is None:
-            return (yield from scan(self.keys, query))
-        after = mark_of(query.after.stamp if query.after else None)
+            # No index orders checkpoints across threads: it would be half as large as what it points to, and would not
+            # expire with it. So each page looks at every entry of every thread.
+            members = yield from _read_threads_of(self.keys)
+            place = name(str(last.address.checkpoint_id)) if last else "", after.epoch, after.seq
+            threads, calls = _calls(self.keys, members, SEARCHED, "search", *selection(query), *place, query.limit)
+            replies = yield Request(calls)
+            entries = [
+                entry_of(group[number], *entry)
+                for group, reply in zip(threads, replies, strict=True)
+                for number, *entry in reply
+            ]
+            return sorted(entries, key=_place, reverse=True)[: query.limit]
         reply = yield from self._read(thread_id, "scan", *selection(query), after.epoch, after.seq, query.limit)
         if not reply:
             return []
@@ -560,7 +421,6 @@ class RedisStore(Store[Request, Replies]):
         return [entry_of(thread_id, epoch, *each) for each in found]
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Replies, Sequence[Found]]:
-        """See `Store.read_values`."""
         groups: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
             groups.setdefault((entry.address.thread_id, mark_of(entry.stamp).epoch), []).append(entry)
@@ -579,7 +439,6 @@ class RedisStore(Store[Request, Replies]):
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Replies, Sequence[Found]]:
-        """See `Store.read_history`."""
         place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
         reply = yield from self._read(address.thread_id, "read_history", *place, *map(name_or_mark, channels))
         if not reply:
@@ -591,14 +450,12 @@ class RedisStore(Store[Request, Replies]):
         ]
 
     def read_graph(self, thread_id: str) -> StorePlan[Request, Replies, Graph]:
-        """See `Store.read_graph`."""
         reply = yield from self._read(thread_id, "read_graph")
         return graph_of(thread_id, *reply) if reply else Graph([], {}, None)
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Request, Replies, None]:
-        """See `Store.remove_entries`."""
         epochs = {mark_of(stamp).epoch for stamp in (*gone, *ghosts)}
         kept = [
             part
@@ -611,7 +468,6 @@ class RedisStore(Store[Request, Replies]):
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Request, Replies, int]:
-        """See `Store.remove_rows`."""
         if graph.epoch is None:
             return 0
         logs = [
@@ -623,11 +479,8 @@ class RedisStore(Store[Request, Replies]):
         return removed
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Replies, bool]:
-        """See `Store.delete_thread`. Two calls in one round trip: shared cells may be on another node of a Cluster.
-
-        Each is atomic. After an error, one of them may have been carried out: delete the thread again. With `last`, two
-        round trips, as what is shared goes only with the thread.
-        """
+        # Two calls, as shared cells may be on another node of a Cluster. Each is atomic; after an error, one of them
+        # may have been carried out. With `last`, two round trips: shared cells are deleted only with the thread.
         shared = Call("delete_shared", self._cell_keys(SHARED), (name(thread_id),))
         if last is None:
             yield Request((shared, Call("delete_thread", self.keys.of(thread_id))), writes=True)
@@ -639,7 +492,6 @@ class RedisStore(Store[Request, Replies]):
         return True
 
     def delete_all(self, limit: int) -> StorePlan[Request, Replies, int]:
-        """See `Store.delete_all`. Looks at the names of all keys of the server, and deletes all keys of the tenant."""
         if not self.keys.tenant:
             return (yield from super().delete_all(limit))
         names = yield Request((), pattern=self.keys.of_threads)
@@ -656,7 +508,7 @@ class RedisStore(Store[Request, Replies]):
     def copy_thread(
         self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Replies, CopyOutcome]:
-        """See `Store.copy_thread`. Two trips, as they may be on different nodes; the second makes all of the copy."""
+        # Two trips, as the threads may be on different nodes; the second makes all of the copy.
         if upto is None:
             flat = yield from self._read(source, "read_thread")
         else:
@@ -669,23 +521,20 @@ class RedisStore(Store[Request, Replies]):
             return Occupied() if is_there else Copied() if upto is None else BaseGone()
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         member = copied_member(fields[b"thread"], target)
-        reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)
+        reply = yield from self._change(target, "write_thread", new_epoch(), member, self._ttl, *flat)
         return Copied() if reply else Occupied()
 
     def list_writes(
         self, thread_id: str, after: Writes | None, limit: int
     ) -> StorePlan[Request, Replies, Sequence[Writes]]:
-        """See `Store.list_writes`. The stamp is the field."""
         flat = yield from self._read(thread_id, "list_writes", str(after.stamp) if after else "", limit)
         return [_writes(thread_id, *pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
 
     def list_kinds(self, thread_id: str | None) -> StorePlan[Request, Replies, Sequence[str]]:
-        """See `Store.list_kinds`."""
         kinds: list[bytes] = yield from self._cells(Shelf(thread_id, "any"), "list_kinds")
         return [_name_of(kind) for kind in kinds]
 
     def replace_plain(self, thread_id: str, new: Replacement) -> StorePlan[Request, Replies, None]:
-        """See `Store.replace_plain`."""
         marks = [(mark_of(stamp), header) for stamp, header in new.headers.items()]
         records = [(f"entry:{mark.seq}", mark.token, header) for mark, header in marks]
         for (ns, channel), rows in new.rows.items():
@@ -696,12 +545,47 @@ class RedisStore(Store[Request, Replies]):
         yield from self._change(thread_id, "replace_plain", str(new.epoch), *words)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Replies, Sequence[str]]:
-        """See `Store.find_runs`. Every thread is asked, in two trips."""
-        return (yield from find_runs(self.keys, run_ids))
+        members = yield from _read_threads_of(self.keys)
+        threads, calls = _calls(self.keys, members, ASKED, "find_runs", *map(name_or_mark, run_ids))
+        replies = yield Request(calls)
+        return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
 
     def read_threads(self, page: Page) -> StorePlan[Request, Replies, Sequence[Listed]]:
-        """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
-        return (yield from read_threads(self.keys, page, not self._read_only))
+        after, passes = page.after, page.tolerant
+        listed: list[Listed] = []
+        # A member is longer than its place by the epoch, which begins with NUL: all lives of that thread are left out.
+        last = member_of(*after) + (b"\1" if page.oldest_first else b"") if after else b""
+        while len(listed) < page.limit:
+            wanted = page.limit - len(listed)
+            read = (yield from _read_members(self.keys, last, wanted, page.terms, page.oldest_first))[:wanted]
+            members = [member for member in read if not passes or _is_member(member)]
+            for member in sorted({*read} - {*members}):
+                _log.warning("a thread is not listed, as the index has it damaged: %r", member)
+            _check_members(members)
+            found = yield from _read_summaries(self.keys, members)
+            damaged = _damaged_in(found)
+            if damaged and not passes:
+                raise CorruptStore(f"what the keys of these threads hold is damaged: {', '.join(map(repr, damaged))}")
+            for thread_id in damaged:
+                _log.warning("thread %r is not listed: what its key holds is damaged", thread_id)
+            read_info = _show if passes else _info
+            listed += [read_info(member, found[member]) for member in members if len(found[member]) > 1]
+            expired = [member for member in members if not found[member]]
+            if expired and not self._read_only:
+                yield from self._forget(expired)
+            if len(read) < wanted:
+                break
+            last = read[-1]
+        return listed
+
+    def _forget(self, members: Iterable[bytes]) -> StorePlan[Request, Replies, None]:
+        """Take threads that have expired out of the indexes."""
+        calls = []
+        for bucket, group in _groups(members, ASKED):
+            indexes = self.keys.index(bucket), self.keys.expiring(bucket), self.keys.marks(bucket)
+            threads = (self.keys.thread(parse_member(member)[1]) for member in group)
+            calls.append(Call("forget_threads", (*indexes, *threads), tuple(group)))
+        yield Request(tuple(calls), writes=True)
 
     def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
         return *self.keys.cells(thread_id), self.keys.thread(thread_id)
@@ -716,41 +600,46 @@ class RedisStore(Store[Request, Replies]):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Request, Replies, Swapped]:
-        """See `Store.swap_cell`. What all threads share does not expire here."""
-        ttl = "" if shelf.thread_id is None else self._ttl
-        words = value_of(new) if new else NOTHING
+        ttl = "" if shelf.thread_id is None else self._ttl  # shared cells do not expire
+        words = value_of(new) if new else (b"", b"")
         done, *held = yield from self._cells(
             shelf, "swap_cell", cell_name(shelf, key), expected or "", *words, ttl, writes=True
         )
         return Swapped(bool(done), cell_of(*held) if held else None)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Replies, Mapping[str, Cell]]:
-        """See `Store.read_cells`."""
         reply = yield from self._cells(shelf, "read_cells", *(cell_name(shelf, key) for key in keys))
         return {key: cell_of(*held) for key, held in zip(keys, reply, strict=True) if held}
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Request, Replies, Sequence[tuple[str, Cell]]]:
-        """See `Store.list_cells`."""
         page = yield from self._cells(shelf, "list_cells", *page_of(shelf, prefix, after), limit)
         return [(key_of(named), cell_of(value)) for named, value in page]
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Replies, int]:
-        """See `Store.remove_cells`."""
         pairs = [part for key, token in tokens.items() for part in (cell_name(shelf, key), token)]
         removed: int = yield from self._cells(shelf, "remove_cells", *pairs, writes=True)
         return removed
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
-        """See `Store.list_strays`. Looks at the names of all keys of the server for every page."""
-        return (yield from list_strays(self.keys, after, limit))
+        names = yield Request((), pattern=self.keys.of_threads)
+        found = {self.keys.thread_in(each.decode(errors="replace")) for each in names} - {None, ""}
+        shared = self._cell_keys(SHARED)
+        page = [b""]
+        while page:
+            [page] = yield Request((Call("find_origins", shared, (page[-1], ASKED)),))
+            found |= {*map(_name_of, page)}
+        threads = sorted(each for each in found if each and each > (after or ""))
+        strays: list[str] = []
+        for start in range(0, len(threads), PAGE):
+            strays += yield from _find_strays(self.keys, threads[start : start + PAGE])
+            if len(strays) >= limit:
+                break
+        return strays[:limit]
 
     def set_ttl(self, thread_id: str, ttl: int | None) -> StorePlan[Request, Replies, bool]:
-        """Give a thread its own time to live, in milliseconds after every write from this one on; `None` is for ever.
-
-        One round trip. Returns whether there is such a thread.
-        """
+        """Set the milliseconds that a thread lives after each write; return whether there is such a thread."""
         reply = yield from self._change(thread_id, "set_ttl", ttl or 0)
         return bool(reply)
 
@@ -761,28 +650,15 @@ def _writes(thread_id: str, field: bytes, value: bytes) -> Writes:
     return Writes(field.decode(), Address(thread_id, parse_name(ns), parse_name(checkpoint_id)), *batches_of([value]))
 
 
-def _appends(appends: Mapping[str, Sequence[Row]]) -> list[Argument]:
-    return [
-        part
-        for channel, rows in appends.items()
-        for part in (
-            name_or_mark(channel),
-            len(rows),
-            *(word for row in rows for word in (row.count, shrink(row.body))),
-        )
-    ]
-
-
-def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
-    return [
-        part
-        for channel, rows in repacks.items()
-        for part in (
-            name_or_mark(channel),
-            len(rows),
-            *(word for row in rows for word in (row.lo, row.count, shrink(row.body))),
-        )
-    ]
+def _words_of(logs: Mapping[str, Sequence[Row]], are_numbered: bool = False) -> list[Argument]:
+    """Return rows by channel as arguments of a script, with the numbers of their first items if these are known."""
+    words: list[Argument] = []
+    for channel, rows in logs.items():
+        words += [name_or_mark(channel), len(rows)]
+        for row in rows:
+            numbers = (row.lo, row.count) if are_numbered else (row.count,)
+            words += [*numbers, shrink(row.body)]
+    return words
 
 
 @as_corrupt_store

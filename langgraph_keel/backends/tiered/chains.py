@@ -40,19 +40,12 @@ HEAVY = 1 << 26
 
 @record
 class Chain:
-    """What a process knows of a chain.
+    """What a process knows of a chain."""
 
-    Attributes:
-        end: The stamp, in the cold store, of the entry that it ends with.
-        stamp: Its own stamp in the hot store.
-        runs: Its links.
-        room: Bytes that are added before it is begun anew: until what was added weighs as much as its first link.
-    """
-
-    end: Stamp
-    stamp: Stamp
-    runs: tuple[Run, ...]
-    room: int
+    end: Stamp  # in the cold store, of the entry that it ends with
+    stamp: Stamp  # its own, in the hot store
+    runs: tuple[Run, ...]  # its links
+    room: int  # bytes that are added before a new chain is begun: until they weigh as much as the first link
 
 
 def link_of(entry: Entry, rows: Mapping[str, Sequence[Row]], after: Stamp | None = None) -> bytes:
@@ -146,13 +139,9 @@ def _rows(refs: Mapping[str, Ref], kept: Iterable[Any]) -> dict[str, Sequence[Ro
         if ref.runs:
             log = logs.get(name, {})
             rows = rows_in([log[lo] for lo in sorted(log)], ref.runs)
-            _check_rows(rows, ref.runs)
+            for number, hi in ref.runs:
+                while number < hi:  # all items must be there
+                    row = rows[row_index(rows, number)]
+                    number = row.lo + row.count
             shown[name] = [Row(row.lo, row.count, restore_frame(row.body)) for row in rows]
     return shown
-
-
-def _check_rows(rows: Sequence[Row], runs: Sequence[Run]) -> None:
-    for number, hi in runs:
-        while number < hi:
-            row = rows[row_index(rows, number)]
-            number = row.lo + row.count

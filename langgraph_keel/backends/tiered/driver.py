@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
@@ -17,15 +19,10 @@ PAUSE = 5.0
 
 @record
 class Hot:
-    """A request for the hot store; all others are for the cold one.
-
-    Attributes:
-        request: As that store has made it.
-        must: Whether it is sent even if the store has failed a moment ago.
-    """
+    """A request for the hot store; all others are for the cold one."""
 
     request: Any
-    must: bool = False
+    must: bool = False  # whether it is sent even if the store has failed a moment ago
 
 
 class Absence:
@@ -34,32 +31,25 @@ class Absence:
     def __init__(self) -> None:
         self._until: float | None = None
 
-    def check(self, request: Hot) -> None:
-        """See that the store is to be asked."""
+    @contextmanager
+    def asking(self, request: Hot) -> Iterator[None]:
+        """Refuse a request while the store is left alone; note whether the store answers it."""
         if self._until is not None and not request.must and monotonic() < self._until:
             raise StoreUnavailable("the hot store has failed a moment ago, and is left alone for some seconds")
-
-    def begin(self, error: StoreError) -> None:
-        """Leave the store alone for a while."""
-        is_new, self._until = self._until is None, monotonic() + PAUSE
-        if is_new:
-            _log.warning("the hot store fails, and the cold one answers alone until it is back: %s", error)
-
-    def end(self) -> None:
-        """Know that the store has answered."""
+        try:
+            yield
+        except StoreError as error:
+            is_new, self._until = self._until is None, monotonic() + PAUSE
+            if is_new:
+                _log.warning("the hot store fails, and the cold one answers alone until it is back: %s", error)
+            raise
         if self._until is not None:
             self._until = None
             _log.warning("the hot store answers again")
 
 
 class TieredDriver:
-    """Sends requests to two stores, blocking.
-
-    Args:
-        cold: Of the store that has all.
-        hot: Of the other one.
-        absence: Shared with the asynchronous one.
-    """
+    """Sends requests to two stores, blocking."""
 
     def __init__(self, cold: Driver[Any, Any], hot: Driver[Any, Any], absence: Absence) -> None:
         self._cold = cold
@@ -70,14 +60,8 @@ class TieredDriver:
         """Send a request to the store that it is for."""
         if not isinstance(request, Hot):
             return self._cold.send(request)
-        self._absence.check(request)
-        try:
-            reply = self._hot.send(request.request)
-        except StoreError as error:
-            self._absence.begin(error)
-            raise
-        self._absence.end()
-        return reply
+        with self._absence.asking(request):
+            return self._hot.send(request.request)
 
 
 class AsyncTieredDriver:
@@ -92,11 +76,5 @@ class AsyncTieredDriver:
         """Send a request to the store that it is for."""
         if not isinstance(request, Hot):
             return await self._cold.send(request)
-        self._absence.check(request)
-        try:
-            reply = await self._hot.send(request.request)
-        except StoreError as error:
-            self._absence.begin(error)
-            raise
-        self._absence.end()
-        return reply
+        with self._absence.asking(request):
+            return await self._hot.send(request.request)

@@ -143,7 +143,6 @@ class TieredSaver(KeelSaver):
         return [*self._cold._elsewhere(), *self._hot._elsewhere()]
 
     def _close(self) -> None:
-        """Close both stores. Calls after this raise `StoreClosed`."""
         self._hot.close()
         self._cold.close()
 

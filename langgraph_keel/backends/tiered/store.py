@@ -1,24 +1,7 @@
-"""The store that stands on two: what it asks of which, and in what order.
+"""A store on two: the cold one has all, and decides; the hot one has copies of heavy latest entries (`chains`).
 
-*The cold store has all, and decides.* Entries, writes and cells are written there first, and acknowledged by it. Who
-reads the latest entry asks the hot store for its copy, and then the cold one whether the copy's stamp is that of the
-latest entry, which brings what tasks have written, too. Stamps and ids may be used again, so the header must be the
-same as well: each put leaves a random token there (`CopyToken`). A hot store that was flushed, that is stale, or that
-has copies of another cold store or of what a backup has undone, costs speed and never a turn.
-
-*The hot store has copies of latest entries that are heavy*, each a chain of links (`chains`). Who reads a heavy one
-that has no copy begins its chain; who puts one that follows the end of a chain that he knows adds a link.
-
-*Nothing that was removed stays in it.* Whatever removes takes the thread out of the hot store, then removes, then takes
-it out again. The first is for who dies in between; the second for who has read before and begins a chain meanwhile. Who
-begins one looks afterwards whether the cold store still has the entry, and takes the chain out if not. Of the two, one
-sees the other: either the chain was begun before the second removal, which takes it out, or the look at the cold store
-comes after what was removed there. Who adds a link names the end of the chain, which is refused if that is gone. Only a
-process that dies between the two, or that the hot store does not answer any more, leaves a chain behind; nobody is
-shown it, and the next removal takes it out, or who reads a heavy entry in its place.
-
-Stamps of entries are those of the cold store. All of a thread stands in the hot store under its own id, in that of a
-tenant of this module's: among the threads of another saver it would be one of them.
+Stamps of entries are those of the cold store. Stamps and ids may be used again, so a copy counts only if the header, to
+which each put adds a random token (`CopyToken`), is that of the cold store too.
 """
 
 from __future__ import annotations
@@ -90,15 +73,9 @@ class CopyToken(Hook):
 
 
 class TieredStore(Layer):
-    """Keeps threads in one store, and copies of what was put last in another.
+    """Keeps threads in one store, and copies of latest entries of more than `light` bytes in another.
 
     What tasks have written and cells are in the cold store alone: what is done once must be known for certain.
-
-    Args:
-        cold: The store that has all.
-        hot: The other one.
-        light: Most bytes of an entry that the cold store answers with.
-        tenant: Whose threads these are; empty for those of none.
     """
 
     def __init__(self, cold: Store[Any, Any], hot: Store[Any, Any], light: int = LIGHT, tenant: str = "") -> None:
@@ -106,6 +83,7 @@ class TieredStore(Layer):
         self.cold = cold
         self._light = light
         self._all_hot = hot
+        # Threads keep their ids, in a tenant of this module's: among those of another saver they would be its own.
         digest = blake2b(tenant.encode(), digest_size=16).hexdigest()  # a name with all of theirs could be too long
         self.hot = hot.of_tenant(f"{TENANT}.{digest}" if tenant else TENANT)
         self._chains: OrderedDict[tuple[str, str], Chain] = OrderedDict()
@@ -113,7 +91,7 @@ class TieredStore(Layer):
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """See `Store.write_entry`. One trip to the cold store; where there is a chain to add to, one to the hot."""
+        """One trip to the cold store; where there is a chain to add to, one to the hot."""
         outcome: Outcome = yield from self.cold.write_entry(new)
         chain = self._chains.pop(_namespace(new.address), None)
         # Without a base, an entry shows nothing of what a chain has. Were it added to one whose end the cold store has
@@ -133,7 +111,7 @@ class TieredStore(Layer):
             self._remember(_namespace(new.address), chain_of(entry, outcome, stored.stamp, room))
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
-        """See `Store.read_entry`. The latest: two trips; three if there is a copy of it, four or five to make one."""
+        """The latest: two trips; three if there is a copy of it, four or five to make one."""
         if address.checkpoint_id is not None:
             return (yield from self.cold.read_entry(address, known))
         key = _namespace(address)
@@ -167,12 +145,15 @@ class TieredStore(Layer):
         )
 
     def _begin(self, address: Address, found: Found | None, *, replaces: bool) -> Plan[None]:
-        """Begin the chain of an entry that was read from the cold store; see above for the order of this."""
+        """Begin the chain of an entry that was read from the cold store; see `_remove` for the order of this."""
         thread_id = address.thread_id
         self._chains.pop(_namespace(address), None)
         if replaces:
             yield from self._try(self.hot.delete_thread(thread_id))
-        if found is None or _weight_of(found) <= self._light:
+        if found is None:
+            return
+        weight = len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)
+        if weight <= self._light:
             return
         link = link_of(found.entry, found.rows)
         if len(link) > HEAVY:
@@ -197,25 +178,32 @@ class TieredStore(Layer):
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[None]:
-        """See `Store.remove_entries`. Two trips more."""
+        """Two trips more."""
         return self._remove(thread_id, self.cold.remove_entries(thread_id, gone, ghosts))
 
     def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
-        """See `Store.remove_rows`. Two trips more."""
+        """Two trips more."""
         if graph.epoch is None:
             return self.cold.remove_rows(thread_id, live, graph)
         return self._remove(thread_id, self.cold.remove_rows(thread_id, live, graph))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`. Two trips more."""
+        """Two trips more."""
         return self._remove(thread_id, self.cold.delete_thread(thread_id, last))
 
     def replace_plain(self, thread_id: str, new: Replacement) -> Plan[None]:
-        """See `Store.replace_plain`. Two trips more: plain text goes from the hot store, too."""
+        """Two trips more: plain text goes from the hot store, too."""
         return self._remove(thread_id, self.cold.replace_plain(thread_id, new))
 
     def _remove(self, thread_id: str, removal: Plan[T]) -> Plan[T]:
-        """Remove what is removed from both stores; see above for the order of this."""
+        """Remove from both stores. The hot store is cleared before and after the cold one, so it keeps nothing removed.
+
+        The first time is for a process that dies in between. The second is for a reader that has read before, and
+        begins a chain: it looks afterwards whether the cold store still has the entry, and takes the chain out if not.
+        Either the chain was begun before the second time, or the reader looks after the removal. A put that adds a link
+        names the end of the chain, which is refused if that is gone. Only a process that dies, or loses the hot store,
+        in between leaves a chain: it is never shown, and the next removal, or reader of a heavy entry, takes it out.
+        """
         yield from self._forget(thread_id, "nothing was removed")
         result = yield from removal
         yield from self._forget(thread_id, "it was removed from the cold store only")
@@ -228,7 +216,7 @@ class TieredStore(Layer):
             yield from _send_to_hot(self.hot.delete_thread(thread_id), must=True)
 
     def delete_all(self, limit: int) -> Plan[int]:
-        """See `Store.delete_all`. The same is done to the hot store, before and afterwards."""
+        """The same is done to the hot store, before and afterwards."""
         self._chains.clear()
         yield from self._forget_all("nothing was removed")
         deleted: int = yield from self.cold.delete_all(limit)
@@ -243,7 +231,6 @@ class TieredStore(Layer):
     # -- tenants -----------------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> TieredStore:
-        """See `Store.of_tenant`."""
         return type(self)(self.cold.of_tenant(tenant), self._all_hot, self._light, tenant)
 
     # -- the hot store -----------------------------------------------------------------------------------------
@@ -293,8 +280,3 @@ def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | tuple[N
 
 def _namespace(address: Address) -> tuple[str, str]:
     return address.thread_id, address.checkpoint_ns
-
-
-def _weight_of(found: Found) -> int:
-    """Return the bytes that an entry takes with its rows, without its batches."""
-    return len(found.entry.header) + sum(len(row.body) for rows in found.rows.values() for row in rows)

@@ -38,22 +38,34 @@ FACTORIES: dict[str, type] = {
     factory.__name__: factory for factory in (*BASES, bool, object) if factory is not defaultdict
 }
 
-# The order is part of the format: append only.
-MESSAGES: tuple[type, ...] = (
-    messages.HumanMessage,
-    messages.AIMessage,
-    messages.SystemMessage,
-    messages.ToolMessage,
-    messages.ChatMessage,
-    messages.FunctionMessage,
-    messages.RemoveMessage,
-    messages.HumanMessageChunk,
-    messages.AIMessageChunk,
-    messages.SystemMessageChunk,
-    messages.ToolMessageChunk,
-    messages.ChatMessageChunk,
-    messages.FunctionMessageChunk,
-)
+REQUIRED: Any = ...
+"""The default of a field that is always written: msgpack cannot pack it, so a message without the field is refused."""
+
+_AI: dict[str, Any] = {"tool_calls": [], "invalid_tool_calls": [], "usage_metadata": None}
+_CHUNK: dict[str, Any] = {"tool_call_chunks": [], "chunk_position": None}
+_TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "success"}
+_CHAT: dict[str, Any] = {"role": REQUIRED}
+_FUNCTION: dict[str, Any] = {"name": REQUIRED}
+
+# Part of the format: the code of a class is its place here, so append only. Beside each class is its form in JSON: its
+# role, its `type`, and the defaults of the fields that not all messages have. They are not read from LangChain at run
+# time: the meaning of a field that is not written must not depend on the version that reads.
+MESSAGE_FORMS: dict[type, tuple[str, str, dict[str, Any]]] = {
+    messages.HumanMessage: ("human", "human", {}),
+    messages.AIMessage: ("ai", "ai", _AI),
+    messages.SystemMessage: ("system", "system", {}),
+    messages.ToolMessage: ("tool", "tool", _TOOL),
+    messages.ChatMessage: ("chat", "chat", _CHAT),
+    messages.FunctionMessage: ("function", "function", _FUNCTION),
+    messages.RemoveMessage: ("remove", "remove", {}),
+    messages.HumanMessageChunk: ("human_chunk", "HumanMessageChunk", {}),
+    messages.AIMessageChunk: ("ai_chunk", "AIMessageChunk", _AI | _CHUNK),
+    messages.SystemMessageChunk: ("system_chunk", "SystemMessageChunk", {}),
+    messages.ToolMessageChunk: ("tool_chunk", "ToolMessageChunk", _TOOL),
+    messages.ChatMessageChunk: ("chat_chunk", "ChatMessageChunk", _CHAT),
+    messages.FunctionMessageChunk: ("function_chunk", "FunctionMessageChunk", _FUNCTION),
+}
+MESSAGES: tuple[type, ...] = tuple(MESSAGE_FORMS)
 MESSAGE_CODES: dict[type, int] = {cls: code for code, cls in enumerate(MESSAGES)}
 
 # Plain classes of LangGraph that are neither dataclass nor pydantic, and hold nothing but their slots.
