@@ -231,8 +231,7 @@ GrantTo = Annotated[
 
 
 Upgrade = Annotated[
-    bool,
-    typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how."),
+    bool, typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how.")
 ]
 
 

@@ -43,16 +43,7 @@ from langgraph_keel.cli.options import (
     open_to_read,
     url_to_name,
 )
-from langgraph_keel.cli.output import (
-    Rows,
-    bar,
-    block,
-    console,
-    local_time,
-    print_json,
-    shell_word,
-    thread_name,
-)
+from langgraph_keel.cli.output import Rows, bar, block, console, local_time, print_json, shell_word, thread_name
 from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids

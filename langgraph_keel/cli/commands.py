@@ -22,9 +22,7 @@ TENANT: ContextVar[str | None] = ContextVar("keel_tenant", default=None)
 """Whose threads the command is about that runs: what `keel --tenant` says."""
 
 PANELS: Mapping[str, Mapping[str, str]] = {
-    "Begin": {
-        "demo": "Kill an agent in the middle of its work and see another process finish it. No key, no network.",
-    },
+    "Begin": {"demo": "Kill an agent in the middle of its work and see another process finish it. No key, no network."},
     "Look": {
         "threads": "List the threads in a store, the one last active first.",
         "status": "Say what a thread has left to do, and what is safe to do next.",
@@ -73,7 +71,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "Models": {
         "provenance": (
             "List the calls of models that wrote a thread: which model answered, with what, and where that changed."
-        ),
+        )
     },
     "Move": {
         "import": (

@@ -13,15 +13,7 @@ from rich.text import Text
 
 from langgraph_keel import Keyring, open_saver
 from langgraph_keel.backends.registry import url_of
-from langgraph_keel.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Url,
-    check_store,
-    moment_since,
-    open_store,
-    open_to_read,
-)
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, moment_since, open_store, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.cli.threads import LabelIs, Match, Owner, Since, StatusIs, Until
 from langgraph_keel.display.text import count_of, format_size, plain

@@ -106,8 +106,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="S
 Every = Annotated[bool, typer.Option("--all", help="Show all of the thread.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The label: any text that is no number.")]
 NewThread = Annotated[
-    str | None,
-    typer.Argument(metavar="NEW", help="The new thread's id. Without it, a branch in the same thread."),
+    str | None, typer.Argument(metavar="NEW", help="The new thread's id. Without it, a branch in the same thread.")
 ]
 
 
@@ -181,12 +180,7 @@ def _moment_json(moment: Moment) -> dict[str, Any]:
 
 
 def history_table(
-    thread: str,
-    moments: Sequence[Moment],
-    limit: int,
-    *,
-    full: bool = False,
-    every_ns: bool = False,
+    thread: str, moments: Sequence[Moment], limit: int, *, full: bool = False, every_ns: bool = False
 ) -> RenderableType:
     """Return the table of `keel history`."""
     from langgraph_keel.history.render.rows import timeline_rows

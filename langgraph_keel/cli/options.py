@@ -58,12 +58,10 @@ Actor = Annotated[
     str | None, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who does it, for the audit trail.")
 ]
 Url = Annotated[
-    str,
-    typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into."),
+    str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into.")
 ]
 AsJson = Annotated[
-    bool,
-    typer.Option("--json", callback=_remember_json, help="Print JSON, and nothing else, to standard output."),
+    bool, typer.Option("--json", callback=_remember_json, help="Print JSON, and nothing else, to standard output.")
 ]
 Full = Annotated[bool, typer.Option("--full", help="Shorten nothing: whole ids, whole values, every channel.")]
 Imports = Annotated[

@@ -36,15 +36,7 @@ from langgraph_keel.cli.options import (
     open_to_read,
     tell_unread,
 )
-from langgraph_keel.cli.output import (
-    Rows,
-    Tell,
-    bar,
-    console,
-    error_line,
-    local_time,
-    print_json,
-)
+from langgraph_keel.cli.output import Rows, Tell, bar, console, error_line, local_time, print_json
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, format_seconds, plain
 from langgraph_keel.engine.serde.serializer import find_unread
@@ -116,12 +108,7 @@ def _is_cut(saver: Any, thread: str) -> bool:
 
 
 def calls_page(
-    thread: str,
-    calls: Sequence[ModelCall],
-    marks: Sequence[DriftMark],
-    places: Mapping[str, int],
-    *,
-    full: bool,
+    thread: str, calls: Sequence[ModelCall], marks: Sequence[DriftMark], places: Mapping[str, int], *, full: bool
 ) -> RenderableType:
     """Return the page of `keel provenance`; `places` are the positions of checkpoints."""
     if not calls and not marks:
@@ -214,8 +201,7 @@ Output = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 Channel = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel that holds the messages.")]
 Label = Annotated[
-    str | None,
-    typer.Option("--label", metavar="TEXT", help="Only threads whose last label or outcome is this."),
+    str | None, typer.Option("--label", metavar="TEXT", help="Only threads whose last label or outcome is this.")
 ]
 Threads = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Write at most this many.")]
@@ -308,11 +294,7 @@ def export(
     store = open_to_read(url, imports)
     then = "" if output is None or _is_stream(output) else f"{output} was not written."
     quiet = json or (output is None and sys.stdout.isatty())
-    with (
-        open_output(output, overwrite) as file,
-        store as saver,
-        bar("Reading threads", quiet=quiet, then=then) as tell,
-    ):
+    with open_output(output, overwrite) as file, store as saver, bar("Reading threads", quiet=quiet, then=then) as tell:
         is_shown = console(stderr=True).is_terminal and not quiet
         total = len(threads) if threads else sum(1 for _ in saver.threads()) if is_shown else None
         report = Report(tell, total, quiet=json)

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
 Checkpoint = Annotated[
-    str | None,
-    typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out."),
+    str | None, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out.")
 ]
 
 _LONGEST_TEXT = 2_000

@@ -120,11 +120,7 @@ def _commands(text: str, decisions: Sequence[str], where: Sequence[str], calls: 
 
 def settlement_line(call: KeptCall, decision: str) -> Text:
     """Return what `keel settle` answers."""
-    text = {
-        "retry": "may be made again",
-        "done": "counts as done",
-        "skip": "will not be repeated",
-    }
+    text = {"retry": "may be made again", "done": "counts as done", "skip": "will not be repeated"}
     which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
     return Text(f"{which} {text[decision]}. Resume its thread.", "green")
 

@@ -94,11 +94,7 @@ def doctor(
 
 
 def upgrade(
-    graph: Graph,
-    url: Url = DEFAULT_URL,
-    upgrades: From = None,
-    dry_run: DryRun = False,
-    json: AsJson = False,
+    graph: Graph, url: Url = DEFAULT_URL, upgrades: From = None, dry_run: DryRun = False, json: AsJson = False
 ) -> None:
     """Carry all threads over to the present version of an application, and say which could not be.
 

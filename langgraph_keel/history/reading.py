@@ -24,15 +24,7 @@ from langgraph_keel.engine.serde.serializer import Codec, find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
 from langgraph_keel.history import changes as steps
-from langgraph_keel.history.changes import (
-    SHOWN,
-    Sides,
-    count_items,
-    lost_runs,
-    nbytes,
-    new_refs,
-    tools_in,
-)
+from langgraph_keel.history.changes import SHOWN, Sides, count_items, lost_runs, nbytes, new_refs, tools_in
 from langgraph_keel.history.labels import read_labels
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.provenance.drift import MARK

@@ -46,17 +46,7 @@ _log = logging.getLogger(__name__)
 _OPENED = re.compile(r"[\w.]+\(([\"']?)")
 
 State: TypeAlias = Literal[
-    "new",
-    "idle",
-    "runs",
-    "waits",
-    "decided",
-    "failed",
-    "forked",
-    "rewound",
-    "arrived",
-    "unfinished",
-    "cut off",
+    "new", "idle", "runs", "waits", "decided", "failed", "forked", "rewound", "arrived", "unfinished", "cut off"
 ]
 _LOOK = "look at what it has done first (`keel history`, `keel tools --unknown`)"
 _AGAIN = "a run does again what these steps did before, except for calls in its ledger of tools"

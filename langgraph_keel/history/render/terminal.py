@@ -51,12 +51,7 @@ _WIDE, _STACKED = 96, 64
 _COLOURS = ("", "magenta", "cyan", "yellow", "blue", "green", "red", "bright_magenta", "dim")
 
 _UP, _LEFT, _RIGHT = 1, 2, 4
-_BOXES = {
-    _UP | _LEFT: "╯",
-    _UP | _RIGHT: "╰",
-    _UP | _LEFT | _RIGHT: "┴",
-    _LEFT | _RIGHT: "─",
-}
+_BOXES = {_UP | _LEFT: "╯", _UP | _RIGHT: "╰", _UP | _LEFT | _RIGHT: "┴", _LEFT | _RIGHT: "─"}
 
 
 def page_text(page: Any, width: int = WIDTH) -> str:
@@ -235,11 +230,7 @@ class _Table:
 def _cells(row: TimelineRow, *, is_wide: bool) -> dict[str, Parts]:
     """Return what each column says of a moment."""
     mark = "bold green" if row.is_head else "green"
-    cells: dict[str, Parts] = {
-        "#": [(row.place, "dim")],
-        "checkpoint": [(row.id, mark)],
-        "time": [(row.time, "dim")],
-    }
+    cells: dict[str, Parts] = {"#": [(row.place, "dim")], "checkpoint": [(row.id, mark)], "time": [(row.time, "dim")]}
     if not is_wide:
         return cells | {"what happened": [*happened_parts(row), (" · ", "dim"), (row.size.replace(" ", JOINED), "dim")]}
     return cells | {
