@@ -302,14 +302,14 @@ def erase(
         if dry_run:
             return
         if not found.threads:
-            raise typer.Exit(not found.complete)
+            raise typer.Exit(0 if found.complete else 1)
         confirm("Erase?", "Nothing was erased.")
     with open_to_change(url) as saver, bar("Erasing", quiet=json, keeps=True) as tell:
         receipt: Receipt = saver.retention.erase(
             user, reclaim="full" if full else True, on_progress=tell, by=by, **options
         )
     _print(receipt, json=json)
-    raise typer.Exit(not receipt.complete)
+    raise typer.Exit(0 if receipt.complete else 1)
 
 
 def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:

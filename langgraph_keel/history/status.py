@@ -158,7 +158,10 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
             # Two trips if a subgraph may have taken the answer to one.
             if asked := (yield from find_questions(session, found, {})):
                 questions = sum(1 for _ in waiting_in(asked))
-    calls = yield from _read_calls(session, thread_id)
+    calls: list[KeptCall] = []  # those in doubt, or that were until a person settled them
+    pages = CallPages(session, thread_id)
+    while (page := (yield from pages.next())) is not None:
+        calls += [call for call in page if call.state == UNKNOWN or call.decided]
     doubts = tuple(call for call in calls if is_doubt(call))
     # The error of a call in doubt counts until that is settled.
     settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
@@ -225,15 +228,6 @@ def _goes_on(claim: ClaimRecord, requests: Sequence[ApprovalRequest]) -> bool:
     """Return whether a run that has the thread goes on from its questions: one that only asks claims it before."""
     since = datetime.fromisoformat(claim.since)
     return all(since > datetime.fromisoformat(each.asked_at) for each in requests)
-
-
-def _read_calls(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
-    """Return the calls of a thread that are in doubt, or were until a person settled them."""
-    found: list[KeptCall] = []
-    pages = CallPages(session, thread_id)
-    while (page := (yield from pages.next())) is not None:
-        found += [call for call in page if call.state == UNKNOWN or call.decided]
-    return found
 
 
 class UnfinishedThreads:

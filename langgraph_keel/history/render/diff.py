@@ -356,22 +356,15 @@ _SHORT, _LONG = Limits(100, 400, 80), Limits(100, 20_000, 1 << 60)
 
 def diff_html(diff: DiffRecord) -> str:
     """Return a diff as HTML; long values can be unfolded."""
-    both = zip(sections(diff, _SHORT), sections(diff, _LONG), strict=True)
-    notes = (html.tag("div", html.text(line), style=_FAINT) for line in remarks(diff, _SHORT))
-    return html.tag(
-        "div",
-        html.tag("div", html.tag("b", html.text(title(diff)))),
-        *starmap(_section_html, both),
-        *notes,
-        style=_PAGE,
-    )
-
-
-def _section_html(short: Section, long: Section) -> str:
-    counts = [" ", html.tag("span", html.text(short.counts), style=_FAINT)] if short.counts else []
-    items = starmap(_item_html, zip(short.items, long.items, strict=True))
-    more = [html.tag("div", f"… {count_of(short.more, 'more change')}", style=_FAINT)] if short.more else []
-    return html.tag("div", html.tag("b", html.text(short.channel)), *counts, *items, *more, style="margin-top:.7em")
+    parts = [html.tag("div", html.tag("b", html.text(title(diff))))]
+    for short, long in zip(sections(diff, _SHORT), sections(diff, _LONG), strict=True):
+        inner = [html.tag("b", html.text(short.channel))]
+        inner += [" ", html.tag("span", html.text(short.counts), style=_FAINT)] if short.counts else []
+        inner += starmap(_item_html, zip(short.items, long.items, strict=True))
+        inner += [html.tag("div", f"… {count_of(short.more, 'more change')}", style=_FAINT)] if short.more else []
+        parts.append(html.tag("div", *inner, style="margin-top:.7em"))
+    parts += (html.tag("div", html.text(line), style=_FAINT) for line in remarks(diff, _SHORT))
+    return html.tag("div", *parts, style=_PAGE)
 
 
 def _item_html(short: Item, long: Item) -> str:
