@@ -102,8 +102,8 @@ def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
     yield Text(f"Look at one, then decide ({', '.join(map(plain, first.allowed))}):", "dim")
     yield Text(f"  {command_line(url, 'approval', name)}", "cyan")
     if first.allowed:
-        needs = {"edit": ["--args", "JSON"], "answer": ["--value", "TEXT"]}.get(first.allowed[0], [])
-        yield Text(f"  {command_line(url, first.allowed[0], name, '--by', 'NAME', *needs)}", "cyan")
+        needs = {"edit": " --args JSON", "answer": " --value TEXT"}.get(first.allowed[0], "")
+        yield Text(f"  {command_line(url, first.allowed[0], name)} --by NAME{needs}", "cyan")
 
 
 def _wants(request: ApprovalRequest, full: bool) -> Text:
