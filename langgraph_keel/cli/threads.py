@@ -105,11 +105,8 @@ def threads(
 
     Example: `keel threads --status failed --error TimeoutError --since 24h`
     """
-    wanted: dict[str, Any] = {
-        **{"model": model, "match": match, "owner": owner, "waiting": waiting, "status": status, "node": node},
-        **{"error": error, "label": label, "where": _where(where)},
-        **{"since": since, "until": until},
-    }
+    wanted: dict[str, Any] = {"model": model, "match": match, "owner": owner, "waiting": waiting, "status": status}
+    wanted |= {"node": node, "error": error, "label": label, "where": _where(where), "since": since, "until": until}
     with open_to_read(url) as saver:
         if count:
             _count(saver, wanted, json)
@@ -242,7 +239,7 @@ def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
 
 
 def _mark_waiting(saver: Any, found: Sequence[Any], *, show_decided: bool) -> list[Any]:
-    """Return the threads, with a fact more for each that waits for a person, and those whose requests are decided."""
+    """Return the threads; a fact marks those that wait for a person, a status those whose requests are decided."""
     session, marked = saver.engine.session, []
     waits = saver.engine.run(find_waiting_threads(session, {info.thread_id for info in found}))
     for info in found:

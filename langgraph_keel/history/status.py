@@ -10,7 +10,6 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -24,6 +23,7 @@ from langgraph_keel.engine.entries import Status, unpack_header
 from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
@@ -142,8 +142,6 @@ class ThreadStatus:
 
 def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     """Read the state of a thread. Five trips, one for each request, and mostly one more. Nothing is written."""
-    from langgraph.types import Command
-
     found = yield from session.store.read_entry(Address(thread_id))
     moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
     moment = moments[0] if moments else None
@@ -151,13 +149,7 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     open_ = yield from find_open_requests(session, thread_id)
     requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
     answers = answers_of(requests)
-    questions = 0
-    if found and moment and moment.interrupts:
-        questions = len(moment.interrupts)
-        with suppress(ValueRefused):  # of the application's classes; then, as placeholders name none, all are counted
-            # Two trips if a subgraph may have taken the answer to one.
-            if asked := (yield from find_questions(session, found, {})):
-                questions = sum(1 for _ in waiting_in(asked))
+    questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
     calls: list[KeptCall] = []  # those in doubt, or that were until a person settled them
     pages = CallPages(session, thread_id)
     while (page := (yield from pages.next())) is not None:
@@ -170,8 +162,6 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         for error in (moment.errors if moment else ())
         if not (error.startswith(ToolOutcomeUnknown.__name__) and any(each in error for each in settled))
     )
-    # Else the run that put the checkpoint may be anywhere, beside a claim that was left before.
-    was_claimed = found and CLAIMED in unpack_header(found.entry.header, session.codec, found.entry.address).about
     # One that only asks has claimed the thread before its question; any other one is at the step, or was.
     run = claim if claim is not None and claim.until and _goes_on(claim, requests) else None
     if run and is_over and run.holder == this_holder():
@@ -189,7 +179,7 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         state = "idle"
     elif errors:
         state = "failed"
-    elif run and is_dead(run.holder) and (answers or was_claimed):
+    elif run and is_dead(run.holder) and (answers or _was_claimed(session, found.entry)):
         state = "cut off"
     elif (yield from has_arrived(session, moment.address)):
         state = "arrived"
@@ -199,11 +189,16 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         state = _moved(moment)
     forked_from = moment.metadata[FORKED_FROM] if moment and state == "forked" else {}
     can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
+    given = None
+    if can_go_on and answers:
+        from langgraph.types import Command
+
+        given = Command(resume=dict(answers))
     return ThreadStatus(
         thread_id=thread_id,
         state=state,
         can_go_on=can_go_on,
-        given=Command(resume=dict(answers)) if can_go_on and answers else None,
+        given=given,
         updated_at=moment.time.isoformat() if moment and moment.time else "",
         next=moment.next if moment else (),
         requests=requests,
@@ -222,6 +217,23 @@ def _moved(moment: Moment) -> State:
     if isinstance(source, Mapping) and source.get("checkpoint_id") == moment.address.checkpoint_id:
         return "forked"
     return "unfinished" if moment.metadata.keys().isdisjoint((REWOUND_TO, BRANCHED_FROM)) else "rewound"
+
+
+def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]:
+    """Return the number of open questions. Two trips if a subgraph may have taken the answer to one, else none."""
+    if not moment.interrupts:
+        return 0
+    try:
+        asked = yield from find_questions(session, head, {})
+    except ValueRefused:
+        return len(moment.interrupts)  # of classes of the application, which this process does not know
+    # Placeholders name no question.
+    return sum(1 for _ in waiting_in(asked)) if asked else len(moment.interrupts)
+
+
+def _was_claimed(session: Session, head: Entry) -> bool:
+    """Return whether the run that put a checkpoint had a claim; else it may be active beside an older claim."""
+    return CLAIMED in unpack_header(head.header, session.codec, head.address).about
 
 
 def _goes_on(claim: ClaimRecord, requests: Sequence[ApprovalRequest]) -> bool:

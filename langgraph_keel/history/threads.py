@@ -42,9 +42,6 @@ _ZONES = timedelta(days=1)
 """More than the difference of two time zones: stores compare times as text where a page begins."""
 
 
-# -- lists -------------------------------------------------------------------------------------------------------------
-
-
 @record
 class ThreadFilter:
     """The threads that a list names: those that meet all of these conditions (`KeelSaver.threads`)."""
@@ -250,9 +247,6 @@ def _place_in(cursor: str, asked: str) -> tuple[str, str]:
     if was_asked != asked:
         raise InvalidInput("after is the cursor of a list that was asked for something else: ask for the same")
     return parts[0], parts[1]
-
-
-# -- counts and usage --------------------------------------------------------------------------------------------------
 
 
 @publish
