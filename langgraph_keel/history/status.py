@@ -189,7 +189,7 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         state = _moved(moment)
     forked_from = moment.metadata[FORKED_FROM] if moment and state == "forked" else {}
     can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
-    given = None
+    given: Any = None
     if can_go_on and answers:
         from langgraph.types import Command
 
