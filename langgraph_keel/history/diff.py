@@ -70,9 +70,10 @@ def _list_operations(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
     moves: dict[int, int] = {edit.before: _place(edit) for edit in edits if edit.kind == "moved"}
     came = sorted(added)
     yield from ({"op": "remove", "path": pointer((*path, place))} for place in removed)
+    gone = set(removed)
     ranks = sorted((after - bisect_left(came, after), before) for before, after in moves.items())
     most = max([*moves, *moves.values(), *removed], default=0) + len(moves) + len(removed) + 1
-    now = [place for place in range(most) if place not in removed] if moves else []
+    now = [place for place in range(most) if place not in gone] if moves else []
     ordered = [place for place in now if place not in moves]
     for rank, place in ranks:
         ordered.insert(rank, place)
