@@ -97,8 +97,7 @@ def _print_version(wanted: bool) -> None:
 
 
 Version = Annotated[
-    bool,
-    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""The commands for whoever looks after a store: `tenants`, `info`, `check`, `repair` for files, `schema` for tables."""
+"""The commands that administer a store: `tenants`, `info`, `check`, `repair` for files, `schema` for tables."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from rich.text import Text
 
 from langgraph_keel.backends.registry import url_of
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, open_store, open_to_change, open_to_read
-from langgraph_keel.cli.output import bar, console, print_json
+from langgraph_keel.cli.output import bar, console, print_answer, print_json
 from langgraph_keel.cli.threads import usage_of, usage_table
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.retention.info import StoreInfo
 from langgraph_keel.tenants.deletion import TenantReceipt
 
 StoreUrl = Annotated[
@@ -31,11 +30,9 @@ StoreUrl = Annotated[
 _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "lost": "bold red"}
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
 
-_DAY = 86_400.0
-
 
 class TenantAct(StrEnum):
-    """What can be done with a tenant."""
+    """The actions of `keel tenants`."""
 
     delete = "delete"
 
@@ -96,11 +93,7 @@ def _delete_tenant(name: str | None, url: str, *, dry_run: bool, yes: bool, json
 
 
 def _print_receipt(receipt: TenantReceipt, *, json: bool) -> None:
-    if json:
-        print_json(receipt.to_dict())
-    else:
-        for line in str(receipt).splitlines():
-            console().print(Text(plain(line)), soft_wrap=True)
+    print_answer(receipt.to_dict(), Text(plain(str(receipt), keep="\n")), as_json=json)
 
 
 def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -110,16 +103,6 @@ def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_read(url) as saver:
         found = saver.info()
-    if json:
-        print_json(asdict(found))
-        return
-    grid = Table.grid(padding=(0, 2))
-    for name, value in _facts(found).items():
-        grid.add_row(Text(name, "dim"), Text(plain(value), overflow="fold"))
-    console().print(grid)
-
-
-def _facts(found: StoreInfo) -> dict[str, str]:
     facts = {
         "backend": found.backend,
         "place": found.place,
@@ -129,7 +112,11 @@ def _facts(found: StoreInfo) -> dict[str, str]:
         "threads": f"{found.threads:,} with {count_of(found.checkpoints, 'checkpoint')}",
         "waiting for a person": count_of(found.waiting, "request"),
     }
-    return {name: value for name, value in facts.items() if value}
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        if value:
+            grid.add_row(Text(name, "dim"), Text(plain(value), overflow="fold"))
+    print_answer(asdict(found), grid, as_json=json)
 
 
 def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -143,14 +130,14 @@ def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     with open_to_read(url) as saver, bar("Checking threads", quiet=json) as tell:
         found = list(saver.check(on_progress=tell))
         read = saver.info() if not (found or json) else None
+    is_clean = all(each.kind == "harmless" for each in found)
     if read is not None:
         counts = f"{count_of(read.threads, 'thread')}, {count_of(read.checkpoints, 'checkpoint')} read, no damage"
         console().print(Text(f"OK: {counts}.", "green"))
-    elif json:
-        print_json({"findings": [finding_json(each) for each in found], "clean": is_clean(found)})
     else:
-        console().print(page(found), soft_wrap=True)
-    if not is_clean(found):
+        answer = {"findings": [finding_json(each) for each in found], "clean": is_clean}
+        print_answer(answer, page(found), as_json=json)
+    if not is_clean:
         raise typer.Exit(1)
 
 
@@ -163,11 +150,8 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
     """
     with open_repairable(url, read_only=not yes) as saver:
         found = list(saver.repair() if yes else saver.check())
-    if json:
-        print_json({"findings": [finding_json(each) for each in found], "done": yes})
-        return
-    console().print(page(found), soft_wrap=True)
-    if yes or all(each.kind != "repairable" for each in found):
+    print_answer({"findings": [finding_json(each) for each in found], "done": yes}, page(found), as_json=json)
+    if json or yes or all(each.kind != "repairable" for each in found):
         return
     if sys.stdin.isatty():
         confirm("Repair what is marked with !?", "Nothing was changed.")
@@ -186,11 +170,6 @@ def open_repairable(url: str, *, read_only: bool) -> Iterator[Any]:
         yield saver
 
 
-def is_clean(found: Sequence[Any]) -> bool:
-    """Return whether nobody has to do anything."""
-    return all(each.kind == "harmless" for each in found)
-
-
 def finding_json(finding: Any) -> dict[str, Any]:
     """Return a finding as `--json` prints it."""
     names = ("kind", "thread_id", "path", "offset", "message", "advice")
@@ -198,18 +177,14 @@ def finding_json(finding: Any) -> dict[str, Any]:
 
 
 def page(found: Sequence[Any]) -> Text:
-    """Return the findings as text. It must not be wrapped: some lines are commands to copy."""
-    if not found:
-        return Text("No damage found.", "green")
-    return Text("\n\n").join(_paragraph(finding) for finding in found)
-
-
-def _paragraph(finding: Any) -> Text:
-    where = plain(finding.path) if finding.offset is None else f"{plain(finding.path)}, byte {finding.offset:,}"
-    whose = f" · thread {plain(finding.thread_id)}" if finding.thread_id else ""
-    text = Text.assemble((f"{_MARK[finding.kind]} ", _STYLE[finding.kind]), (where, "bold"), (whose, "dim"))
-    text.append(_indent(finding.message))
-    return text.append(_indent(finding.advice), "cyan")
+    """Return the findings as text; some lines are commands to copy."""
+    texts = [] if found else [Text("No damage found.", "green")]
+    for finding in found:
+        where = plain(finding.path) if finding.offset is None else f"{plain(finding.path)}, byte {finding.offset:,}"
+        whose = f" · thread {plain(finding.thread_id)}" if finding.thread_id else ""
+        text = Text.assemble((f"{_MARK[finding.kind]} ", _STYLE[finding.kind]), (where, "bold"), (whose, "dim"))
+        texts.append(text.append(_indent(finding.message)).append(_indent(finding.advice), "cyan"))
+    return Text("\n\n").join(texts)
 
 
 def _indent(text: str) -> str:
@@ -231,8 +206,7 @@ GrantTo = Annotated[
 
 
 Upgrade = Annotated[
-    bool,
-    typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how."),
+    bool, typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how.")
 ]
 
 
@@ -278,8 +252,8 @@ def schema(
 
 
 def _upgrade(url: str, *, only_print: bool, json: bool) -> None:
-    # One migration is one answer of the server.
-    options: dict[str, Any] = {"timeout": _DAY} if url.startswith("postgres") else {}
+    # One migration is one answer of the server, which may take a day.
+    options: dict[str, Any] = {"timeout": 86_400.0} if url.startswith("postgres") else {}
     with open_store(url, read_only=only_print, **options) as saver:
         due: list[str] = saver.migrations()
         if not only_print:

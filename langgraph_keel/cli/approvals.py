@@ -1,7 +1,4 @@
-"""The commands for approvals: `approvals`, `approval`, `approve`, `reject`, `edit`, `answer` and `sweep`.
-
-Everything that a person decides on is shown, and shown whole.
-"""
+"""The commands for approvals. A request is shown whole to the person who decides."""
 
 from __future__ import annotations
 
@@ -37,11 +34,10 @@ from langgraph_keel.cli.options import (
     AsJson,
     Full,
     Url,
+    command_line,
     confirm,
-    keel_words,
     open_to_change,
     open_to_read,
-    url_to_name,
 )
 from langgraph_keel.cli.output import (
     Rows,
@@ -49,8 +45,9 @@ from langgraph_keel.cli.output import (
     block,
     console,
     local_time,
+    print_answer,
     print_json,
-    shell_word,
+    print_lines,
     thread_name,
 )
 from langgraph_keel.cli.retention import prune_page
@@ -65,7 +62,7 @@ from langgraph_keel.history.render.diff import DiffPage
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
 _STYLE |= {"rejected": "red", "expired": "red"}
 _ID = 14
-"""Digits of an id that are shown at least: the first eight are those of its thread."""
+"""Fewest digits of an id that are shown; the first eight are those of its thread."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 _LONGEST = 1_000_000_000
@@ -80,27 +77,15 @@ def request_json(request: ApprovalRequest) -> dict[str, Any]:
 
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
-    """Return the table of `keel approvals`, the oldest first; `advice` comes after it."""
+    """Return the table of `keel approvals`, the oldest first."""
     ids = _ids_of(found)
-    rows = [
-        (
-            Text(plain(request.id if full else ids[request.id]), "bold"),
-            _ago(request.asked_at),
-            thread_name(request.thread_id),
-            _wants(request, full),
-            _status(request),
-            _expires(request),
-        )
-        for request in found
-    ]
+    rows = []
+    for request in found:
+        name = Text(plain(request.id if full else ids[request.id]), "bold")
+        facts = _wants(request, full), _status(request), _expires(request)
+        rows.append((name, _ago(request.asked_at), thread_name(request.thread_id), *facts))
     newer = [Text("… and newer ones: --limit shows more", "dim")] if more else []
     return Group(Rows(("id", "asked", "thread", "wants", "status", "expires"), rows, at=100), *newer)
-
-
-def empty_line(thread: str | None, *, is_filtered: bool) -> Text:
-    """Return what `keel approvals` says if there is nothing to show."""
-    of = "" if thread is None else f" in thread {plain(thread)}"
-    return Text(f"No request for approval fits{of}" if is_filtered else f"Nothing waits for a decision{of}", "dim")
 
 
 def _ids_of(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
@@ -109,18 +94,16 @@ def _ids_of(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
 
 
 def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
-    """Return how to decide: lines with commands that a shell takes as they are, not to be wrapped."""
+    """Yield how to decide: lines with commands."""
     first = next((request for request in found if request.status in OPEN), None)
     if first is None:
         return
-    words = [_ids_of(found)[first.id], *(["--url", url] if url else [])]
+    name = _ids_of(found)[first.id]
     yield Text(f"Look at one, then decide ({', '.join(map(plain, first.allowed))}):", "dim")
-    yield Text("  " + " ".join(map(shell_word, [*keel_words(), "approval", *words])), "cyan")
+    yield Text(f"  {command_line(url, 'approval', name)}", "cyan")
     if first.allowed:
-        needs = {"edit": ["--args", "JSON"], "answer": ["--value", "TEXT"]}.get(first.allowed[0], [])
-        yield Text(
-            "  " + " ".join(map(shell_word, [*keel_words(), first.allowed[0], *words, "--by", "NAME", *needs])), "cyan"
-        )
+        needs = {"edit": " --args JSON", "answer": " --value TEXT"}.get(first.allowed[0], "")
+        yield Text(f"  {command_line(url, first.allowed[0], name)} --by NAME{needs}", "cyan")
 
 
 def _wants(request: ApprovalRequest, full: bool) -> Text:
@@ -180,7 +163,7 @@ def _span(seconds: float) -> str:
 
 
 def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
-    """Return all of a request: what will happen, on which facts, and what has happened to it."""
+    """Return all of a request: the action, its facts and its history."""
     who = f"{', '.join(map(plain, request.approvers)) or 'anybody'}: {', '.join(map(plain, request.allowed))}"
     return Group(
         _heading(request),
@@ -204,7 +187,7 @@ def _heading(request: ApprovalRequest) -> Text:
 
 
 def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
-    """Yield what is asked. Nothing is cut: what is approved unseen is not approved."""
+    """Yield the question. Nothing is cut."""
     if request.description:
         yield _part("description", block(request.description))
     if request.action:
@@ -262,17 +245,13 @@ def _value_text(value: Any) -> Text:
 
 
 def _changes(name: str, before: Any, after: Any) -> DiffPage:
-    """Return what changed between two values, as `keel diff` shows it, but without a title."""
-    found = list(edits(before, after, _mark, (name,)))
+    """Return the difference between two values, as `keel diff` shows it, without a title."""
+    found = list(edits(before, after, lambda value: json.dumps(value, sort_keys=True).encode(), (name,)))
     return DiffPage(DiffRecord(Address(""), Address(""), found), full=True, has_title=False)
 
 
-def _mark(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()
-
-
 def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
-    """Return what a command answers that has decided, and how the thread goes on; not to be wrapped."""
+    """Yield the answer of a command that has decided, and how the thread is resumed."""
     what = one_line(request.action, 80) or "the question"
     yield Text(f"{request.status}: {what} of thread {plain(request.thread_id)}", _STYLE.get(request.status, ""))
     if others:
@@ -285,14 +264,6 @@ def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) 
     thread = plain(repr(request.thread_id))
     yield Text(f"The thread goes on when it is resumed: graph.invoke(saver.approvals.resume({thread}), config)", "dim")
     yield Text("A worker does that by itself: saver.approvals.run_when_decided(graph)", "dim")
-
-
-def sweep_line(waiting: int, due: int) -> Text:
-    """Return what `keel sweep` answers; the table of those that a reminder is due for comes after it."""
-    if not waiting:
-        return Text("No requests for approval are open.")
-    reminded = f", {due:,} of them to be reminded of" if due else ""
-    return Text(f"Looked after all threads that wait: {count_of(waiting, 'request')} to decide{reminded}")
 
 
 Id = Annotated[
@@ -342,11 +313,11 @@ def approvals(
         print_json({"approvals": [request_json(each) for each in shown], "more": more})
     elif shown:
         console().print(requests_page(shown, more=more, full=full))
-        for line in advice(shown, url_to_name(url)):
-            console().print(line, soft_wrap=True)
+        print_lines(advice(shown, url))
     else:
         is_filtered = wanted is not OPEN or any(value is not None for value in given.values())
-        console().print(empty_line(thread, is_filtered=is_filtered))
+        none = "No request for approval fits" if is_filtered else "Nothing waits for a decision"
+        console().print(Text(none if thread is None else f"{none} in thread {plain(thread)}", "dim"))
 
 
 def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -356,10 +327,7 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_read(url) as saver:
         found = saver.approvals.get(request)
-    if json:
-        print_json(request_json(found))
-    else:
-        console().print(request_page(found))
+    print_answer(request_json(found), request_page(found), as_json=json)
 
 
 def approve(
@@ -400,8 +368,11 @@ def edit(
 
     Example: `keel edit 3f2a91bc04d1e7 --by ann --args '{"flight": "LH 123", "seat": "aisle"}'`
     """
-    decision = Decision("edit", by, reason=reason, args=_arguments(args), unchecked=unchecked)
-    _decide(request, decision, url, yes=yes, json=json)
+    try:
+        given = _loads(Path(args[1:]).read_text(encoding="utf-8") if args.startswith("@") else args)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"--args {args!r:.100}: {error}") from None
+    _decide(request, Decision("edit", by, reason=reason, args=given, unchecked=unchecked), url, yes=yes, json=json)
 
 
 def answer(
@@ -417,7 +388,11 @@ def answer(
 
     Example: `keel answer 3f2a91bc04d1e7 --by ann --value "by train, please"`
     """
-    _decide(request, Decision("answer", by, reason=reason, value=_value(value)), url, yes=yes, json=json)
+    try:
+        given = _loads(value)
+    except (ValueError, RecursionError):
+        given = value
+    _decide(request, Decision("answer", by, reason=reason, value=given), url, yes=yes, json=json)
 
 
 def revise(request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", json: AsJson = False) -> None:
@@ -431,8 +406,7 @@ def revise(request: Id, by: By, url: Url = DEFAULT_URL, reason: Reason = "", jso
         print_json(request_json(done))
         return
     console().print(Text(f"{done.status}: {one_line(done.action, 80) or 'the question'}", _STYLE.get(done.status, "")))
-    for line in advice([done], url_to_name(url)):
-        console().print(line, soft_wrap=True)
+    print_lines(advice([done], url))
 
 
 def sweep(
@@ -470,13 +444,15 @@ def sweep(
         return
     console().print(prune_page(swept))
     if not dry_run:
-        console().print(sweep_line(waiting, len(due)))
+        reminded = f", {len(due):,} of them to be reminded of" if due else ""
+        to_decide = f"Looked after all threads that wait: {count_of(waiting, 'request')} to decide{reminded}"
+        console().print(Text(to_decide if waiting else "No requests for approval are open."))
     if due:
         console().print(requests_page(due, more=False, full=False))
 
 
 def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -> None:
-    """Show a request, ask whether it is meant, decide, and say how the thread goes on."""
+    """Show a request, ask, decide, and print how the thread is resumed."""
     with open_to_change(url) as saver:
         found = saver.approvals.get(name)
         is_repeated = is_decided_so(found, decision)
@@ -504,24 +480,11 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
     console().print()
     if is_repeated:
         console().print(Text(f"Nothing was changed: {plain(describe_end(found))}", "yellow"), soft_wrap=True)
-    for line in decision_lines(done, others):
-        console().print(line, soft_wrap=True)
+    print_lines(decision_lines(done, others))
 
 
-def _arguments(given: str) -> Any:
-    """Return the arguments that the command line gives, or the file that it names."""
-    try:
-        text = Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
-        return json.loads(text, parse_constant=_no_json)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"--args {given!r:.100}: {error}") from None
-
-
-def _value(given: str) -> Any:
-    try:
-        return json.loads(given, parse_constant=_no_json)
-    except (ValueError, RecursionError):
-        return given
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_constant=_no_json)
 
 
 def _no_json(constant: str) -> NoReturn:

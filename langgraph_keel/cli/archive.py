@@ -1,10 +1,10 @@
-"""`keel archive`: what was taken out of a thread's messages."""
+"""`keel archive`: the archived messages of a thread."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 import typer
 from langchain_core.messages import BaseMessage
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from langgraph_keel.cli.history import check_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, open_to_read, tell_unread
-from langgraph_keel.cli.output import Indented, Rows, block, console, local_time, print_json
+from langgraph_keel.cli.output import Indented, Rows, block, local_time, print_answer
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import count_of, one_line, plain
@@ -22,9 +22,10 @@ from langgraph_keel.summaries.archive.archive import SHORT, size_text, taken_by,
 from langgraph_keel.summaries.archive.parts import Archived
 from langgraph_keel.summaries.archive.references import part_in
 
-_LONG = 400
-"""Characters of a message that are shown."""
+_LONG = 400  # characters of a message
 _HIDDEN = ("digests", "pieces", "thread_id")
+Found: TypeAlias = tuple[Archived, int, BaseMessage]
+"""A message that was found, after its part and its place in that."""
 
 
 def archive(
@@ -56,29 +57,27 @@ def archive(
             check_thread(saver, thread)
         asked = search is not None or part is not None
         named = None if part is None else part_in(entries, part)
-        found = list(_messages(kept, named, search)) if asked else []
-    if json:
-        print_json(_as_json(thread, entries, found, asked))
-    elif asked:
-        console().print(_messages_page(found, search, full=full))
-    else:
-        console().print(_parts_page(thread, entries, full=full))
-    tell_unread([message for _, _, message in found], imports)
-
-
-def _messages(kept: Any, entry: Archived | None, search: str | None) -> Iterator[tuple[Archived, int, BaseMessage]]:
-    if search is None:
-        yield from ((entry, index, message) for index, message in enumerate(kept.messages(entry)) if entry)
+        found: list[Found] = []
+        if search is not None:
+            hits = kept.search(search)
+            found = [(hit.entry, hit.index, hit.message) for hit in hits if named is None or hit.entry.id == named.id]
+        elif named is not None:
+            found = [(named, index, message) for index, message in enumerate(kept.messages(named))]
+    if asked:
+        text = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
+        page = _messages_page(found, search, full=full)
+        print_answer({"thread_id": thread, "messages": text}, page, as_json=json)
+        tell_unread([message for _, _, message in found], imports)
         return
-    hits = kept.search(search)
-    yield from ((hit.entry, hit.index, hit.message) for hit in hits if entry is None or hit.entry.id == entry.id)
-
-
-def _parts_page(thread: str, entries: Sequence[Archived], *, full: bool) -> RenderableType:
+    parts = []
+    for entry in entries:
+        fields = {name: value for name, value in as_json(entry).items() if name not in _HIDDEN}
+        parts.append(fields | {"at": entry.at.isoformat()})
     title = Text(plain(total(thread, entries)), "bold" if entries else "dim")
     columns = ("part", "time", "messages", "taken out by", "what stands for them now")
     rows = Rows(columns, [[*_cells(entry, full=full)] for entry in entries], heads=3, at=90)
-    return Group(title, rows) if entries else title
+    answer = {"thread_id": thread, "parts": parts}
+    print_answer(answer, Group(title, rows) if entries else title, as_json=json)
 
 
 def _cells(entry: Archived, *, full: bool) -> Iterator[Text]:
@@ -91,22 +90,17 @@ def _cells(entry: Archived, *, full: bool) -> Iterator[Text]:
     yield block(summary) if full else Text(one_line(summary, 120), overflow="fold")
 
 
-def _messages_page(
-    found: Sequence[tuple[Archived, int, BaseMessage]], search: str | None, *, full: bool
-) -> RenderableType:
+def _messages_page(found: Sequence[Found], search: str | None, *, full: bool) -> RenderableType:
     shown: list[RenderableType] = [] if search is None else [_count(found, search)]
     for entry, index, message in found:
-        text = (
-            local_time(entry.at.isoformat()),
-            f"{entry.id[:SHORT]}, message {index}",
-            plain(str(getattr(message, "id", None) or "")),
-        )
+        name = plain(str(getattr(message, "id", None) or ""))
+        text = local_time(entry.at.isoformat()), f"{entry.id[:SHORT]}, message {index}", name
         shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, text)), "dim")))
         shown.append(Indented(_excerpt(message_text(message), search, full=full)))
     return Group(*shown)
 
 
-def _count(found: Sequence[tuple[Archived, int, BaseMessage]], search: str) -> Text:
+def _count(found: Sequence[Found], search: str) -> Text:
     if not found:
         return Text("No archived message holds that text", "dim")
     parts = len({entry.id for entry, _, _ in found})
@@ -115,24 +109,10 @@ def _count(found: Sequence[tuple[Archived, int, BaseMessage]], search: str) -> T
 
 
 def _excerpt(text: str, search: str | None, *, full: bool) -> Text:
-    """Return what is shown of a message; of a long one, where the hit is."""
+    """Return the start of a message, or the part with the hit."""
     hit = re.search(re.escape(search), text, re.IGNORECASE) if search else None
     start = 0 if full or hit is None or hit.end() <= _LONG else hit.start() - _LONG // 4
     shown = block(text[start:], limit=None if full else _LONG)
     if search:
         shown.highlight_regex(re.compile(re.escape(plain(search, keep="\n\t")), re.IGNORECASE), "reverse")
     return Text.assemble((f"… {start:,} characters before … " if start else "", "dim"), shown, overflow="fold")
-
-
-def _as_json(
-    thread: str, entries: Sequence[Archived], found: Sequence[tuple[Archived, int, BaseMessage]], asked: bool
-) -> dict[str, Any]:
-    if not asked:
-        parts = [
-            {name: value for name, value in as_json(entry).items() if name not in _HIDDEN}
-            | {"at": entry.at.isoformat()}
-            for entry in entries
-        ]
-        return {"thread_id": thread, "parts": parts}
-    text = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
-    return {"thread_id": thread, "messages": text}

@@ -1,9 +1,9 @@
-"""`keel audit`: the audit trail of approvals, and whether it is as it was written."""
+"""`keel audit`: the audit trail of approvals, and its verification."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from langgraph_keel.approvals.interrupts import describe_question, text_of
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_read
-from langgraph_keel.cli.output import Rows, Tell, bar, console, local_time, print_json
+from langgraph_keel.cli.output import Rows, bar, console, local_time, print_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 
@@ -20,32 +20,8 @@ audit = typer.Typer(
     no_args_is_help=True, help="The audit trail of approvals: what it says, and whether it was changed."
 )
 _PAGE = 1000
-_UNSHOWN = (
-    "at",
-    "by",
-    "call",
-    "checkpoint",
-    "thread",
-    "twin",
-    "kind",
-    "n",
-    "thread_id",
-    "checkpoint_id",
-    "interrupt_id",
-    "request",
-    "args_hash",
-    "description",
-)
-
-
-def _page(saver: Any, after: int) -> Sequence[AuditEvent]:
-    page: Sequence[AuditEvent] = saver.approvals.audit(after, _PAGE)
-    return page
-
-
-def _verdict(saver: Any, expected: str | None, progress: Callable[[int, int], None]) -> AuditVerdict:
-    verdict: AuditVerdict = saver.approvals.verify_audit(expected, progress)
-    return verdict
+_IDS = ("call", "checkpoint", "thread", "twin", "n", "thread_id", "checkpoint_id", "interrupt_id", "request")
+_UNSHOWN = (*_IDS, "args_hash", "at", "by", "kind", "description")
 
 
 @audit.command()
@@ -64,7 +40,12 @@ def show(
     Example: `keel audit show --thread my-thread`
     """
     with open_to_read(url) as saver, bar("Reading events", quiet=json) as tell:
-        chosen = deque((event for event in _events(saver, tell) if _is_of(event, thread)), limit + 1)
+        chosen: deque[AuditEvent] = deque(maxlen=limit + 1)
+        after = 0
+        while page := saver.approvals.audit(after, _PAGE):
+            chosen += [event for event in page if thread is None or (event.content or {}).get("thread_id") == thread]
+            after = page[-1].number
+            tell(after, None)
     shown, more = list(chosen)[-limit:], len(chosen) > limit
     if json:
         print_json({"events": [asdict(event) for event in shown], "more": more})
@@ -93,7 +74,7 @@ def verify(
     Example: `keel audit verify --expect 17:9f86d081884c7d65…`
     """
     with open_to_read(url) as saver, bar("Checking events", quiet=json) as tell:
-        verdict = _verdict(saver, expect, tell)
+        verdict: AuditVerdict = saver.approvals.verify_audit(expect, tell)
     if json:
         print_json({"ok": verdict.ok, **asdict(verdict)})
     else:
@@ -110,18 +91,6 @@ def verify(
         raise typer.Exit(1)
 
 
-def _events(saver: Any, tell: Tell) -> Iterator[AuditEvent]:
-    after = 0
-    while page := _page(saver, after):
-        yield from page
-        after = page[-1].number
-        tell(after, None)
-
-
-def _is_of(event: AuditEvent, thread: str | None) -> bool:
-    return thread is None or (event.content is not None and event.content.get("thread_id") == thread)
-
-
 def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
     start = str(event.number), local_time(event.at), Text(plain(event.kind), "bold")
     if event.content is None:
@@ -131,7 +100,7 @@ def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
 
 
 def _about(content: Mapping[str, Any]) -> str:
-    """Return what an event is about, for people: what is long, or a hash or an id, is in `--json`."""
+    """Return the facts of an event; long values, hashes and ids are in `--json`."""
     facts = {name: value for name, value in content.items() if name not in _UNSHOWN and value not in ("", None)}
     action, reason = (str(facts.pop(name, "")) for name in ("action", "reason"))
     what = f"{action} {text_of(facts.pop('args'))}" if action and "args" in facts else action

@@ -1,7 +1,6 @@
-"""Which commands there are, and where each stands. A module of commands is imported when one of them is called.
+"""The list of commands. A module is imported when one of its commands is called, so `keel --help` answers at once.
 
-So `keel --help` and `keel --version` answer at once. What the list of commands says of each is what stands first in its
-docstring; a test holds the two equal.
+The summary of a command is the first sentence of its docstring; a test compares them.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from typer.core import TyperCommand
 from typer.main import get_group
 
 TENANT: ContextVar[str | None] = ContextVar("keel_tenant", default=None)
-"""Whose threads the command is about that runs: what `keel --tenant` says."""
+"""The value of `keel --tenant`."""
 
 PANELS: Mapping[str, Mapping[str, str]] = {
-    "Begin": {
-        "demo": "Kill an agent in the middle of its work and see another process finish it. No key, no network.",
-    },
+    "Begin": {"demo": "Kill an agent in the middle of its work and see another process finish it. No key, no network."},
     "Look": {
         "threads": "List the threads in a store, the one last active first.",
         "status": "Say what a thread has left to do, and what is safe to do next.",
@@ -73,7 +70,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "Models": {
         "provenance": (
             "List the calls of models that wrote a thread: which model answered, with what, and where that changed."
-        ),
+        )
     },
     "Move": {
         "import": (

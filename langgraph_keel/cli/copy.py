@@ -1,4 +1,4 @@
-"""The commands that bring threads to another store, and say where the bytes are."""
+"""`keel copy`: threads of one store to another. `keel stats`: the sizes of the records in a store."""
 
 from __future__ import annotations
 
@@ -8,29 +8,19 @@ from typing import Annotated, Any
 
 import typer
 from rich.bar import Bar
-from rich.console import RenderableType
 from rich.text import Text
 
 from langgraph_keel import Keyring, open_saver
 from langgraph_keel.backends.registry import url_of
-from langgraph_keel.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Url,
-    check_store,
-    moment_since,
-    open_store,
-    open_to_read,
-)
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Since, Until, Url, check_store, open_store, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json, table_of
-from langgraph_keel.cli.threads import LabelIs, Match, Owner, Since, StatusIs, Until
+from langgraph_keel.cli.threads import LabelIs, Match, Owner, StatusIs
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.moving.stats import KIND_NAMES
 from langgraph_keel.tools.ledger import SECRETS
 
-_SHOWN = 20
-"""Most names that are listed of each kind."""
+_SHOWN = 20  # names of each kind
 
 From = Annotated[str, typer.Argument(metavar="SOURCE", callback=url_of, help="The store that has the threads.")]
 To = Annotated[str, typer.Argument(metavar="TARGET", callback=url_of, help="The store that is to have them.")]
@@ -106,14 +96,8 @@ def copy(
         raise InvalidInput("--dry-run and --verify both write nothing: say one of them")
     check_store(source, **_options(source_keys, source_blobs))  # before the target is made
     mode = "look" if dry_run else "verify" if verify else "copy"
-    wanted: Mapping[str, Any] = {
-        "match": match,
-        "owner": owner,
-        "since": None if since is None else moment_since(since),
-        "until": None if until is None else moment_since(until, "--until"),
-        "status": status,
-        "label": label,
-    }
+    wanted: dict[str, Any] = {"match": match, "owner": owner, "since": since, "until": until}
+    wanted |= {"status": status, "label": label}
     what = "Copying and comparing" if mode == "copy" else "Comparing"
     with (
         open_to_read(source, **_options(source_keys, source_blobs)) as theirs,
@@ -145,7 +129,7 @@ def _open_target(url: str, mode: str, options: Mapping[str, Any]) -> Iterator[An
 
 
 def _options(keys: str | None, blobs: str | None) -> Mapping[str, Any]:
-    """Return what is said of one of the stores; the environment says the rest."""
+    """Return the options of one of the stores; others come from the environment."""
     options: dict[str, Any] = {}
     if keys is not None:
         options["encryption"] = None if keys == "none" else Keyring.from_file(keys, hide_names=None)
@@ -198,26 +182,11 @@ def stats(
 
     Example: `keel stats --owner ada`
     """
-    wanted = {
-        "match": match,
-        "owner": owner,
-        "since": None if since is None else moment_since(since),
-        "until": None if until is None else moment_since(until, "--until"),
-    }
     with open_to_read(url) as saver, bar("Measuring threads", quiet=json) as tell:
-        found = saver.stats(on_progress=tell, **wanted)
+        found = saver.stats(on_progress=tell, match=match, owner=owner, since=since, until=until)
     if json:
         print_json(found.to_dict())
         return
-    out = console()
-    out.print(_stats_table(found))
-    lines = [f"{count_of(found.threads, 'thread')}, {format_size(found.nbytes)}.", *found.describe()]
-    out.print(Text("\n".join(lines)))
-    _print_first([plain(why) for why in found.failed.values()], "red")
-
-
-def _stats_table(found: Any) -> RenderableType:
-    """Return a table of sizes with a bar for each; the bars of all are in one scale."""
     table = table_of("", ">bytes", "")
     table.columns[2].min_width = 10
     kinds = {KIND_NAMES.get(kind, kind): size for kind, size in found.kinds.items()}
@@ -226,4 +195,8 @@ def _stats_table(found: Any) -> RenderableType:
         for name, size in [*sizes.items()][:_SHOWN]:
             bar_of = Bar(max(1, found.nbytes), 0, size)
             table.add_row(Text(f"  {plain(name) or '(none)'}", "bold", overflow="fold"), format_size(size), bar_of)
-    return table
+    out = console()
+    out.print(table)
+    lines = [f"{count_of(found.threads, 'thread')}, {format_size(found.nbytes)}.", *found.describe()]
+    out.print(Text("\n".join(lines)))
+    _print_first([plain(why) for why in found.failed.values()], "red")

@@ -1,7 +1,6 @@
-"""`keel demo`: an agent process is killed at work; a second one resumes, a person approves, a third one finishes.
+"""`keel demo`, and its agent, which runs as `python -m langgraph_keel.cli.demo`.
 
-This module is also the agent: it runs as `python -m langgraph_keel.cli.demo`. What the demo claims is computed from the
-agent's journal, its files and the store, never from the script.
+The claims of the demo are computed from the agent's journal, its files and the store, never from the script.
 """
 
 from __future__ import annotations
@@ -229,7 +228,15 @@ def _run_agent(stage: Stage, out: Console, due: str, call: str) -> Popen[str]:
     with open(errors, "wb") as log, Popen(command, stdout=PIPE, stderr=log, text=True, env=env) as process:
         out.print(Text.assemble("\n", (f"process {process.pid}", "bold"), (f"  {call}", "dim")), soft_wrap=True)
         for event in map(json.loads, process.stdout or ()):
-            _show_event(out, event)
+            args = one_line(", ".join(map(repr, event.get("args", {}).values())), 40)
+            what = Text(f"  {event['name']}({args})" if "name" in event else f"model call {event['turn']}", "cyan")
+            result = None
+            if event["event"] == "model_answered":
+                result = f"asks for {', '.join(event['asks'])}" if event["asks"] else event["text"]
+            elif event["event"] in ("tool_ended", "tool_replayed"):
+                result = ("from the ledger: " if event["event"] == "tool_replayed" else "") + event["result"]
+            if result is not None:
+                out.print(Text.assemble(("  ✓ ", "green"), what, f" → {result}"), soft_wrap=True)
             seen.add((event["event"], event.get("name", "")))
             if due == "start" and {("tool_began", _HANGS), ("tool_kept", "book_credit")} <= seen:
                 process.kill()
@@ -241,17 +248,6 @@ def _run_agent(stage: Stage, out: Console, due: str, call: str) -> Popen[str]:
         last = (errors.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it wrote no error"])[-1]
         raise DemoError(f"agent process {process.pid} ended with {status}: {last}")
     return process
-
-
-def _show_event(out: Console, event: Event) -> None:
-    args = one_line(", ".join(map(repr, event.get("args", {}).values())), 40)
-    what = Text(f"  {event['name']}({args})" if "name" in event else f"model call {event['turn']}", "cyan")
-    if event["event"] == "model_answered":
-        asks = f"asks for {', '.join(event['asks'])}" if event["asks"] else event["text"]
-        out.print(Text.assemble(("  ✓ ", "green"), what, f" → {asks}"), soft_wrap=True)
-    elif event["event"] in ("tool_ended", "tool_replayed"):
-        source = "from the ledger: " if event["event"] == "tool_replayed" else ""
-        out.print(Text.assemble(("  ✓ ", "green"), what, f" → {source}{event['result']}"), soft_wrap=True)
 
 
 # -- the proof ---------------------------------------------------------------------------------------------------------

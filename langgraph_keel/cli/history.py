@@ -1,7 +1,4 @@
-"""The commands that go through a thread's history: `history`, `timeline`, `diff`, `rewind`, `fork`, `label`, `unlabel`.
-
-Also how the command line names threads and checkpoints.
-"""
+"""The commands for the history of a thread, and the names of threads and checkpoints on the command line."""
 
 from __future__ import annotations
 
@@ -27,14 +24,13 @@ from langgraph_keel.cli.options import (
     Ns,
     Thread,
     Url,
-    keel_words,
+    command_line,
     open_to_change,
     open_to_read,
     tell_names,
     tell_unread,
-    url_to_name,
 )
-from langgraph_keel.cli.output import Rows, console, local_time, print_json, shell_word
+from langgraph_keel.cli.output import Rows, console, local_time, print_json, print_lines
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
@@ -52,7 +48,6 @@ _MOST_CALLS = 10
 """Calls that `keel fork` names."""
 
 MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
-"""How a moment is named, in the help of every command that takes one."""
 
 _SAME_LEDGER = "calls with the same arguments that this thread has made are answered from the ledger; others act"
 _OWN_LEDGER = "calls made up to this point are answered from the ledger; others act"
@@ -65,13 +60,13 @@ def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any
 
 
 def check_thread(saver: Any, thread: str) -> None:
-    """See that a thread is there: that a name is not misspelt."""
+    """Raise an error if there is no such thread."""
     if not _has_checkpoint(saver, thread):
         raise no_thread(saver, thread, "")
 
 
 def _has_checkpoint(saver: Any, thread: str) -> bool:
-    # Whether its values can be read is another question: a thread that has lost one can be deleted.
+    # Without its values: a thread that has lost one can be deleted.
     return any(True for _ in saver.raw.list(config_of(thread, None), limit=1))
 
 
@@ -106,8 +101,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="S
 Every = Annotated[bool, typer.Option("--all", help="Show all of the thread.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The label: any text that is no number.")]
 NewThread = Annotated[
-    str | None,
-    typer.Argument(metavar="NEW", help="The new thread's id. Without it, a branch in the same thread."),
+    str | None, typer.Argument(metavar="NEW", help="The new thread's id. Without it, a branch in the same thread.")
 ]
 
 
@@ -131,10 +125,10 @@ def history(
             raise no_thread(saver, thread, ns)
     moments, more = found[:limit], len(found) > limit
     if json:
-        rows = [
-            _moment_json(moment) | {"follows_previous": follows_previous(found, place)}
-            for place, moment in enumerate(moments)
-        ]
+        rows = []
+        for place, moment in enumerate(moments):
+            before = next((each for each in found[place + 1 :] if each.namespace == moment.namespace), None)
+            rows.append(_moment_json(moment) | {"follows_previous": before is None or moment.parent == before.id})
         print_json({"thread_id": thread, "checkpoints": rows, "more": more})
     else:
         console().print(history_table(thread, found, limit, full=full, every_ns=ns == EVERY_NS))
@@ -142,7 +136,7 @@ def history(
 
 
 def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
-    """Return the latest moments of a namespace, or of all of them, newest first; no more is read than it takes."""
+    """Return the latest moments of a namespace, or of all of them, newest first."""
     count = limit
     while True:
         moments = timeline.latest(count)
@@ -152,15 +146,8 @@ def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
         count *= 2
 
 
-def follows_previous(moments: Sequence[Moment], place: int) -> bool:
-    """Return whether a moment continues the one that was put just before it in its namespace; newest first."""
-    moment = moments[place]
-    previous = next((each for each in moments[place + 1 :] if each.namespace == moment.namespace), None)
-    return previous is None or moment.parent == previous.id
-
-
 def _moment_json(moment: Moment) -> dict[str, Any]:
-    """Return what `keel history` and `keel timeline` both print of a moment."""
+    """Return the part of a moment that `keel history` and `keel timeline` print both."""
     return {
         "position": moment.position,
         "checkpoint_id": moment.id,
@@ -181,26 +168,21 @@ def _moment_json(moment: Moment) -> dict[str, Any]:
 
 
 def history_table(
-    thread: str,
-    moments: Sequence[Moment],
-    limit: int,
-    *,
-    full: bool = False,
-    every_ns: bool = False,
+    thread: str, moments: Sequence[Moment], limit: int, *, full: bool = False, every_ns: bool = False
 ) -> RenderableType:
     """Return the table of `keel history`."""
     from langgraph_keel.history.render.rows import timeline_rows
 
-    rows = [
-        (
-            row.place,
-            Text(plain(row.moment.id) if full else row.id, "bold green" if row.moment.is_head else "green"),
-            local_time(row.moment.time.isoformat()) if row.moment.time else "",
-            _happened(row, every_ns),
-            _next(row),
-        )
-        for row in timeline_rows(moments)[:limit]
-    ]
+    rows = []
+    for row in timeline_rows(moments)[:limit]:
+        name = Text(plain(row.moment.id) if full else row.id, "bold green" if row.moment.is_head else "green")
+        time = local_time(row.moment.time.isoformat()) if row.moment.time else ""
+        style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(row.moment.source, "")
+        ran = Text(row.nodes, style, overflow="fold")
+        ran.append(f" · {row.model}" if row.model else "", "not bold dim")
+        ran.append(f" in {plain(row.moment.namespace)}" if every_ns and row.moment.namespace else "", "dim")
+        ran.append("".join(f" ({note.text})" for note in row.notes if note.tone == "origin"), "magenta")
+        rows.append((row.place, name, time, ran, _next(row)))
     page = Rows((">#", "checkpoint", "time", "what happened", "next"), rows, heads=4, at=110 if full else 60)
     more = len(moments) > limit
     count = f"the last {limit} checkpoints" if more else count_of(len(moments), "checkpoint")
@@ -209,16 +191,8 @@ def history_table(
     return Group(title, page, *older)
 
 
-def _happened(row: TimelineRow, every_ns: bool) -> Text:
-    style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(row.moment.source, "")
-    text = Text(row.nodes, style, overflow="fold")
-    text.append(f" · {row.model}" if row.model else "", "not bold dim")
-    text.append(f" in {plain(row.moment.namespace)}" if every_ns and row.moment.namespace else "", "dim")
-    return text.append("".join(f" ({note.text})" for note in row.notes if note.tone == "origin"), "magenta")
-
-
 def _next(row: TimelineRow) -> Text:
-    """Return the nodes that run next, and what keeps them from running."""
+    """Return the nodes that run next, and the notes about them."""
     from langgraph_keel.history.render.rows import join_names
     from langgraph_keel.history.render.terminal import TONES
 
@@ -283,9 +257,8 @@ def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, by: Actor = None, jso
         print_json({"thread_id": thread, "rewound_to": moment.id, "checkpoint_id": now.id, "next": list(moment.next)})
         return
     console().print(_sentence("rewound ", thread, f" to #{moment.position}"))
-    for line in _outlook(moment, _SAME_LEDGER):
-        console().print(line, soft_wrap=True)
-    _hint(["timeline", thread], url, "shows it")
+    print_lines(_outlook(moment, _SAME_LEDGER))
+    console().print(Text(f"{command_line(url, 'timeline', thread)}  shows it", "dim"))
 
 
 def fork(
@@ -314,17 +287,14 @@ def fork(
     elif new is None:
         branch = plain(config["checkpoint_id"])
         console().print(_sentence("a branch of ", thread, f" at #{moment.position}: checkpoint {branch}"))
-        for line in _outlook(moment, _SAME_LEDGER, "A run that names this checkpoint"):
-            console().print(line, soft_wrap=True)
+        print_lines(_outlook(moment, _SAME_LEDGER, "A run that names this checkpoint"))
     else:
         console().print(_sentence("forked ", thread, f" at #{moment.position} to thread {plain(new)}"))
-        for line in (*_outlook(moment, _OWN_LEDGER), *_warnings(thread, calls, doubts, given)):
-            console().print(line, soft_wrap=True)
-        _hint(["timeline", new], url, "shows it")
+        print_lines([*_outlook(moment, _OWN_LEDGER), *_warnings(thread, calls, doubts, given)])
+        console().print(Text(f"{command_line(url, 'timeline', new)}  shows it", "dim"))
 
 
 def _outlook(moment: Moment, ledger: str, run: str = "The next run") -> Iterator[Text]:
-    """Yield what a run does."""
     if moment.next:
         again = "; its questions are asked again" if moment.asked else ""
         yield Text(f"{run} continues with {plain(', '.join(moment.next))}{again}.")
@@ -334,7 +304,7 @@ def _outlook(moment: Moment, ledger: str, run: str = "The next run") -> Iterator
 
 
 def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[ApprovalRequest]:
-    """Return the approvals on the way to a moment since the last input: its next step may act on them."""
+    """Return the approvals on the way to a moment since the last input, on which its next step may act."""
     len(found)  # reads the whole way
     steps = set[str | None]()
     for address in reversed(found.pages.way_to(moment.address)):
@@ -351,7 +321,7 @@ def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[Appro
 def _warnings(
     thread: str, calls: Sequence[KeptCall], doubts: Sequence[KeptCall], given: Sequence[ApprovalRequest]
 ) -> Iterator[Text]:
-    """Yield what a person has to know before a fork is run."""
+    """Yield the effects that a run of a fork may have."""
     source = plain(thread)
     if calls:
         named = ", ".join(f"{plain(call.tool)} ({plain(call.state)})" for call in calls[:_MOST_CALLS])
@@ -404,12 +374,6 @@ def _print_label(thread: str, name: str, what: str, json: bool, checkpoint: str 
 
 def _sentence(before: str, thread: str, after: str) -> Text:
     return Text.assemble(before, (plain(thread), "bold"), after)
-
-
-def _hint(words: Sequence[str], url: str, what: str) -> None:
-    name = url_to_name(url)
-    line = " ".join([*keel_words(), *map(shell_word, words), *(["--url", shell_word(name)] if name else [])])
-    console().print(Text(f"{line}  {what}", "dim"))
 
 
 Before = Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")]

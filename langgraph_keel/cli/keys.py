@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_change, open_to_read
-from langgraph_keel.cli.output import bar, console, print_json
+from langgraph_keel.cli.output import bar, print_answer
 from langgraph_keel.keys.keyring import new_key
 
 keys = typer.Typer(
@@ -25,10 +26,7 @@ def new(
     Example: `(umask 077 && keel keys new 2026 > keel.keys)`
     """
     key = new_key(name)
-    if json:
-        print_json({"name": name, "key": key})
-    else:
-        print(key)
+    print_answer({"name": name, "key": key}, Text(key), as_json=json)
 
 
 @keys.command("show")
@@ -41,10 +39,7 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_read(url) as saver:
         found = saver.keys.list()
-    if json:
-        print_json(found.to_dict())
-    else:
-        console().print(str(found), markup=False)
+    print_answer(found.to_dict(), str(found), as_json=json)
     if found.fault:
         raise typer.Exit(1)
 
@@ -59,11 +54,9 @@ def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_change(url) as saver:
         found = saver.keys.rotate()
-    if json:
-        print_json({"before": found.needed, "now": found.current})
-    else:
-        was = "already" if found.is_current else f"now; it was {found.needed!r}"
-        console().print(f"The master key is {found.current!r} {was}.", markup=False)
+    was = "already" if found.is_current else f"now; it was {found.needed!r}"
+    said = f"The master key is {found.current!r} {was}."
+    print_answer({"before": found.needed, "now": found.current}, said, as_json=json)
 
 
 @keys.command("renew")
@@ -77,10 +70,7 @@ def renew(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_change(url) as saver, bar("Renewing keys", quiet=json, keeps=True) as tell:
         done = saver.keys.renew(on_progress=tell)
-    if json:
-        print_json(done.to_dict())
-    else:
-        _print_report(done)
+    print_answer(done.to_dict(), _report(done), as_json=json)
     if done.failed:
         raise typer.Exit(1)
 
@@ -104,18 +94,12 @@ def migrate(
     with open_to_change(url, migrate=True) as saver, bar("Sealing threads", quiet=json, keeps=True) as tell:
         done = saver.keys.migrate(again=again, on_progress=tell)
         space = saver.retention.reclaim_space(full=True) if reclaim else None
-    if json:
-        print_json(done.to_dict() | {"reclaimed": space and space.to_dict()})
-    else:
-        _print_report(done)
-        console().print(
-            str(space) if space else "Freed space may still hold plain text until `keel reclaim --full`.", markup=False
-        )
+    freed = str(space) if space else "Freed space may still hold plain text until `keel reclaim --full`."
+    answer = done.to_dict() | {"reclaimed": space and space.to_dict()}
+    print_answer(answer, f"{_report(done)}\n{freed}", as_json=json)
     if not done.is_done:
         raise typer.Exit(1)
 
 
-def _print_report(done: Any) -> None:
-    console().print(str(done), markup=False)
-    for thread_id, why in done.failed.items():
-        console().print(f"  {thread_id!r}: {why}", markup=False)
+def _report(done: Any) -> str:
+    return "\n".join([str(done), *(f"  {thread_id!r}: {why}" for thread_id, why in done.failed.items())])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Url, check_store, open_store
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Url, check_store, open_store, types_of
 from langgraph_keel.cli.output import bar, console, print_failures, print_json
 from langgraph_keel.display.text import count_of
 from langgraph_keel.errors import NotFound
-from langgraph_keel.opening import import_classes
 
 Source = Annotated[
     str,
@@ -49,9 +48,14 @@ def import_(
 
     Example: `keel import old.db --url postgresql://localhost/agents`
     """
-    is_there = not dry_run or _is_there(url)
+    is_there = True
+    if dry_run:
+        try:
+            check_store(url)
+        except NotFound:
+            is_there = False
     with (
-        open_store(url if is_there else "memory:", types=_types(imports), read_only=dry_run) as saver,
+        open_store(url if is_there else "memory:", types=types_of(imports), read_only=dry_run) as saver,
         bar("Moving threads", quiet=json, speed=True, keeps=not dry_run) as tell,
     ):
         report = saver.moving.import_from(source, threads, dry_run=dry_run, on_progress=tell)
@@ -59,11 +63,8 @@ def import_(
         print_json(report.to_dict())
     else:
         done = "would be moved" if dry_run else "moved"
-        _tell(
-            report.threads,
-            {"imported": f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID,
-            report.failed,
-        )
+        words = {"imported": f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID
+        _print_report(report.threads, words, report.failed)
     if report.failed:
         raise typer.Exit(1)
 
@@ -74,7 +75,7 @@ def export_to_langgraph(
     """Write threads into the store of one of LangGraph's savers."""
     check_store(url)
     with (
-        open_store(url, read_only=True, types=_types(imports)) as saver,
+        open_store(url, read_only=True, types=types_of(imports)) as saver,
         bar("Writing threads", quiet=json, speed=True, keeps=True) as tell,
     ):
         report = saver.moving.export_to(target, threads, on_progress=tell)
@@ -82,25 +83,12 @@ def export_to_langgraph(
         print_json(report.to_dict())
     else:
         words = {"exported": f"written ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID
-        _tell(report.threads, words, report.failed)
+        _print_report(report.threads, words, report.failed)
     if report.failed:
         raise typer.Exit(1)
 
 
-def _tell(counts: Counter[str], words: Mapping[str, str], failed: Mapping[str, str]) -> None:
+def _print_report(counts: Counter[str], words: Mapping[str, str], failed: Mapping[str, str]) -> None:
     lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
     console().print(Text("\n".join(lines) or "There are no threads."), soft_wrap=True)
     print_failures(failed)
-
-
-def _types(imports: list[str] | None) -> list[type] | None:
-    found: list[Any] = [cls for module in imports or () for cls in import_classes(module, "--import")]
-    return found or None
-
-
-def _is_there(url: str) -> bool:
-    try:
-        check_store(url)
-    except NotFound:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""The options that commands share, and how commands open a store with them."""
+"""The options that commands share, and the stores that commands open with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 from langgraph_keel import Keyring, open_saver
 from langgraph_keel.backends.registry import url_of
 from langgraph_keel.cli.commands import TENANT
-from langgraph_keel.cli.output import console, without_password
+from langgraph_keel.cli.output import console, shell_word, without_password
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.engine.serde.unread import LOST
@@ -34,7 +34,7 @@ FORMS = "URLs are sqlite:///agent.db, files:DIRECTORY, postgresql://HOST/DATABAS
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask in the terminal, on standard error, as standard output may go to a file; leave with status 1 at a no."""
+    """Ask on standard error, as standard output may be a file; exit with status 1 at a no."""
     if not typer.confirm(question, err=True):
         typer.echo(otherwise, err=True)
         raise typer.Exit(1)
@@ -58,12 +58,13 @@ Actor = Annotated[
     str | None, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who does it, for the audit trail.")
 ]
 Url = Annotated[
-    str,
-    typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into."),
+    str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into.")
 ]
 AsJson = Annotated[
     bool,
-    typer.Option("--json", callback=_remember_json, help="Print JSON, and nothing else, to standard output."),
+    typer.Option(
+        "--json", callback=_remember_json, is_eager=True, help="Print JSON, and nothing else, to standard output."
+    ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Shorten nothing: whole ids, whole values, every channel.")]
 Imports = Annotated[
@@ -97,8 +98,10 @@ def duration(text: str) -> float:
     return seconds
 
 
-def moment_since(text: str, option: str = "--since") -> datetime:
-    """Parse the time of `--since` or another option: an age (`12h`, `7d`), or a date or time in ISO form."""
+def _read_time(param: typer.CallbackParam, text: str | None) -> Any:
+    """Parse the time of an option: an age (`12h`, `7d`), or a date or time in ISO form."""
+    if text is None:
+        return None
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -106,42 +109,60 @@ def moment_since(text: str, option: str = "--since") -> datetime:
     try:
         return datetime.now(UTC) - timedelta(seconds=duration(text))
     except (InvalidInput, OverflowError):
+        option = param.opts[0]
         raise InvalidInput(f"{option} {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
+
+
+# Their values are times: the annotations are those of the words on the command line.
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        callback=_read_time,
+        help="Only threads active since: so long ago (12h, 7d), or 2026-11-23.",
+    ),
+]
+Until = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="TIME",
+        callback=_read_time,
+        help="Only threads not active after: so long ago, or 2026-11-23.",
+    ),
+]
 
 
 @contextmanager
 def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[Any]:
-    """Open a store, or what the tenant that `keel --tenant` names has in it.
+    """Open a store, or the view of the tenant that `keel --tenant` names, with the keys and blobs of the environment.
 
-    With the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one; with `migrate`, one
-    that reads what stands there in plain text; and with the objects in the place that `KEEL_BLOBS` names. An option
-    `encryption` or `blobs` stands for what the environment says, `None` too.
+    An option `encryption` or `blobs` overrides the environment, `None` too; with `migrate`, plain text is read, too.
     """
     if "blobs" not in options and (blobs := os.environ.get("KEEL_BLOBS")):
         options["blobs"] = blobs
-    if "encryption" not in options and (keyring := _read_keyring(migrate)):
-        options["encryption"] = keyring
+    if "encryption" not in options:
+        if path := os.environ.get("KEEL_KEYS_FILE"):
+            options["encryption"] = Keyring.from_file(path, migrate=migrate, hide_names=None)
+        elif os.environ.get("KEEL_KEYS"):
+            options["encryption"] = Keyring.from_env(migrate=migrate, hide_names=None)
     tenant = TENANT.get()
     with open_saver(url, **options) as saver:
         yield saver if tenant is None else saver.for_tenant(tenant)
 
 
-def _read_keyring(migrate: bool) -> Keyring | None:
-    if path := os.environ.get("KEEL_KEYS_FILE"):
-        return Keyring.from_file(path, migrate=migrate, hide_names=None)
-    return Keyring.from_env(migrate=migrate, hide_names=None) if os.environ.get("KEEL_KEYS") else None
+def types_of(imports: list[str] | None) -> list[type] | None:
+    """Return the classes of the modules that `--import` names."""
+    found: list[Any] = [cls for module in imports or () for cls in import_classes(module, "--import")]
+    return found or None
 
 
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None, **options: Any) -> Iterator[Any]:
-    """Open the store at `url` for reading only; values of the classes of these modules may be read.
-
-    An error about something missing names the store. Placeholders stand for values of other classes: whoever runs a
-    command need not have the program.
-    """
-    types = [cls for module in imports or () for cls in import_classes(module, "--import")]
+    """Open a store for reading. Values of classes of other modules than these are placeholders."""
     try:
-        with _name_store(url), open_store(url, read_only=True, types=types or None, **options) as saver:
+        with _name_store(url), open_store(url, read_only=True, types=types_of(imports), **options) as saver:
             yield saver.raw
     except RefusedType as error:
         raise advise_import(error) from None
@@ -149,7 +170,7 @@ def open_to_read(url: str, imports: list[str] | None = None, **options: Any) -> 
 
 @contextmanager
 def open_to_change(url: str, *, migrate: bool = False) -> Iterator[Any]:
-    """Open a store that is there already, to change it. An error about something missing names the store."""
+    """Open a store that exists, to change it."""
     check_store(url)
     with _name_store(url), open_store(url, migrate=migrate) as saver:
         yield saver
@@ -168,6 +189,7 @@ def check_store(url: str, **options: Any) -> None:
 
 @contextmanager
 def _name_store(url: str) -> Iterator[None]:
+    """Have an error about something missing name the store."""
     try:
         yield
     except NotFound as error:
@@ -175,16 +197,17 @@ def _name_store(url: str) -> Iterator[None]:
         raise NotFound(f"{error} (in {without_password(url)})") from None
 
 
-def keel_words() -> list[str]:
-    """Return with what words a command begins that is about the same tenant."""
-    tenant = TENANT.get()
-    return ["keel"] if tenant is None else ["keel", "--tenant", tenant]
-
-
 def url_to_name(url: str) -> str:
     """Return the URL with which another command finds this store; empty if it finds it without one."""
     is_implied = url == url_of(os.environ.get("KEEL_URL") or DEFAULT_URL)
     return "" if is_implied else without_password(url)
+
+
+def command_line(url: str, *words: str) -> str:
+    """Return a command about the same store and tenant, as a shell takes it."""
+    tenant, name = TENANT.get(), url_to_name(url)
+    start = ["keel"] if tenant is None else ["keel", "--tenant", tenant]
+    return " ".join(map(shell_word, [*start, *words, *(["--url", name] if name else [])]))
 
 
 def advise_import(error: RefusedType) -> RefusedType:
@@ -194,7 +217,7 @@ def advise_import(error: RefusedType) -> RefusedType:
 
 
 def tell_unread(shown: Any, imports: list[str] | None) -> None:
-    """Say on standard error, in a line, how many of the values that are shown were not read, and how to read them."""
+    """Print on standard error how many of the values that are shown were not read, and how to read them."""
     found = list(find_unread(shown))
     if found:
         names = [each.type_name for each in found]
@@ -203,21 +226,19 @@ def tell_unread(shown: Any, imports: list[str] | None) -> None:
 
 
 def tell_names(what: str, names: Iterable[str], imports: list[str] | None, why: str = ".") -> None:
-    """Say on standard error, in a line, of which classes values were not read, and how to read them."""
+    """Print on standard error the classes of values that were not read, and how to read them."""
     known = dict.fromkeys(names)
     line = f"{what}, of {', '.join(known)}{why}{_advice(known, imports or ())}"
     console(stderr=True).print(Text(plain(line), "yellow"), soft_wrap=True)
 
 
 def _advice(names: Iterable[str], imports: Collection[str]) -> str:
-    """Return how the modules of classes are named, where that helps, and it has not been done yet."""
-    modules = dict.fromkeys(_module_of(name) for name in names if "<locals>" not in name)
+    """Return the options that import the modules of classes, if there are any to import."""
+    modules: dict[str, None] = {}
+    for name in names:
+        module = re.split(r"\.(?=[A-Z])", name)[0]  # a class may be inside of another one
+        if "<locals>" not in name:
+            modules[name.rpartition(".")[0] if module == name else module] = None
     known = {*imports, *sys.stdlib_module_names, "__main__", LOST[0]}  # no module brings back what is lost
     wanted = [f"--import {module}" for module in modules if module not in known]
     return f" If you trust it: {' '.join(wanted)}" if wanted else ""
-
-
-def _module_of(name: str) -> str:
-    """Return the module of a class, which may stand in another one."""
-    module = re.split(r"\.(?=[A-Z])", name)[0]
-    return name.rpartition(".")[0] if module == name else module

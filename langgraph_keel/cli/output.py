@@ -1,4 +1,4 @@
-"""What reaches the terminal: consoles, JSON, tables, text made safe to print, and the bar that shows progress."""
+"""Output of commands: consoles, JSON, tables, text that is safe to print, and the progress bar."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar, cast
 
 from rich import box
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -32,7 +32,7 @@ _UNBROKEN = ("#", "id", "checkpoint", "time", "last activity", "took")
 T = TypeVar("T")
 
 PATIENCE = 0.5
-"""Seconds that work may take without a bar: a bar that is gone at once only flickers."""
+"""Seconds that work may take without a bar."""
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
@@ -82,6 +82,20 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def print_answer(data: Any, page: RenderableType, *, as_json: bool) -> None:
+    """Print the answer of a command: data as JSON, or a page, whose lines are not wrapped if it is text."""
+    if as_json:
+        print_json(data)
+    else:
+        console().print(page, soft_wrap=isinstance(page, Text))
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print lines that are not to be wrapped, such as commands to copy."""
+    for line in lines:
+        console().print(line, soft_wrap=True)
+
+
 def report_error(error: KeelError, *, as_json: bool) -> None:
     """Print `error`: one red line on standard error, or one JSON object on standard output."""
     if as_json:
@@ -97,19 +111,18 @@ def error_line(error: KeelError) -> Text:
 
 def print_failures(failed: Mapping[str, str]) -> None:
     """Print the threads that something has failed for, and why."""
-    for thread, reason in failed.items():
-        console().print(Text.assemble(("! ", "red"), (plain(thread), "bold"), f"  {plain(reason)}"), soft_wrap=True)
+    marks = ("! ", "red")
+    print_lines(Text.assemble(marks, (plain(name), "bold"), f"  {plain(why)}") for name, why in failed.items())
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A table; where a word in it would be broken by the terminal's edge, a paragraph for each row.
+    """A table of the columns that have cells; if a word would not fit its column, a paragraph for each row.
 
     Attributes:
-        columns: The names of the columns, as `table_of` takes them; those without a cell are left out.
-        rows: The cells of each row; a `Text` instead stands across all columns.
+        rows: The cells of each row, or a `Text` across all columns.
         heads: Number of cells in the first line of a paragraph.
-        at: Width below which there is no table, even if it could be squeezed into fewer columns.
+        at: Width below which there is no table.
     """
 
     columns: Sequence[str]
@@ -156,10 +169,7 @@ class Rows:
 
 
 def _fit_columns(table: Table, console: Console, available: int) -> bool:
-    """Give the columns of a table widths in which no word is broken; return whether there are such.
-
-    Rich takes what is too much from the widest columns, whatever words stand in them.
-    """
+    """Give the columns of a table widths in which no word is broken, as rich does not; return whether there are any."""
     widths, least = zip(*(_sizes(column, console, available) for column in table.columns), strict=True)
     for column in table.columns:
         column.width = 1
@@ -176,7 +186,7 @@ def _fit_columns(table: Table, console: Console, available: int) -> bool:
 
 
 def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
-    """Return the width in which nothing of a column is wrapped, at most what is available, and that of its words."""
+    """Return the width at which a column is not wrapped, at most that available, and the width of its longest word."""
     options = console.options.update_width(_ANY_WIDTH)
     cells = [console.measure(cell, options=options) for cell in (column.header, *column.cells)]
     least = max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
@@ -208,41 +218,30 @@ class Indented:
 
 
 class Tell(Protocol):
-    """A function that is told how much is done, of how much, if that is known, and how many bytes have moved."""
+    """Shows how much is done, of how much if that is known, and how many bytes have moved."""
 
     def __call__(self, done: int, total: int | None, nbytes: int = 0) -> None:
         """Show it."""
-        ...
 
 
 @contextmanager
 def bar(
     what: str, *, quiet: bool = False, speed: bool = False, keeps: bool = False, then: str | None = None
 ) -> Iterator[Tell]:
-    """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`.
+    """Show progress on a terminal's standard error after `PATIENCE`; `then` is what Ctrl-C prints about the work."""
+    from rich import progress as rich
 
-    A Ctrl-C ends it with a line that says how far it has come, and `then` what became of the work.
-    """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    class Speed(ProgressColumn):
-        def render(self, task: Task) -> Text:
+    class Speed(rich.ProgressColumn):
+        def render(self, task: rich.Task) -> Text:
             return Text(f"{task.speed:,.0f}/s" if task.speed else "", "dim")
 
     errors = console(stderr=True, quiet=quiet)
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns = [rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn()]
+    columns += [rich.TimeElapsedColumn()]
     if speed:
-        columns += [TextColumn("[dim]{task.fields[moved]}"), Speed(), TextColumn("[dim]rest"), TimeRemainingColumn()]
-    shown = Progress(*columns, console=errors, transient=True)
+        columns += [rich.TextColumn("[dim]{task.fields[moved]}"), Speed()]
+        columns += [rich.TextColumn("[dim]rest"), rich.TimeRemainingColumn()]
+    shown = rich.Progress(*columns, console=errors, transient=True)
     task, begun, counts = shown.add_task(what, total=None, moved=""), monotonic(), "0"
 
     def tell(done: int, total: int | None, nbytes: int = 0) -> None:
@@ -266,9 +265,9 @@ def bar(
         raise
 
 
-def with_bar(items: Sequence[T], what: str, *, quiet: bool = False) -> Iterator[T]:
+def with_bar(items: Iterable[T], what: str, *, quiet: bool = False) -> Iterator[T]:
     """Yield the items, with a bar that shows how many of them are done."""
     with bar(what, quiet=quiet) as tell:
         for number, item in enumerate(items):
-            tell(number, len(items))
+            tell(number, len(items) if isinstance(items, Sized) else None)
             yield item

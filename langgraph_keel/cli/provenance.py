@@ -1,7 +1,4 @@
-"""`keel provenance`: which model wrote a thread, with what, and where that changed.
-
-`keel export`: threads as JSON Lines, one thread a line, to train or to test with.
-"""
+"""`keel provenance`: the model calls of a thread. `keel export`: threads as JSON Lines, one thread a line."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel.cli.history import MOMENT, check_thread, config_of, moment_of, open_timeline
-from langgraph_keel.cli.moving import export_to_langgraph
+from langgraph_keel.cli.moving import These, export_to_langgraph
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -36,15 +33,7 @@ from langgraph_keel.cli.options import (
     open_to_read,
     tell_unread,
 )
-from langgraph_keel.cli.output import (
-    Rows,
-    Tell,
-    bar,
-    console,
-    error_line,
-    local_time,
-    print_json,
-)
+from langgraph_keel.cli.output import Rows, Tell, bar, console, error_line, local_time, print_json
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, format_seconds, plain
 from langgraph_keel.engine.serde.serializer import find_unread
@@ -83,9 +72,16 @@ def provenance(
         raise InvalidInput(f"name one moment: {moment!r}, or --checkpoint {checkpoint!r}")
     wanted = moment if checkpoint is None else checkpoint
     with open_to_read(url, imports) as saver:
-        calls, marks = _read_calls(saver, thread, wanted)
+        calls, marks = saver.provenance.read(config_of(thread, None)), saver.provenance.drifts(thread)
+        if wanted is not None:
+            found = moment_of(open_timeline(saver, thread), wanted)
+            at = found.namespace, found.id
+            calls = [call for call in calls if (call.checkpoint_ns, call.checkpoint_id) == at]
+            marks = [mark for mark in marks if ("", mark.checkpoint_id) == at]
+        elif not calls:
+            check_thread(saver, thread)
         is_cut = wanted is None and not json and _is_cut(saver, thread)
-        places = {} if json else {moment.id: moment.position for moment in saver.timeline(thread)[:]}
+        places = {} if json else {each.id: each.position for each in saver.timeline(thread)[:]}
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
     else:
@@ -94,55 +90,29 @@ def provenance(
         console().print(_GONE)
 
 
-def _read_calls(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
-    """Return the calls and the marks of a thread, or of one checkpoint in it."""
-    calls, marks = saver.provenance.read(config_of(thread, None)), saver.provenance.drifts(thread)
-    if wanted is not None:
-        moment = moment_of(open_timeline(saver, thread), wanted)
-        at = moment.namespace, moment.id
-        calls = [call for call in calls if (call.checkpoint_ns, call.checkpoint_id) == at]
-        marks = [mark for mark in marks if ("", mark.checkpoint_id) == at]
-    elif not calls:
-        check_thread(saver, thread)
-    return calls, marks
-
-
 def _is_cut(saver: Any, thread: str) -> bool:
-    """Return whether calls of a thread are gone; `False` too if nobody knows: without messages, or damaged."""
+    """Return whether calls of a thread are gone; `False` if that is unknown: without messages, or damaged."""
     return any(line["usage"] is None for line in saver.provenance.trajectories([thread], on_skip=lambda *_: None))
 
 
-# -- the page --------------------------------------------------------------------------------------------------
-
-
 def calls_page(
-    thread: str,
-    calls: Sequence[ModelCall],
-    marks: Sequence[DriftMark],
-    places: Mapping[str, int],
-    *,
-    full: bool,
+    thread: str, calls: Sequence[ModelCall], marks: Sequence[DriftMark], places: Mapping[str, int], *, full: bool
 ) -> RenderableType:
     """Return the page of `keel provenance`; `places` are the positions of checkpoints."""
     if not calls and not marks:
         return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
     shown: list[RenderableType] = [_title(thread, calls)]
-    parts = list(_merge_marks(calls, marks))
+    parts: list[ModelCall | DriftMark] = []  # each mark before the first call after the change
+    for call in calls:
+        parts += [*(mark for mark in marks if mark.call_id == call.id), call]
+    known = {call.id for call in calls}
+    parts += (mark for mark in marks if mark.call_id not in known)
     if full:
         shown += [_mark(part, places) if isinstance(part, DriftMark) else _whole(part, places) for part in parts]
     else:
         rows = [_mark(part, places) if isinstance(part, DriftMark) else _cells(part, places) for part in parts]
         shown.append(Rows((">#", "node", "model → served", "with", "tokens", "time"), rows, heads=2, at=70))
     return Group(*shown)
-
-
-def _merge_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
-    """Yield the calls, each mark before the first call after the change."""
-    for call in calls:
-        yield from (mark for mark in marks if mark.call_id == call.id)
-        yield call
-    known = {call.id for call in calls}
-    yield from (mark for mark in marks if mark.call_id not in known)
 
 
 def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
@@ -156,7 +126,7 @@ def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
 
 
 def _mark(mark: DriftMark, places: Mapping[str, int]) -> Text:
-    """Return what changed, a line for each change."""
+    """Return the changes, one a line."""
     at = f"drift at #{places[mark.checkpoint_id]}: " if mark.checkpoint_id in places else ""
     text = Text(style="yellow", overflow="fold")
     for number, change in enumerate(mark.changes):
@@ -196,10 +166,9 @@ def _count(call: ModelCall, name: str) -> int:
 def _whole(call: ModelCall, places: Mapping[str, int]) -> RenderableType:
     """Return all that is known of a call."""
     heading = Text.assemble("\n#", _place(call, places), " ", (plain(call.path or call.node), "bold"))
-    known = [(each.name, getattr(call, each.name)) for each in fields(call)]
     grid = Table.grid(padding=(0, 2))
-    for name, value in known:
-        if value not in (None, "", (), {}, False):
+    for name in (each.name for each in fields(call)):
+        if (value := getattr(call, name)) not in (None, "", (), {}, False):
             shown = value if isinstance(value, str) else str(as_json(value))
             grid.add_row(Text(f"  {name}", "dim"), Text(plain(shown), overflow="fold"))
     return Group(heading, grid)
@@ -214,10 +183,8 @@ Output = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 Channel = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel that holds the messages.")]
 Label = Annotated[
-    str | None,
-    typer.Option("--label", metavar="TEXT", help="Only threads whose last label or outcome is this."),
+    str | None, typer.Option("--label", metavar="TEXT", help="Only threads whose last label or outcome is this.")
 ]
-Threads = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Write at most this many.")]
 MinCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at least this.")]
 ToLangGraph = Annotated[
@@ -233,14 +200,7 @@ MaxCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="On
 
 @dataclass(slots=True)
 class Report:
-    """What became of the threads.
-
-    Attributes:
-        errors: Per damaged thread what is wrong with it.
-        skipped: How many threads were passed over, by reason.
-        written: How many lines were written.
-        unread: What stands in them for values that were not read.
-    """
+    """The errors of damaged threads, the numbers of skipped ones by reason, and the placeholders that were written."""
 
     tell: Tell
     total: int | None
@@ -251,7 +211,7 @@ class Report:
     unread: list[Unread] = field(default_factory=list)
 
     def skip(self, thread_id: str, why: str | KeelError) -> None:
-        """Note a thread that is passed over; name it if it cannot be read."""
+        """Count a thread that is skipped; print its error if it cannot be read."""
         if isinstance(why, KeelError):
             error = advise_import(why) if isinstance(why, RefusedType) else why
             self.errors[thread_id] = error
@@ -261,7 +221,7 @@ class Report:
         self.tell_done()
 
     def take(self, unread: Iterable[Unread]) -> None:
-        """Note a line, and what was not read for it."""
+        """Count a line, and keep its placeholders."""
         self.written += 1
         self.unread += unread
         self.tell_done()
@@ -275,7 +235,7 @@ def export(
     url: Url = DEFAULT_URL,
     output: Output = None,
     overwrite: Overwrite = False,
-    threads: Threads = None,
+    threads: These = None,
     model: Model = None,
     label: Label = None,
     min_cost: MinCost = None,
@@ -301,38 +261,34 @@ def export(
             )
         export_to_langgraph(url, to_langgraph, threads, imports, json)
         return
-    output = None if output is not None and _is_stdout(output) else output
+    try:
+        if output is not None and os.path.samestat(output.stat(), os.fstat(sys.stdout.fileno())):
+            output = None  # such as `/dev/stdout`
+    except (OSError, ValueError):  # it does not exist; or standard output is no file
+        pass
     if json and output is None:
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
     store = open_to_read(url, imports)
     then = "" if output is None or _is_stream(output) else f"{output} was not written."
     quiet = json or (output is None and sys.stdout.isatty())
-    with (
-        open_output(output, overwrite) as file,
-        store as saver,
-        bar("Reading threads", quiet=quiet, then=then) as tell,
-    ):
+    with open_output(output, overwrite) as file, store as saver, bar("Reading threads", quiet=quiet, then=then) as tell:
         is_shown = console(stderr=True).is_terminal and not quiet
         total = len(threads) if threads else sum(1 for _ in saver.threads()) if is_shown else None
         report = Report(tell, total, quiet=json)
         for line in saver.provenance.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
-            file.write(line_of(line))
+            # In ASCII: no character of a text can be taken for the end of the line.
+            file.write(lines.dumps(as_json(line), allow_nan=False) + "\n")
             report.take(find_unread(line))
-    _tell(report, output, as_report=json)
+    _print_report(report, output, as_report=json)
     tell_unread(report.unread, imports)
     if report.errors:
         raise typer.Exit(1)
 
 
-def line_of(trajectory: dict[str, Any]) -> str:
-    """Return a trajectory as a line, in ASCII: no character of a text can be taken for the end of the line."""
-    return lines.dumps(as_json(trajectory), allow_nan=False) + "\n"
-
-
 @contextmanager
 def open_output(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
-    """Open what lines go to. A file gets its name when all of it is on disk; until then, and after an error, not."""
+    """Open the output. A file gets its name when all of it is on disk."""
     if path is None:
         yield sys.stdout
         return
@@ -368,20 +324,19 @@ def _replace_file(path: Path, overwrite: bool) -> Iterator[TextIO]:
 
 @contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """Have signals that end a process raise `SystemExit` with a shell's status: what is half done is cleaned up."""
+    """Have signals that end a process raise `SystemExit`, so that it cleans up."""
     if current_thread() is not main_thread():
         yield
         return
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in before.items() if handler == signal.SIG_DFL}
+    numbers = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
     try:
-        for number in before:
+        for number in numbers:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _is_stream(path: Path) -> bool:
@@ -389,23 +344,15 @@ def _is_stream(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def _is_stdout(path: Path) -> bool:
-    """Return whether a path, such as `/dev/stdout`, is where standard output goes."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
-    except (OSError, ValueError):  # it is not there; or standard output is no file
-        return False
-
-
 def check_free(path: Path, overwrite: bool) -> None:
-    """See that a file may be written."""
+    """Raise an error if a file may not be written."""
     if path.exists() and not path.is_file():
         raise InvalidInput(f"{path} is there, and is no file")
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path} is there already: --overwrite replaces it")
 
 
-def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
+def _print_report(report: Report, output: Path | None, *, as_report: bool) -> None:
     if as_report:
         damaged = {thread: {"code": error.code, "message": str(error)} for thread, error in report.errors.items()}
         print_json({"output": str(output), "written": report.written, "skipped": report.skipped, "errors": damaged})

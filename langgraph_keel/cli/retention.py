@@ -1,12 +1,12 @@
-"""The commands that make a store hold less: `prune`, `retention`, `erase` and `reclaim`."""
+"""The commands that remove from a store: `prune`, `delete`, `retention`, `erase` and `reclaim`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -24,24 +24,25 @@ from langgraph_keel.cli.options import (
     open_to_change,
     open_to_read,
 )
-from langgraph_keel.cli.output import bar, console, print_json, table_of, thread_name
+from langgraph_keel.cli.output import bar, console, print_answer, print_json, table_of, thread_name
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.retention.policy import DEFAULT, Retention
-from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
+from langgraph_keel.retention.prune import PruneReport, SweepReport
 from langgraph_keel.retention.receipt import Receipt
 from langgraph_keel.retention.reclaim import Reclaimed
 
-_MOST = 50
-"""Threads that a table shows."""
+_MOST = 50  # threads in a table
 
 
 def prune_page(report: PruneReport) -> RenderableType:
-    """Return what `keel prune` and `keel sweep` answer."""
+    """Return the answer of `keel prune` and `keel sweep`."""
     changed = [each for each in report.threads if each.is_changed]
     table = table_of("thread", *([">would remove", ">kept", ">bytes"] if report.dry_run else [">removed", ">kept"]))
     for each in changed[:_MOST]:
-        table.add_row(thread_name(each.thread_id, "bold"), *_cells(each, report.dry_run))
+        removed = "all of it" if each.deleted else f"{each.removed:,}"
+        size = [format_size(each.bytes or 0)] if report.dry_run else []
+        table.add_row(thread_name(each.thread_id, "bold"), removed, f"{each.kept:,}", *size)
     shown: list[RenderableType] = [table] if changed else []
     if len(changed) > _MOST:
         shown.append(Text(f"… and {count_of(len(changed) - _MOST, 'more thread')} (--json shows all)", "dim"))
@@ -51,13 +52,8 @@ def prune_page(report: PruneReport) -> RenderableType:
     return Group(*shown, Text(total_line(report), "yellow" if report.dry_run else "green"))
 
 
-def _cells(each: ThreadPruned, dry_run: bool) -> list[str]:
-    removed = "all of it" if each.deleted else f"{each.removed:,}"
-    return [removed, f"{each.kept:,}", *([format_size(each.bytes or 0)] if dry_run else [])]
-
-
 def total_line(report: PruneReport) -> str:
-    """Return what goes in all, in one line."""
+    """Return the totals in one line."""
     if isinstance(report, SweepReport) and not report.has_policies:
         return "No policies are stored: nothing was pruned (`keel retention set` makes one)."
     what = [count_of(report.removed, "checkpoint")] if report.removed or not report.deleted else []
@@ -67,18 +63,11 @@ def total_line(report: PruneReport) -> str:
     return f"{'Would remove' if report.dry_run else 'Removed'} {' and '.join(what)}{back}.{looked}"
 
 
-def policies_page(policies: Sequence[Retention]) -> RenderableType:
-    """Return what `keel retention show` answers."""
-    if not policies:
-        return Text("No policies: everything stays (`keel retention set` makes one)", "dim")
-    return Group(*(Text(plain(str(policy)), overflow="fold") for policy in policies))
-
-
 retention = typer.Typer(no_args_is_help=True, help="The policies by which `keel sweep` prunes and deletes threads.")
 
 
 class Per(StrEnum):
-    """Of what the last checkpoint stays."""
+    """The periods whose last checkpoint is kept."""
 
     run = "run"
     day = "day"
@@ -117,7 +106,8 @@ def prune(
     """
     rules = _rules(last, within, per, branch_points)
     if delete and rules:
-        raise InvalidInput(f"--delete keeps nothing: leave out {', '.join(_options(rules))}")
+        options = (f"--{'keep-last' if name == 'last' else name.replace('_', '-')}" for name in rules)
+        raise InvalidInput(f"--delete keeps nothing: leave out {', '.join(options)}")
     strategy = "delete" if delete else Retention(**rules) if rules else DEFAULT
     _remove(threads, strategy, url, by, dry_run=dry_run, yes=yes, json=json)
 
@@ -149,13 +139,13 @@ def _remove(
     if dry_run or is_asked:
         with open_to_read(url) as saver:
             report = _prune(saver, threads, strategy, None, json=json, dry_run=True)
-        _show(report, json=json)
+        print_answer(report.to_dict(), prune_page(report), as_json=json)
         if dry_run or not any(each.is_changed for each in report.threads):
             return
         confirm("Remove it?", "Nothing was removed.")
     with open_to_change(url) as saver:
         report = _prune(saver, threads, strategy, by, json=json, dry_run=False)
-    _show(report, json=json)
+    print_answer(report.to_dict(), prune_page(report), as_json=json)
 
 
 def _rules(last: int | None, within: str | None, per: Per | None, branch_points: bool) -> dict[str, Any]:
@@ -168,10 +158,6 @@ def _rules(last: int | None, within: str | None, per: Per | None, branch_points:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _options(rules: Mapping[str, Any]) -> list[str]:
-    return [f"--{'keep-last' if name == 'last' else name.replace('_', '-')}" for name in rules]
-
-
 def _prune(
     saver: Any, threads: Sequence[str], strategy: Any, by: str | None, *, json: bool, dry_run: bool
 ) -> PruneReport:
@@ -180,13 +166,6 @@ def _prune(
     with bar("Looking at threads" if dry_run else "Pruning threads", quiet=json, keeps=not dry_run) as tell:
         report: PruneReport = saver.prune(threads, strategy=strategy, dry_run=dry_run, on_progress=tell, by=by)
     return report
-
-
-def _show(report: PruneReport, *, json: bool) -> None:
-    if json:
-        print_json(report.to_dict())
-    else:
-        console().print(prune_page(report))
 
 
 @retention.command()
@@ -236,18 +215,13 @@ def set_(
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
     with open_to_change(url) as saver:
-        found = _insert(saver.retention.policies(), new)
+        found = [new if policy.threads == threads else policy for policy in saver.retention.policies()]
+        if new not in found:  # before a policy whose threads it fits, it would be the one that counts for them
+            place = max((place for place, policy in enumerate(found, 1) if new.covers(policy)), default=0)
+            found.insert(place, new)
+        found.sort(key=lambda policy: policy.threads == "*")
         saver.retention.set_policy(*found)
     _show_policies(found, json=json)
-
-
-def _insert(policies: Sequence[Retention], new: Retention) -> list[Retention]:
-    found = [new if policy.threads == new.threads else policy for policy in policies]
-    if new not in found:
-        # Before it, it would be the one that counts for theirs.
-        place = max((place for place, policy in enumerate(found, 1) if new.covers(policy)), default=0)
-        found.insert(place, new)
-    return sorted(found, key=lambda policy: policy.threads == "*")
 
 
 @retention.command()
@@ -272,21 +246,21 @@ def clear(
 
 
 def _show_policies(policies: Sequence[Retention], *, json: bool) -> None:
-    if json:
-        print_json({"policies": [policy.to_dict() for policy in policies]})
-    else:
-        console().print(policies_page(policies))
+    page: RenderableType = Text("No policies: everything stays (`keel retention set` makes one)", "dim")
+    if policies:
+        page = Group(*(Text(plain(str(policy)), overflow="fold") for policy in policies))
+    print_answer({"policies": [policy.to_dict() for policy in policies]}, page, as_json=json)
 
 
 class Shared(StrEnum):
-    """What becomes of threads that name others as well."""
+    """The treatment of threads that name others as well."""
 
     report = "report"
     delete = "delete"
 
 
 class Cached(StrEnum):
-    """What becomes of results of nodes, which name no thread."""
+    """The treatment of results of nodes, which name no thread."""
 
     clear = "clear"
     report = "report"
@@ -328,14 +302,14 @@ def erase(
         if dry_run:
             return
         if not found.threads:
-            _exit(found)
+            raise typer.Exit(0 if found.complete else 1)
         confirm("Erase?", "Nothing was erased.")
     with open_to_change(url) as saver, bar("Erasing", quiet=json, keeps=True) as tell:
         receipt: Receipt = saver.retention.erase(
             user, reclaim="full" if full else True, on_progress=tell, by=by, **options
         )
     _print(receipt, json=json)
-    _exit(receipt)
+    raise typer.Exit(0 if receipt.complete else 1)
 
 
 def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -345,20 +319,13 @@ def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL,
     """
     with open_to_change(url) as saver, bar("Looking at threads", quiet=json, keeps=True) as tell:
         reclaimed: Reclaimed = saver.retention.reclaim_space(full=full, strays=strays, on_progress=tell)
-    if json:
-        print_json(reclaimed.to_dict())
-    else:
-        console().print(_space(reclaimed), soft_wrap=True)
+    print_answer(reclaimed.to_dict(), Text(_space(reclaimed)), as_json=json)
 
 
 def _space(reclaimed: Reclaimed) -> str:
     if reclaimed.before is None or reclaimed.after is None:
         return reclaimed.note
     return f"{format_size(reclaimed.before)} before, {format_size(reclaimed.after)} after: {reclaimed.note}"
-
-
-def _exit(receipt: Receipt) -> NoReturn:
-    raise typer.Exit(0 if receipt.complete else 1)
 
 
 def _print(receipt: Receipt, *, json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
 Checkpoint = Annotated[
-    str | None,
-    typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out."),
+    str | None, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out.")
 ]
 
 _LONGEST_TEXT = 2_000
@@ -77,11 +76,6 @@ def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
     raise no_thread(saver, thread, ns)
 
 
-def id_of(found: CheckpointTuple) -> str:
-    """Return the id of a checkpoint."""
-    return found.checkpoint["id"]
-
-
 def ns_of(found: CheckpointTuple) -> str:
     """Return the namespace of a checkpoint; the root graph's is empty."""
     return str(found.config["configurable"].get("checkpoint_ns") or "")
@@ -98,7 +92,7 @@ def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
 
 
 def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> RenderableType:
-    """Return `value` to print; without `full` only so much of it that a page stays readable."""
+    """Return a value to print, shortened without `full`."""
     if isinstance(value, BaseMessage):
         value = [value]
     # Of some messages, the classes may not be there.
@@ -154,8 +148,13 @@ def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = Fals
         questions = Group(*(_question(each.value, full) for each in asked))
         parts.append(_section("waits for an answer", "", Padding(questions, (0, 0, 0, 2))))
     writes = [write for write in found.pending_writes or [] if full or not is_internal(write[1])]
-    if pairs := [(f"{write[1]} ({write[0][:8]})", write[2]) for write in writes if write[1] != INTERRUPT]:
-        parts.append(_section("pending writes", "by tasks that ran from here", _pairs(pairs)))
+    grid = Table.grid(padding=(0, 2))
+    for task, channel, value in writes:
+        if channel != INTERRUPT:
+            name = Text(f"  {plain(channel)} ({plain(task[:8])})", "yellow", overflow="fold")
+            grid.add_row(name, value_lines(value, indent=0))
+    if grid.row_count:
+        parts.append(_section("pending writes", "by tasks that ran from here", grid))
     return Group(*parts)
 
 
@@ -166,7 +165,7 @@ def _heading(found: CheckpointTuple, position: int) -> Text:
     place.append(local_time(found.checkpoint["ts"]))
     following = plain(", ".join(nodes_after(found))) or "nothing"
     return Text.assemble(
-        ("checkpoint ", ""), (plain(id_of(found)), "bold green"), "\n",
+        ("checkpoint ", ""), (plain(found.checkpoint["id"]), "bold green"), "\n",
         (" · ".join(place), "dim"), "\n", ("next: ", "dim"), following,
     )  # fmt: skip
 
@@ -184,7 +183,7 @@ def _size(value: Any) -> str:
 
 
 def _question(value: Any, full: bool) -> Text:
-    """Return what an interrupt asks, in words; `keel approvals` has all of it, and says how to answer."""
+    """Return the question of an interrupt in words; `keel approvals` has all of it."""
     asks = asks_of(value)
     if any(ask.action for ask in asks):
         text = " · ".join([describe_question(value), *(ask.description for ask in asks if ask.description)])
@@ -194,7 +193,7 @@ def _question(value: Any, full: bool) -> Text:
 
 
 def _lines(value: Any) -> Iterator[str]:
-    """Yield plain data as lines, one for each field or element; what a field holds that has parts stands below it."""
+    """Yield plain data as lines, one for each field or element, with its parts below it."""
     if not _has_parts(value):
         yield from text_of(value).split("\n")
         return
@@ -210,19 +209,11 @@ def _has_parts(value: Any) -> bool:
     return isinstance(value, dict | list) and bool(value)
 
 
-def _pairs(items: Iterable[tuple[str, Any]]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for name, value in items:
-        grid.add_row(Text("  " + plain(name), "yellow", overflow="fold"), value_lines(value, indent=0))
-    return grid
-
-
 def _checkpoint_json(found: CheckpointTuple) -> dict[str, Any]:
-    """Return what `keel show --json` prints."""
     return {
         "thread_id": found.config["configurable"]["thread_id"],
         "checkpoint_ns": ns_of(found),
-        "checkpoint_id": id_of(found),
+        "checkpoint_id": found.checkpoint["id"],
         "parent_checkpoint_id": ((found.parent_config or {}).get("configurable") or {}).get("checkpoint_id"),
         "ts": found.checkpoint["ts"],
         "next": list(nodes_after(found)),

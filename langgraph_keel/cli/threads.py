@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import islice
 from json import loads as json_of
 from typing import Annotated, Any, get_args
 
@@ -15,22 +14,25 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from langgraph_keel.approvals.plans import answers_of, find_open_requests, find_waiting_threads
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Thread, Url, moment_since, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Since, Thread, Until, Url, open_to_read
 from langgraph_keel.cli.output import (
     Rows,
     bar,
     console,
     local_time,
+    print_answer,
     print_json,
+    print_lines,
     table_of,
     thread_name,
+    with_bar,
     without_password,
 )
 from langgraph_keel.display.text import count_of, format_money, format_size, plain
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.status import UnfinishedThreads
-from langgraph_keel.history.threads import Order, Usage, count_threads, filter_of
+from langgraph_keel.history.threads import Usage, count_threads, filter_of
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
@@ -40,14 +42,6 @@ Owner = Annotated[
     str | None, typer.Option("--owner", metavar="ID", help="Only this person's, as `user_id` names them.")
 ]
 Waiting = Annotated[bool, typer.Option("--waiting", help="Only threads that wait for a person's decision.")]
-Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Only threads active since: so long ago (12h, 7d), or 2026-11-23."),
-]
-Until = Annotated[
-    str | None,
-    typer.Option("--until", metavar="TIME", help="Only threads not active after: so long ago, or 2026-11-23."),
-]
 StatusIs = Annotated[
     str | None,
     typer.Option("--status", metavar="STATUS", help=f"Only threads that are so: {', '.join(get_args(Status))}."),
@@ -68,7 +62,7 @@ Where = Annotated[
 
 
 class ListOrder(StrEnum):
-    """Which threads come first."""
+    """The order of a list of threads."""
 
     newest = "newest"
     oldest = "oldest"
@@ -111,21 +105,20 @@ def threads(
 
     Example: `keel threads --status failed --error TimeoutError --since 24h`
     """
-    wanted: dict[str, Any] = {
-        **{"model": model, "match": match, "owner": owner, "waiting": waiting, "status": status, "node": node},
-        **{"error": error, "label": label, "where": _where(where)},
-        "since": None if since is None else moment_since(since),
-        "until": None if until is None else moment_since(until, "--until"),
-    }
+    wanted: dict[str, Any] = {"model": model, "match": match, "owner": owner, "waiting": waiting, "status": status}
+    wanted |= {"node": node, "error": error, "label": label, "where": _where(where), "since": since, "until": until}
     with open_to_read(url) as saver:
         if count:
             _count(saver, wanted, json)
             return
         if unfinished:
-            found = list(islice(_find_unfinished(saver, wanted, order.value), limit + 1))
+            found: list[Any] = []
+            pages = UnfinishedThreads(saver.engine.session, filter_of(**wanted), order.value)
+            while len(found) <= limit and (page := saver.engine.run(pages.next())) is not None:
+                found += page
         else:
-            found = _mark_waiting(saver, list(saver.threads(limit + 1, order=order.value, after=after, **wanted)))
-            found = found if json else [_show_decided(saver, info) for info in found]
+            found = list(saver.threads(limit + 1, order=order.value, after=after, **wanted))
+            found = _mark_waiting(saver, found, show_decided=not json)
         others = 0 if found else sum(1 for _ in saver.threads())
         tenants = 0 if found or others or saver.tenant else len(saver.tenants.list())
     more, found = len(found) > limit, found[:limit]
@@ -135,11 +128,8 @@ def threads(
     elif not found:
         console().print(Text(_say_none(url, others, tenants, unfinished, wanted), "dim"), soft_wrap=True)
     elif unfinished:
-        for each in found:
-            console().print(Text(plain(str(each))), soft_wrap=True)
-        console().print(
-            Text("Idle threads may have calls of tools in doubt: keel tools --unknown", "dim"), soft_wrap=True
-        )
+        print_lines(Text(plain(str(each))) for each in found)
+        print_lines([Text("Idle threads may have calls of tools in doubt: keel tools --unknown", "dim")])
     else:
         console().print(_threads_table(found))
     if more and not json:
@@ -149,7 +139,7 @@ def threads(
 
 
 def _where(words: list[str] | None) -> dict[str, Any] | None:
-    """Return what metadata is asked for."""
+    """Return the metadata in `--where`."""
     asked: dict[str, Any] = {}
     for word in words or ():
         key, is_pair, text = word.partition("=")
@@ -163,13 +153,10 @@ def _where(words: list[str] | None) -> dict[str, Any] | None:
 
 
 def _count(saver: Any, wanted: Mapping[str, Any], as_json: bool) -> None:
-    with bar("Counting threads", quiet=as_json) as tell:
-        counts = count_threads(_tell_each(saver.threads(**wanted), tell))
-    if as_json:
-        owners = {owner: usage.to_dict() for owner, usage in counts.owners.items()}
-        print_json({**counts.all.to_dict(), "statuses": counts.statuses, "owners": owners, "days": counts.days})
-    else:
-        console().print(Text(str(counts)), soft_wrap=True)
+    counts = count_threads(with_bar(saver.threads(**wanted), "Counting threads", quiet=as_json))
+    owners = {owner: usage.to_dict() for owner, usage in counts.owners.items()}
+    data = {**counts.all.to_dict(), "statuses": counts.statuses, "owners": owners, "days": counts.days}
+    print_answer(data, Text(str(counts)), as_json=as_json)
 
 
 def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -183,14 +170,11 @@ def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None
         found = saver.status(thread)
         if found.state == "new":
             check_thread(saver, thread)
-    if json:
-        print_json(_status_json(found))
-    else:
-        console().print(Text(plain(str(found))), soft_wrap=True)
+    print_answer(_status_json(found), Text(plain(str(found))), as_json=json)
 
 
 class UsageBy(StrEnum):
-    """What usage is told apart by."""
+    """The groups of usage."""
 
     owner = "owner"
     tenant = "tenant"
@@ -218,12 +202,8 @@ def usage(
 
     Example: `keel usage --by tenant --since 30d --json`
     """
-    times = {
-        "since": None if since is None else moment_since(since),
-        "until": None if until is None else moment_since(until, "--until"),
-    }
     with open_to_read(url) as saver:
-        taken = usage_of(saver, by.value, quiet=json, bytes=measured, **times)
+        taken = usage_of(saver, by.value, quiet=json, bytes=measured, since=since, until=until)
     if json:
         print_json({"by": by.value, "usage": {name: each.to_dict() for name, each in taken.items()}})
         return
@@ -234,14 +214,14 @@ def usage(
 
 
 def usage_of(saver: Any, by: str, *, quiet: bool, **wanted: Any) -> Mapping[str, Usage]:
-    """Return what threads have taken, with a bar of how many were looked at."""
+    """Return the usage of threads, with a progress bar."""
     with bar("Counting threads", quiet=quiet) as tell:
         found: Mapping[str, Usage] = saver.usage(by, on_progress=tell, **wanted)
     return found
 
 
 def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
-    """Return a table of what each has taken; of days, with a bar for how many threads."""
+    """Return a table of usage; of days, with a bar for the number of threads."""
     measured = any(usage.bytes is not None for usage in taken.values())
     table = table_of(what, ">threads", ">checkpoints", ">tokens", ">cost", *([">bytes"] if measured else []))
     if what == "day":
@@ -250,44 +230,27 @@ def usage_table(what: str, taken: Mapping[str, Usage]) -> RenderableType:
     for name, usage in taken.items():
         given, written = usage.tokens
         cost = "" if usage.cost is None else format_money(usage.cost)
-        figures: list[RenderableType] = [
-            f"{usage.threads:,}",
-            f"{usage.checkpoints:,}",
-            f"{given:,} + {written:,}",
-            cost,
-        ]
+        figures: list[RenderableType] = [f"{usage.threads:,}", f"{usage.checkpoints:,}"]
+        figures += [f"{given:,} + {written:,}", cost]
         figures += [format_size(usage.bytes or 0)] if measured else []
         figures += [Bar(most, 0, usage.threads)] if what == "day" else []  # as wide as the table leaves room
         table.add_row(thread_name(name or "(none)", "bold"), *figures)
     return table
 
 
-def _tell_each(found: Iterable[Any], tell: Callable[[int, int | None], None]) -> Iterator[Any]:
-    for number, info in enumerate(found, 1):
-        tell(number, None)
-        yield info
-
-
-def _mark_waiting(saver: Any, found: Sequence[Any]) -> list[Any]:
-    """Return the threads, with a fact more for each that waits for a person: one listing of requests, not one each."""
-    waits = saver.engine.run(find_waiting_threads(saver.engine.session, {info.thread_id for info in found}))
-    mark = ("waits", "for a person")
-    return [replace(info, facts=(*info.facts, mark)) if info.thread_id in waits else info for info in found]
-
-
-def _show_decided(saver: Any, info: Any) -> Any:
-    """Return a thread with the status `decided` if nobody is asked any more, and it has not gone on yet."""
-    if info.status != "waiting" or "waits" in dict(info.facts):
-        return info
-    requests = saver.engine.run(find_open_requests(saver.engine.session, info.thread_id))
-    is_decided = answers_of([each for each in requests if each.checkpoint_id == info.latest])
-    return replace(info, status="decided") if is_decided else info
-
-
-def _find_unfinished(saver: Any, wanted: Mapping[str, Any], order: Order) -> Iterator[Any]:
-    found = UnfinishedThreads(saver.engine.session, filter_of(**wanted), order)
-    while (page := saver.engine.run(found.next())) is not None:
-        yield from page
+def _mark_waiting(saver: Any, found: Sequence[Any], *, show_decided: bool) -> list[Any]:
+    """Return the threads; a fact marks those that wait for a person, a status those whose requests are decided."""
+    session, marked = saver.engine.session, []
+    waits = saver.engine.run(find_waiting_threads(session, {info.thread_id for info in found}))
+    for info in found:
+        if info.thread_id in waits:
+            info = replace(info, facts=(*info.facts, ("waits", "for a person")))
+        elif show_decided and info.status == "waiting":
+            requests = saver.engine.run(find_open_requests(session, info.thread_id))
+            if answers_of([each for each in requests if each.checkpoint_id == info.latest]):
+                info = replace(info, status="decided")
+        marked.append(info)
+    return marked
 
 
 def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:
@@ -315,30 +278,23 @@ def _status_json(status: Any) -> dict[str, Any]:
 
 
 def _threads_table(found: Sequence[Any]) -> RenderableType:
-    """Return the table of `keel threads`; whose they are, and each fact of a feature, if any thread has it."""
-    rows = [dict(_columns(info)) for info in found]
+    """Return the table of `keel threads`, with the columns that any thread has."""
+    rows = []
+    for info in found:
+        facts = dict(info.facts)
+        person = f" {facts.pop('waits')}" if info.status == "waiting" and "waits" in facts else ""
+        status = f"{info.status}{person}{f': {info.error}' if info.error else ''}" if info.status else ""
+        cost = "" if info.cost is None else format_money(info.cost)
+        row = {"status": status, "next": ", ".join(info.next), "owner": info.owner, "cost": cost}
+        rows.append({name: value for name, value in row.items() if value} | facts)
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells: list[Sequence[str | Text]] = []
     for info, row in zip(found, rows, strict=True):
-        facts = [Text(plain(str(row.get(name, ""))), overflow="fold") for name in names]
-        name = thread_name(info.thread_id, "bold")
-        cells.append([name, *facts, f"{info.checkpoints:,}", local_time(info.updated_at)])
+        texts = [Text(plain(str(row.get(name, ""))), overflow="fold") for name in names]
+        cells.append(
+            [thread_name(info.thread_id, "bold"), *texts, f"{info.checkpoints:,}", local_time(info.updated_at)]
+        )
     return Rows(["thread", *map(plain, names), ">checkpoints", "last activity"], cells, at=60)
-
-
-def _columns(info: Any) -> Iterator[tuple[str, str]]:
-    """Yield what stands between a thread's name and its checkpoints: only what one of the threads has is a column."""
-    facts = dict(info.facts)
-    person = f" {facts.pop('waits')}" if info.status == "waiting" and "waits" in facts else ""
-    if info.status:
-        yield "status", f"{info.status}{person}{f': {info.error}' if info.error else ''}"
-    if info.next:
-        yield "next", ", ".join(info.next)
-    if info.owner:
-        yield "owner", info.owner
-    if info.cost is not None:
-        yield "cost", format_money(info.cost)
-    yield from facts.items()
 
 
 def _thread_json(info: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -24,14 +24,13 @@ from langgraph_keel.cli.options import (
     Imports,
     Url,
     Yes,
+    command_line,
     confirm,
-    keel_words,
     open_to_change,
     open_to_read,
     tell_unread,
-    url_to_name,
 )
-from langgraph_keel.cli.output import Rows, console, local_time, print_json, shell_word, with_bar
+from langgraph_keel.cli.output import Rows, console, local_time, print_answer, print_json, print_lines, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_seconds, one_line, plain
 from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
@@ -41,11 +40,11 @@ _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "re
 _SHOWN = {"claimed": "running"}
 _DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}
 _ADVISED = 5
-"""Calls that a command is shown for."""
+"""Most calls for which commands are shown."""
 
 
 def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> RenderableType:
-    """Return the page of `keel tools`; `advice` comes after it."""
+    """Return the page of `keel tools`."""
     whose = "shared by threads" if owner is None else f"of thread {plain(owner)}"
     if not calls:
         return Text(f"No tool calls {whose} in the ledger (ToolCache keeps them there)", "dim")
@@ -79,7 +78,7 @@ def _state(call: KeptCall) -> str:
 
 
 def _is_not_kept(call: KeptCall) -> bool:
-    """Return whether a call is done, and there is no result for the step that made it, should that be resumed."""
+    """Return whether a call is done, without a result for its step if that is resumed."""
     return call.state == "done" and not call.is_kept
 
 
@@ -88,49 +87,37 @@ def _money(amount: float) -> str:
 
 
 def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[Text]:
-    """Return what can be done about doubts: lines with commands that a shell takes as they are, not to be wrapped."""
+    """Yield how to settle calls in doubt: lines with commands."""
     where = ["--shared"] if owner is None else ["--thread", owner]
-    where += ["--url", url] if url else []
     text = (
         "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
         "run again, skip if it shall not be repeated"
     )
     doubts = [call for call in calls if is_doubt(call)]
-    yield from _commands(text, DECISIONS, where, doubts)
+    yield from _commands(text, DECISIONS, url, where, doubts)
     if owner is not None and doubts and doubts[-1].args is None:
-        words = [*keel_words(), "show", owner, doubts[-1].checkpoint_id, *(["--url", url] if url else [])]
-        shown = " ".join(map(shell_word, words))
+        shown = command_line(url, "show", owner, doubts[-1].checkpoint_id)
         yield Text(f"{shown}  shows the arguments, which ToolCache(store_arguments=True) keeps here", "dim")
     text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )
-    yield from _commands(text, ["done"], where, [call for call in calls if _is_not_kept(call)])
+    yield from _commands(text, ["done"], url, where, [call for call in calls if _is_not_kept(call)])
 
 
-def _commands(text: str, decisions: Sequence[str], where: Sequence[str], calls: Sequence[KeptCall]) -> Iterable[Text]:
+def _commands(
+    text: str, decisions: Sequence[str], url: str, where: Sequence[str], calls: Sequence[KeptCall]
+) -> Iterable[Text]:
     if calls:
         yield Text(text, "magenta")
     for call in calls[: -_ADVISED - 1 : -1]:  # the newest first
         for decision in decisions:
-            words = [*keel_words(), "settle", short_key(call.key), decision, *where]
-            yield Text("  " + " ".join(map(shell_word, words)), "cyan")
+            yield Text(f"  {command_line(url, 'settle', short_key(call.key), decision, *where)}", "cyan")
     if len(calls) > _ADVISED:
         yield Text(f"  and {len(calls) - _ADVISED:,} more", "dim")
 
 
-def settlement_line(call: KeptCall, decision: str) -> Text:
-    """Return what `keel settle` answers."""
-    text = {
-        "retry": "may be made again",
-        "done": "counts as done",
-        "skip": "will not be repeated",
-    }
-    which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
-    return Text(f"{which} {text[decision]}. Resume its thread.", "green")
-
-
 def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool, is_asked: bool = False) -> Text:
-    """Return what `keel cache clear` answers, given how many calls of each tool there are."""
+    """Return the answer of `keel cache clear`, given the number of calls of each tool."""
     count = sum(tools.values())
     parts = [count_of(count, "call")] if count or not nodes else []
     if tools and not done:
@@ -145,45 +132,31 @@ def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool, is_asked: b
     return Text(f"Would {text}" if is_asked else f"Nothing was changed. --yes would {text}")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStats:
-    """The calls of one tool, over all threads."""
-
-    tool: str
-    calls: int
-    done: int
-    failed: int
-    unknown: int
-    hits: int
-    hit_rate: float
-    saved: float
-    nbytes: int
-
-
-def by_tool(calls: Iterable[KeptCall]) -> list[ToolStats]:
-    """Return the numbers of each tool, by name."""
+def by_tool(calls: Iterable[KeptCall]) -> list[dict[str, Any]]:
+    """Return the numbers of each tool, by name, as `--json` prints them."""
     tools: dict[str, list[KeptCall]] = {}
     for call in calls:
         tools.setdefault(call.tool, []).append(call)
     rows = []
     for tool, found in sorted(tools.items()):
         states, hits = Counter(call.state for call in found), sum(call.hits for call in found)
-        ended = states["done"], states["failed"], states["unknown"]
-        saved, nbytes = sum(call.saved for call in found), sum(call.nbytes for call in found)
-        rows.append(ToolStats(tool, len(found), *ended, hits, hits / (hits + len(found)), saved, nbytes))
+        row: dict[str, Any] = {"tool": tool, "calls": len(found)}
+        row |= {name: states[name] for name in ("done", "failed", "unknown")}
+        row |= {"hits": hits, "hit_rate": hits / (hits + len(found))}
+        rows.append(row | {name: sum(getattr(call, name) for call in found) for name in ("saved", "nbytes")})
     return rows
 
 
-def stats_page(rows: Sequence[ToolStats]) -> RenderableType:
+def stats_page(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return the page of `keel cache stats`."""
     if not rows:
         return Text("No tool calls in the ledger", "dim")
     columns = ("tool", ">calls", ">done", ">failed", ">unknown", ">hits", ">hit rate", ">saved", ">bytes")
     cells: list[Sequence[str | Text]] = []
     for row in rows:
-        counts = [f"{count:,}" for count in (row.calls, row.done, row.failed, row.unknown, row.hits)]
-        name = Text(plain(row.tool), "bold", overflow="fold")
-        cells.append([name, *counts, f"{row.hit_rate:.0%}", _money(row.saved), f"{row.nbytes:,}"])
+        counts = [f"{row[name]:,}" for name in ("calls", "done", "failed", "unknown", "hits")]
+        name = Text(plain(row["tool"]), "bold", overflow="fold")
+        cells.append([name, *counts, f"{row['hit_rate']:.0%}", _money(row["saved"]), f"{row['nbytes']:,}"])
     return Rows(columns, cells)
 
 
@@ -208,7 +181,7 @@ cache = typer.Typer(no_args_is_help=True, help="The cache of tool results: what 
 
 
 class Decision(StrEnum):
-    """What became of a call."""
+    """The outcome of a call."""
 
     retry = "retry"
     done = "done"
@@ -230,48 +203,33 @@ def tools(
 
     Example: `keel tools my-thread`, or `keel tools --unknown` for all calls that somebody has to settle
     """
-    if unknown:
-        _list_unknown(thread, url, shared, full=full, imports=imports, json=json)
-        return
-    owner = _owner(thread, shared)
+    is_of_all = unknown and thread is None and not shared
+    owner = None if is_of_all else _owner(thread, shared)
+    by_owner: dict[str | None, list[KeptCall]] = {} if unknown else {owner: []}
+    has_shared = False
     with open_to_read(url, imports) as saver:
-        calls = sorted(saver.tools.calls(owner), key=lambda call: call.started_at)
-        if owner is not None and not calls and saver.get_tuple(config_of(owner, "")) is None:
-            raise no_thread(saver, owner, "")
-        has_shared = owner is not None and not json and any(True for _ in saver.tools.calls(None))
-    tell_unread(calls, imports)
+        every = _every_call(saver, quiet=json) if is_of_all else ((owner, call) for call in saver.tools.calls(owner))
+        wanted = (each for each in every if not unknown or is_doubt(each[1]))
+        found = sorted(wanted, key=lambda each: each[1].started_at)
+        if owner is not None and not unknown:
+            if not found and saver.get_tuple(config_of(owner, "")) is None:
+                raise no_thread(saver, owner, "")
+            has_shared = not json and any(True for _ in saver.tools.calls(None))
+    calls = [call for _, call in found]
+    if not unknown:
+        tell_unread(calls, imports)
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for call in calls]})
         return
-    console().print(calls_page(owner, calls, full=full))
-    for line in advice(owner, calls, url_to_name(url)):
-        console().print(line, soft_wrap=True)
-    if has_shared:
-        console().print(Text("Calls that threads share are not among them: keel tools --shared", "dim"), soft_wrap=True)
-
-
-def _list_unknown(
-    thread: str | None, url: str, shared: bool, *, full: bool, imports: list[str] | None, json: bool
-) -> None:
-    """List the calls in doubt of a thread, of those that threads share, or of all."""
-    owner = None if thread is None and not shared else _owner(thread, shared)
-    with open_to_read(url, imports) as saver:
-        if thread is None and not shared:
-            every = _every_call(saver, quiet=json)
-        else:
-            every = ((owner, call) for call in saver.tools.calls(owner))
-        found = sorted((each for each in every if is_doubt(each[1])), key=lambda each: each[1].started_at)
-    if json:
-        print_json({"thread_id": owner, "calls": [call_json(call) for _, call in found]})
-    elif not found:
-        console().print(Text("No call of a tool is in doubt", "dim"))
-    by_owner: dict[str | None, list[KeptCall]] = {}
     for whose, call in found:
         by_owner.setdefault(whose, []).append(call)
-    for whose, calls in () if json else by_owner.items():
-        console().print(calls_page(whose, calls, full=full))
-        for line in advice(whose, calls, url_to_name(url)):
-            console().print(line, soft_wrap=True)
+    for whose, theirs in by_owner.items():
+        console().print(calls_page(whose, theirs, full=full))
+        print_lines(advice(whose, theirs, url))
+    if not by_owner:
+        console().print(Text("No call of a tool is in doubt", "dim"))
+    if has_shared:
+        print_lines([Text("Calls that threads share are not among them: keel tools --shared", "dim")])
 
 
 def settle(
@@ -302,7 +260,9 @@ def settle(
     if json:
         print_json({"decision": decision.value, **call_json(call)})
     else:
-        console().print(settlement_line(call, decision.value), soft_wrap=True)
+        text = {"retry": "may be made again", "done": "counts as done", "skip": "will not be repeated"}
+        which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
+        print_lines([Text(f"{which} {text[decision.value]}. Resume its thread.", "green")])
 
 
 @cache.command()
@@ -313,10 +273,7 @@ def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False)
     """
     with open_to_read(url, imports) as saver:
         rows = by_tool(call for _, call in _every_call(saver, quiet=json))
-    if json:
-        print_json({"tools": [asdict(row) for row in rows]})
-    else:
-        console().print(stats_page(rows))
+    print_answer({"tools": rows}, stats_page(rows), as_json=json)
 
 
 @cache.command()
@@ -378,7 +335,7 @@ def _owner(thread: str | None, shared: bool) -> str | None:
 
 
 def _every_call(saver: Any, *, quiet: bool) -> Iterator[tuple[str | None, KeptCall]]:
-    """Yield all calls, each with the thread whose it is; `None` for those that threads share."""
+    """Yield all calls, each with its thread; `None` for those that threads share."""
     yield from ((None, call) for call in saver.tools.calls(None))
     for info in with_bar(list(saver.threads()), "Reading threads", quiet=quiet):
         yield from ((info.thread_id, call) for call in saver.tools.calls(info.thread_id))

@@ -1,4 +1,4 @@
-"""`keel doctor`: would the threads of a store run with this code? `keel upgrade`: carry all of them over to it."""
+"""`keel doctor`: check the threads of a store against the code of a graph. `keel upgrade`: upgrade them to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from langgraph_keel import MemorySaver
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, open_store
-from langgraph_keel.cli.output import bar, console, print_failures, print_json
+from langgraph_keel.cli.output import bar, print_answer, print_failures, with_bar
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.errors import InvalidInput
@@ -78,27 +78,21 @@ def doctor(
     check_store(url)
     with _open(graph, url, upgrades, read_only=True) as (saver, compiled):
         found = Doctor(saver, compiled)
-        with bar("Opening threads", quiet=json) as tell:
-            for done, thread in enumerate(_choose_threads(saver, sample), 1):
-                found.examine(thread)
-                tell(done, None)
+        seen: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        for info in with_bar(saver.threads(), "Opening threads", quiet=json):
+            seen[info.status, info.next] += 1
+            if sample is None or seen[info.status, info.next] <= sample:
+                found.examine(info.thread_id)
         diagnosis = found.conclude()
     if junit is not None:
         junit.write_text(_junit(diagnosis), encoding="utf-8")
-    if json:
-        print_json(diagnosis.to_json())
-    else:
-        console().print(_page(diagnosis), soft_wrap=True)
+    print_answer(diagnosis.to_json(), _page(diagnosis), as_json=json)
     if not diagnosis.is_sound:
         raise typer.Exit(1)
 
 
 def upgrade(
-    graph: Graph,
-    url: Url = DEFAULT_URL,
-    upgrades: From = None,
-    dry_run: DryRun = False,
-    json: AsJson = False,
+    graph: Graph, url: Url = DEFAULT_URL, upgrades: From = None, dry_run: DryRun = False, json: AsJson = False
 ) -> None:
     """Carry all threads over to the present version of an application, and say which could not be.
 
@@ -120,39 +114,30 @@ def upgrade(
             raise InvalidInput(f"there is nothing to upgrade with: {where}; name them with --upgrades MODULE")
         threads = (info.thread_id for info in saver.threads())
         report = upgrade_threads(saver, threads, dry_run=dry_run, on_progress=tell)
-    if json:
-        counts = {name: report.counts[name] for name in ("upgraded", "present", "waits", "busy", "failed")}
-        print_json({"counts": counts, "failed": report.failed, "done": not dry_run})
-    else:
-        _tell_report(report, dry_run=dry_run)
+    counts = {name: report.counts[name] for name in ("upgraded", *_SAID)}
+    lines = [f"{count_of(counts['upgraded'], 'thread')} {'would be upgraded' if dry_run else 'upgraded'}."]
+    lines += [f"{counts[name]:,} {words}." for name, words in _SAID.items() if counts[name]]
+    answer = {"counts": counts, "failed": report.failed, "done": not dry_run}
+    print_answer(answer, Text("\n".join(lines)), as_json=json)
+    print_failures({} if json else report.failed)
     if report.failed:
         raise typer.Exit(1)
 
 
-def _tell_report(report: Any, *, dry_run: bool) -> None:
-    counts: Counter[str] = report.counts
-    done = "would be upgraded" if dry_run else "upgraded"
-    lines = [f"{count_of(counts['upgraded'], 'thread')} {done}."]
-    lines += [f"{counts[name]:,} {words}." for name, words in _SAID.items() if counts[name]]
-    console().print(Text("\n".join(lines)), soft_wrap=True)
-    print_failures(report.failed)
-
-
-def _choose_threads(saver: Any, most: int | None) -> Iterator[str]:
-    seen: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    for info in saver.threads():
-        seen[info.status, info.next] += 1
-        if most is None or seen[info.status, info.next] <= most:
-            yield info.thread_id
-
-
-# -- the program -------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _open(graph: str, url: str, upgrades: str | None, *, read_only: bool) -> Iterator[tuple[Any, Any]]:
-    """Open a store with the serializer and the upgrades of a program; yield the saver, and the graph."""
-    module, compiled = _load_graph(graph)
+    """Open a store with the serializer and the upgrades of a program; yield the saver and the graph."""
+    from langgraph.graph import StateGraph
+    from langgraph.pregel import Pregel
+
+    module, compiled = _load(graph, "MODULE:GRAPH or FILE:GRAPH, such as shop.app:graph or ./agent.py:graph")
+    if callable(compiled) and not isinstance(compiled, Pregel | StateGraph):
+        compiled = _call_factory(graph, compiled)
+    if isinstance(compiled, StateGraph):
+        compiled = compiled.compile()
+    if not isinstance(compiled, Pregel):
+        what = f"{graph} is a {type(compiled).__name__}, not a graph"
+        raise InvalidInput(f"{what}: name a graph, or a function that returns one")
     engine = engine_of(getattr(compiled, "checkpointer", None))
     options: dict[str, Any] = {"upgrades": _find_upgrades(module, engine, upgrades)}
     if engine is not None:
@@ -161,24 +146,8 @@ def _open(graph: str, url: str, upgrades: str | None, *, read_only: bool) -> Ite
         yield saver, compiled
 
 
-def _load_graph(name: str) -> tuple[ModuleType, Any]:
-    from langgraph.graph import StateGraph
-    from langgraph.pregel import Pregel
-
-    module, found = _load(name, "MODULE:GRAPH or FILE:GRAPH, such as shop.app:graph or ./agent.py:graph")
-    if callable(found) and not isinstance(found, Pregel | StateGraph):
-        found = _call_factory(name, found)
-    if isinstance(found, StateGraph):
-        found = found.compile()
-    if not isinstance(found, Pregel):
-        raise InvalidInput(
-            f"{name} is a {type(found).__name__}, not a graph: name a graph, or a function that returns one"
-        )
-    return module, found
-
-
 def _call_factory(name: str, factory: Any) -> Any:
-    """Return what a function of the program makes; its one required argument is a config, or else a saver."""
+    """Return the graph that a function makes; its one required argument is a config, or else a saver."""
     parameters = inspect.signature(factory).parameters.values()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
@@ -191,18 +160,15 @@ def _call_factory(name: str, factory: Any) -> Any:
     given: dict[str, Any] = {
         each.name: {"configurable": {}} if each.name == "config" else MemorySaver() for each in required
     }
+    is_positional = all(each.kind is each.POSITIONAL_ONLY for each in required)
     with _name_errors(name):
-        made = (
-            factory(*given.values())
-            if all(each.kind is each.POSITIONAL_ONLY for each in required)
-            else factory(**given)
-        )
+        made = factory(*given.values()) if is_positional else factory(**given)
         return asyncio.run(made) if inspect.iscoroutine(made) else made
 
 
 @contextmanager
 def _name_errors(name: str) -> Iterator[None]:
-    """Report what the program raises in a line, with the place in the program."""
+    """Report an error of the program in one line, with its place."""
     try:
         yield
     except Exception as error:
@@ -232,22 +198,17 @@ def _import(module: str) -> ModuleType:
         file = Path(module).resolve()
         if not file.is_file():
             raise InvalidInput(f"there is no file {module}")
-        place, module = _name_file(file)
+        parts, folder = [file.stem], file.parent  # its name as the program imports it, by which values name classes
+        while (folder / "__init__.py").exists():
+            parts.insert(0, folder.name)
+            folder = folder.parent
+        place, module = str(folder), ".".join(parts)
     sys.path.insert(0, place)
     try:
         with _name_errors(module):
             return importlib.import_module(module)
     finally:
         sys.path.remove(place)
-
-
-def _name_file(file: Path) -> tuple[str, str]:
-    """Return where a program begins, and by which name it imports this file: values name classes so."""
-    parts, place = [file.stem], file.parent
-    while (place / "__init__.py").exists():
-        parts.insert(0, place.name)
-        place = place.parent
-    return str(place), ".".join(parts)
 
 
 def _find_upgrades(module: ModuleType, engine: Any, named: str | None) -> Any:
@@ -260,9 +221,6 @@ def _find_upgrades(module: ModuleType, engine: Any, named: str | None) -> Any:
     if hook is not None:
         return list(hook.chain.steps)
     return [each for each in vars(module).values() if isinstance(each, Upgrade)]
-
-
-# -- what is said ------------------------------------------------------------------------------------------------------
 
 
 def _page(diagnosis: Any) -> Text:

@@ -13,10 +13,8 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import cut, one_line
 from langgraph_keel.engine.serde.unread import Unread
 
-LONGEST = 2_000
-"""Most characters of a text that are shown."""
-MOST = 20
-"""Most new elements of a list that are shown: the last ones."""
+LONGEST = 2_000  # characters of a text
+MOST = 20  # new elements of a list, the last ones
 _NAME, _CALL = 60, 300
 
 
@@ -75,14 +73,7 @@ def _call_text(call: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a list, as it is shown; every text is safe to print.
-
-    Attributes:
-        who: The kind of message and the name of its author; the type of an element that is no message.
-        text: Its text, with line breaks.
-        calls: The tools that it calls, as they would be written in Python.
-        has_failed: Whether it is the message of a tool that failed.
-    """
+    """One element of a list, safe to print: `who` is the author of a message, or the type of another element."""
 
     who: str
     text: str

@@ -1,6 +1,6 @@
-"""What a step did: how each channel changed, which nodes ran, which run next, what waits and what failed.
+"""The work of a step: changed channels, nodes, questions and errors.
 
-Changes are found by comparing references, so that only new values are read, and nearly no old one is decoded.
+Changes are found by comparing references: only new values are read, and nearly no old one is decoded.
 """
 
 from __future__ import annotations
@@ -66,27 +66,17 @@ def new_refs(refs: Mapping[str, Ref], before: Mapping[str, Ref]) -> dict[str, Re
 
 def nbytes(runs: Sequence[Run], rows: Sequence[Row]) -> int:
     """Return the stored bytes of items; a row that holds other items, too, counts in proportion."""
-    return round(sum(len(row.body) * count_items(_within(runs, row)) / row.count for row in rows))
-
-
-def _within(runs: Sequence[Run], row: Row) -> list[Run]:
-    end = row.lo + row.count
-    return [(max(lo, row.lo), min(hi, end)) for lo, hi in runs if lo < end and row.lo < hi]
+    total = 0.0
+    for row in rows:
+        end = row.lo + row.count
+        within = [(max(lo, row.lo), min(hi, end)) for lo, hi in runs if lo < end and row.lo < hi]
+        total += len(row.body) * count_items(within) / row.count
+    return round(total)
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A checkpoint, the one that it continues, and what is new in it.
-
-    Attributes:
-        rows: The rows of its new items.
-        old_rows: The rows of older values that it has replaced as a whole.
-        inline: Its small values.
-        was: The small values of the one before it.
-        refs: Where its values are stored.
-        before: Where the values of the one before it are stored.
-        new: Its new items (`new_refs`).
-    """
+    """A checkpoint, the one that it continues (`old_rows`, `was`, `before`), and the new items (`new_refs`)."""
 
     rows: Mapping[str, Sequence[Row]]
     old_rows: Mapping[str, Sequence[Row]]
@@ -113,16 +103,14 @@ class Sides:
             return None if _mark(old) == _mark(value) else Change(channel, f"{_short(old)} → {_short(value)}")
         if was == now:
             return None
-        return (
-            self._describe_list(channel, was, now, unpacker)
-            if now.kind is Kind.LIST
-            else self._describe_other(channel, unpacker)
-        )
+        if now.kind is Kind.LIST:
+            return self._describe_list(channel, was, now, unpacker)
+        return self._describe_other(channel, was, now, unpacker)
 
     def _describe_list(self, channel: str, was: Ref | None, now: Ref, unpacker: Unpacker) -> Change | None:
-        came = count_items(self.new[channel].runs) if channel in self.new else 0
+        runs = self.new[channel].runs if channel in self.new else ()
         gone = lost_runs(was, now) if was else ()
-        new, lost = self._new(channel, unpacker), count_items(gone)
+        new, came, lost = self._items(channel, last(runs, SHOWN), unpacker), count_items(runs), count_items(gone)
         if came and 0 < max(came, lost) <= SHOWN and lost:
             # A process that did not know the old elements puts them anew: they have new numbers, and are equal.
             old = items(gone, self.old_rows.get(channel, ()), unpacker)
@@ -135,31 +123,25 @@ class Sides:
             return Change(channel, "= []") if is_new else None if gone else Change(channel, "in another order")
         return Change(channel, f"{counts}: {elements}" if new else counts, tuple(new))
 
-    def _new(self, channel: str, unpacker: Unpacker) -> Sequence[Any]:
-        return self._items(channel, last(self.new[channel].runs, SHOWN), unpacker) if channel in self.new else ()
-
-    def _describe_other(self, channel: str, unpacker: Unpacker) -> Change | None:
-        size, ref, was = self.size(channel), self.refs[channel], self.before.get(channel)
-        if size > _SMALL or channel not in self.new:
+    def _describe_other(self, channel: str, was: Ref | None, now: Ref, unpacker: Unpacker) -> Change | None:
+        runs = self.new[channel].runs if channel in self.new else ()
+        size = nbytes(runs, self.rows.get(channel, ()))
+        if size > _SMALL or not runs:
             return Change(channel, f"changed ({size:,} B)")
-        if ref.kind is Kind.TREE and self.new[channel].runs[0][0] != ref.runs[0][0]:
-            edits = self._items(channel, self.new[channel].runs, unpacker)
+        if now.kind is Kind.TREE and runs[0][0] != now.runs[0][0]:
+            edits = self._items(channel, runs, unpacker)
             try:
                 text = _first_lines(_delta_lines(edits))
             except (TypeError, ValueError):  # the edits are damaged: a read of the value raises CorruptStore
                 text = ""
             return Change(channel, text or f"changed ({size:,} B)")
-        value = self._items(channel, ref.runs, unpacker) if ref.kind is Kind.WHOLE else ()
+        value = self._items(channel, now.runs, unpacker) if now.kind is Kind.WHOLE else ()
         old = items(was.runs, self.old_rows.get(channel, ()), unpacker) if was and was.kind is Kind.WHOLE else ()
         if value and old and _mark(value[0]) == _mark(old[0]):
             return None
         if value and old and isinstance(value[0], dict) and isinstance(old[0], dict):
             return Change(channel, _first_lines(_key_lines(old[0], value[0])) or "in another order")
         return Change(channel, f"→ {_short(value[0])}" if value else f"changed ({size:,} B)")
-
-    def size(self, channel: str) -> int:
-        """Return the bytes of the new items of a channel."""
-        return nbytes(self.new[channel].runs, self.rows.get(channel, ())) if channel in self.new else 0
 
     def _items(self, channel: str, runs: Sequence[Run], unpacker: Unpacker) -> Sequence[Any]:
         return items(runs, self.rows.get(channel, ()), unpacker)

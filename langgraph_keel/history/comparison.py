@@ -63,25 +63,22 @@ def compare_branches(left: Sequence[Moment], right: Sequence[Moment]) -> Compari
     start = places[_key(left[last])] + 1 if last >= 0 else 0
     common = [moment for moment in left[: last + 1] if places.get(_key(moment), start) < start]
     ends = (left[-1] if left else None, right[-1] if right else None)
-    return Comparison(common, list(_align(left[last + 1 :], right[start:])), ends)
-
-
-def _key(moment: Moment) -> tuple[str, str]:
-    return moment.namespace, moment.id
-
-
-def _align(left: Sequence[Moment], right: Sequence[Moment]) -> Iterator[Pair]:
-    """Yield pairs; a moment stands alone if the other branch has no such step."""
-    was, now = deque(_steps(left)), deque(_steps(right))
+    was, now = deque(_steps(left[last + 1 :])), deque(_steps(right[start:]))
+    pairs: list[Pair] = []
     while was and now:
         first, second = was[0][0], now[0][0]
         ours = was.popleft()[1] if first <= second else []
         theirs = now.popleft()[1] if second <= first else []
-        # The last moments of both stand side by side: they are those of the outermost graph.
+        # The last moments of both are side by side: they are those of the outermost graph.
         more = len(ours) - len(theirs)
-        yield from zip((*[None] * -more, *ours), (*[None] * more, *theirs), strict=True)
-    yield from ((moment, None) for _, moments in was for moment in moments)
-    yield from ((None, moment) for _, moments in now for moment in moments)
+        pairs += zip((*[None] * -more, *ours), (*[None] * more, *theirs), strict=True)
+    pairs += [(moment, None) for _, moments in was for moment in moments]
+    pairs += [(None, moment) for _, moments in now for moment in moments]
+    return Comparison(common, pairs, ends)
+
+
+def _key(moment: Moment) -> tuple[str, str]:
+    return moment.namespace, moment.id
 
 
 def _steps(moments: Sequence[Moment]) -> Iterator[tuple[float, list[Moment]]]:

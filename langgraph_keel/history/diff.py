@@ -1,13 +1,6 @@
-"""What changed between two checkpoints: read without decoding what did not change, and written as a JSON Patch.
+"""The difference between two checkpoints, and its form as a JSON Patch. Values that are the same are not decoded.
 
-A channel whose reference is the same in both has not changed, and is not even read. Of two versions of a list in one
-item log, items with the same number are the same element: only the elements that one version has alone are decoded.
-Between threads numbers mean nothing, and both values are decoded.
-
-The JSON Patch (RFC 6902) is carried out one operation after the other: each finds what those before it have left. So
-lists are put in order from the outermost one in, each by removals from its end on, then moves, then additions from its
-beginning on. After that every element stands where it stands in the newer state, and the paths of all other edits
-point there.
+Item numbers tell which they are; between threads these mean nothing, and both values are decoded.
 """
 
 from __future__ import annotations
@@ -15,8 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from langgraph_keel.display.jsonable import as_json
@@ -25,24 +18,24 @@ from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run
+from langgraph_keel.engine.records import Entry, Found, Kind, Ref, Row, Run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history.edits import NOTHING, Edit, Step, aligned_edits, edits, ids_of, named_edits
+from langgraph_keel.history.labels import find_entry
 from langgraph_keel.history.records import DiffRecord
 
 Operation: TypeAlias = dict[str, Any]
 _Path: TypeAlias = tuple[Step, ...]
 
-_DELTAS = "counters_since_delta_snapshot"
-"""The key in the metadata under which LangGraph counts the writes to each delta channel that is not whole."""
-
 
 def operations(edits: Iterable[Edit]) -> list[Operation]:
-    """Return the operations of a JSON Patch."""
+    """Return the operations of a JSON Patch (RFC 6902)."""
+    # An operation finds the state that those before it have left. So lists are put in order first, from the outermost
+    # one in; then the paths of all other edits point into the newer state.
     lists: defaultdict[_Path, list[Edit]] = defaultdict(list)
     others: list[Operation] = []
     for edit in edits:
@@ -71,31 +64,26 @@ def _operation(edit: Edit) -> Operation:
 
 
 def _list_operations(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
+    """Yield the removals of a list from its end on, then its moves, then the additions from its beginning on."""
     removed = sorted((_place(edit) for edit in edits if edit.kind == "removed"), reverse=True)
     added = {_place(edit): edit for edit in edits if edit.kind == "added"}
-    yield from ({"op": "remove", "path": pointer((*path, place))} for place in removed)
-    moves = {edit.before: _place(edit) for edit in edits if edit.kind == "moved"}
+    moves: dict[int, int] = {edit.before: _place(edit) for edit in edits if edit.kind == "moved"}
     came = sorted(added)
-    ranks = {before: after - bisect_left(came, after) for before, after in moves.items()}
-    yield from _move_operations(path, ranks, set(removed))
-    yield from (_operation(added[place]) for place in came)
-
-
-def _move_operations(path: _Path, moved: dict[int, int], removed: AbstractSet[int]) -> Iterator[Operation]:
-    """Put each moved element behind the one that it follows."""
-    if not moved:
-        return
-    most = max(*moved, *moved.values(), *removed, 0) + len(moved) + len(removed) + 1
-    now = [place for place in range(most) if place not in removed]
-    ordered = [place for place in now if place not in moved]
-    for place, rank in sorted(moved.items(), key=lambda each: each[1]):
+    yield from ({"op": "remove", "path": pointer((*path, place))} for place in removed)
+    gone = set(removed)
+    ranks = sorted((after - bisect_left(came, after), before) for before, after in moves.items())
+    most = max([*moves, *moves.values(), *removed], default=0) + len(moves) + len(removed) + 1
+    now = [place for place in range(most) if place not in gone] if moves else []
+    ordered = [place for place in now if place not in moves]
+    for rank, place in ranks:
         ordered.insert(rank, place)
-    for place, rank in sorted(moved.items(), key=lambda each: each[1]):
+    for rank, place in ranks:  # each moved element is put behind the one that it follows
         start = now.index(place)
         now.remove(place)
         stop = now.index(ordered[rank - 1]) + 1 if rank else 0
         now.insert(stop, place)
         yield {"op": "move", "from": pointer((*path, start)), "path": pointer((*path, stop))}
+    yield from (_operation(added[place]) for place in came)
 
 
 def _place(edit: Edit) -> int:
@@ -185,8 +173,8 @@ class _Side:
     @property
     def deltas(self) -> Mapping[str, Any]:
         """The versions of the delta channels whose values are not stored here."""
-        versions = self._header.checkpoint.get("channel_versions") or {}
-        return {channel: versions.get(channel) for channel in self._header.metadata.get(_DELTAS) or ()}
+        # LangGraph counts the writes to each delta channel that is not whole.
+        return {each: self.version(each) for each in self._header.metadata.get("counters_since_delta_snapshot") or ()}
 
     def version(self, channel: str) -> Any:
         """Return the version of a channel."""
@@ -208,16 +196,13 @@ class _Side:
         return self._unpacker.values({channel: ref}, self.rows, self._where)[channel]
 
 
-_Sides: TypeAlias = tuple[_Side, _Side]
-
-
 def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[StateDiff]:
     """Return what changed between two checkpoints. Three trips; two if no channel of some size did."""
     codec = session.codec.with_placeholders()
     unpacker = Unpacker(codec)
-    older, newer = (yield from _entry(session.store, before)), (yield from _entry(session.store, after))
+    older, newer = (yield from find_entry(session, before)), (yield from find_entry(session, after))
     sides = _Side(older, codec, unpacker), _Side(newer, codec, unpacker)
-    is_one_log = _log(older) == _log(newer)
+    is_one_log = older.address.at(None) == newer.address.at(None)
     # The delta channels without a value on one side or both, and whether they were written in between.
     deltas = {
         channel: not is_one_log or sides[0].version(channel) != sides[1].version(channel)
@@ -227,11 +212,12 @@ def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[
     bare = [Found(replace(each, refs={}), {}) for each in (older, newer)] if session.hooks.revive else []
     if any(revive_other(looking, each) for each in bare):
         return (yield from _diff_revived(looking, older, newer, deltas))
-    channels = [channel for channel in dict.fromkeys([*older.refs, *newer.refs]) if channel not in deltas]
-    changed = [channel for channel in channels if not (is_one_log and _is_same(channel, sides))]
-    if not (yield from _read_rows(session.store, sides, changed)):
+    stored = older.refs.items() if is_one_log else ()
+    same = {channel for channel, ref in stored if ref.kind is not Kind.INLINE and newer.refs.get(channel) == ref}
+    channels = [each for each in dict.fromkeys([*older.refs, *newer.refs]) if each not in deltas and each not in same]
+    if not (yield from _read_rows(session.store, sides, channels)):
         return (yield from diff_checkpoints(session, before, after))
-    found = [edit for channel in changed for edit in _channel_edits(channel, *sides, codec, is_one_log)]
+    found = [edit for channel in channels for edit in _channel_edits(channel, *sides, codec, is_one_log)]
     written = [channel for channel, is_written in deltas.items() if is_written]
     return StateDiff(older.address, newer.address, found, written)
 
@@ -243,7 +229,7 @@ def _diff_revived(session: Session, older: Entry, newer: Entry, deltas: Mapping[
     sides: list[Mapping[str, Any]] = []
     for entry in (older, newer):
         if entry.address not in there:
-            raise _not_found(entry.address)
+            raise NotFound(f"{entry.address}: there is no such checkpoint")
         read = yield from revive(session, there[entry.address], Unpacker(session.codec), "named")
         sides.append(read.checkpoint["channel_values"])
     before, after = sides
@@ -253,27 +239,7 @@ def _diff_revived(session: Session, older: Entry, newer: Entry, deltas: Mapping[
     return StateDiff(older.address, newer.address, changed, [name for name, is_written in deltas.items() if is_written])
 
 
-def _log(entry: Entry) -> tuple[str, str]:
-    return entry.address.thread_id, entry.address.checkpoint_ns
-
-
-def _is_same(channel: str, sides: _Sides) -> bool:
-    was, now = (side.refs.get(channel) for side in sides)
-    return was is not None and was.kind is not Kind.INLINE and was == now
-
-
-def _entry(store: Store[Any, Any], address: Address) -> Plan[Entry]:
-    """Read a checkpoint without its values; the latest one with them, as no other request finds it."""
-    if address.checkpoint_id is None:
-        return (yield from _whole(store, address)).entry
-    query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
-    found = yield from store.scan(query)
-    if not found:
-        raise _not_found(address)
-    return found[0]
-
-
-def _read_rows(store: Store[Any, Any], sides: _Sides, channels: Collection[str]) -> Plan[bool]:
+def _read_rows(store: Store[Any, Any], sides: Sequence[_Side], channels: Collection[str]) -> Plan[bool]:
     """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once."""
     refs = [{name: ref for name, ref in side.refs.items() if name in channels} for side in sides]
     if all(ref.kind is Kind.INLINE for each in refs for ref in each.values()):
@@ -286,36 +252,15 @@ def _read_rows(store: Store[Any, Any], sides: _Sides, channels: Collection[str])
     return len(found) == len(sides)
 
 
-def _whole(store: Store[Any, Any], address: Address) -> Plan[Found]:
-    found = yield from store.read_entry(address)
-    if found is None:
-        raise _not_found(address)
-    return found
-
-
-def _not_found(address: Address) -> NotFound:
-    return NotFound(f"{address}: there is no such checkpoint")
-
-
-def _channel_edits(channel: str, before: _Side, after: _Side, codec: Codec, is_one_log: bool) -> Iterator[Edit]:
-    was, now = before.refs.get(channel), after.refs.get(channel)
-    if is_one_log and was and now and was.kind is now.kind is Kind.LIST:
-        numbers = _numbers(was.runs), _numbers(now.runs)
-        was_set, now_set = map(set, numbers)
-        if (len(was_set), len(now_set)) == (len(numbers[0]), len(numbers[1])):
-            old, new = _Elements(before, channel, numbers[0], now_set), _Elements(after, channel, numbers[1], was_set)
-            return _list_edits(channel, old, new, codec)
-    return edits(before.value(channel), after.value(channel), codec.fingerprint, (channel,))
-
-
 class _Elements:
     """The elements of one version of a list. Those that only this version has are decoded at once, others when used."""
 
-    def __init__(self, side: _Side, channel: str, numbers: Sequence[int], others: Collection[int]) -> None:
+    def __init__(self, side: _Side, channel: str, numbers: Sequence[int], others: Sequence[int]) -> None:
         self._side = side
         self._channel = channel
         self.numbers = numbers
-        own = [number for number in numbers if number not in others]
+        known = set(others)
+        own = [number for number in numbers if number not in known]
         self.own = dict(zip(own, side.elements(channel, own), strict=True))
 
     def __getitem__(self, place: int) -> Any:
@@ -326,7 +271,7 @@ class _Elements:
 
     @property
     def sample(self) -> list[Any]:
-        """Some elements, from which one can tell what the list holds."""
+        """Some elements that show what the list holds."""
         return list(self.own.values()) or [self[0]] if self.numbers else []
 
     def names(self, name: Callable[[Any], Hashable]) -> list[Hashable]:
@@ -334,8 +279,13 @@ class _Elements:
         return [name(self.own[number]) if number in self.own else number for number in self.numbers]
 
 
-def _list_edits(channel: str, old: _Elements, new: _Elements, codec: Codec) -> Iterator[Edit]:
-    """Yield the edits between two versions of one list."""
+def _channel_edits(channel: str, before: _Side, after: _Side, codec: Codec, is_one_log: bool) -> Iterator[Edit]:
+    refs = before.refs.get(channel), after.refs.get(channel)
+    lists = [ref.runs for ref in refs if is_one_log and ref and ref.kind is Kind.LIST]
+    numbers = [[number for lo, hi in runs for number in range(lo, hi)] for runs in lists]
+    if len(numbers) < 2 or any(len(set(each)) < len(each) for each in numbers):
+        return edits(before.value(channel), after.value(channel), codec.fingerprint, (channel,))
+    old, new = _Elements(before, channel, *numbers), _Elements(after, channel, *numbers[::-1])
 
     def inner(place: int, other: int) -> Iterator[Edit]:
         if old.numbers[place] == new.numbers[other]:
@@ -343,15 +293,8 @@ def _list_edits(channel: str, old: _Elements, new: _Elements, codec: Codec) -> I
         return edits(old[place], new[other], codec.fingerprint, (channel, other))
 
     is_named = all(ids_of(side.sample) is not None for side in (old, new))
-    if is_named:
-        was, now = (side.names(lambda message: message.id) for side in (old, new))
-        return named_edits((was, old), (now, new), inner, (channel,))
-    was, now = (side.names(codec.fingerprint) for side in (old, new))
-    return aligned_edits((was, old), (now, new), inner, (channel,))
-
-
-def _numbers(runs: Sequence[Run]) -> list[int]:
-    return [number for lo, hi in runs for number in range(lo, hi)]
+    names, compare = (attrgetter("id"), named_edits) if is_named else (codec.fingerprint, aligned_edits)
+    return compare((old.names(names), old), (new.names(names), new), inner, (channel,))
 
 
 def _runs(numbers: Sequence[int]) -> list[Run]:

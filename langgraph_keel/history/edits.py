@@ -1,8 +1,7 @@
-"""What changed between two values, as edits with paths; and between two texts, word by word.
+"""The difference between two values, as edits with paths; and between two texts, word by word.
 
-Two messages with the same id are the same message. Other elements of lists are aligned by equality, so that one element
-put in front is one edit, and not as many as there are elements. Data objects are compared field by field, dicts key by
-key; a set is one value. Equal values have equal types: 1 is not 1.0.
+Two messages with the same id are the same message; other elements of lists are aligned by equality. Data objects are
+compared field by field, dicts key by key; a set is one value. Equal values have equal types: 1 is not 1.0.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
@@ -23,7 +22,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.unread import Unread
 
 _MOST_PAIRS = 1_000_000
-"""Pairs of equal elements above which sequences are not aligned; so many take a quarter of a second."""
+"""Pairs of equal elements above which only the equal ends of sequences are found; so many take a quarter second."""
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
@@ -37,17 +36,14 @@ def common_prefix(was: Sequence[Hashable], now: Sequence[Hashable]) -> int:
 
 
 def stretches(was: Sequence[Hashable], now: Sequence[Hashable]) -> list[tuple[int, int, int, int]]:
-    """Return where two sequences differ, as `(a, b, c, d)`: `was[a:b]` became `now[c:d]`.
-
-    The time grows with the square of the number of equal elements, such as a thousand times `0`. Above `_MOST_PAIRS`
-    only the equal ends are found, and everything between them is one difference.
-    """
+    """Return where two sequences differ, as `(a, b, c, d)`: `was[a:b]` became `now[c:d]`."""
     head = common_prefix(was, now)
     tail = common_prefix(was[head:][::-1], now[head:][::-1])
     old, new = was[head : len(was) - tail], now[head : len(now) - tail]
     if not old and not new:
         return []
     counts = Counter(new)
+    # The time grows with the square of the number of equal elements, such as a thousand times `0`.
     if sum(counts[name] for name in old) > _MOST_PAIRS:
         return [(head, head + len(old), head, head + len(new))]
     found = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -80,7 +76,7 @@ Mark: TypeAlias = Callable[[Any], bytes]
 
 
 class Nothing:
-    """The type of `NOTHING`, which stands for the value of the side that has none."""
+    """The type of `NOTHING`, the value of a side that has none."""
 
     def __repr__(self) -> str:
         """Return its name."""
@@ -166,15 +162,8 @@ def ids_of(values: Sequence[Any]) -> list[Any] | None:
     return ids if len(set(ids)) == len(values) else None
 
 
-class Places(Protocol):
-    """Elements by their places."""
-
-    def __getitem__(self, place: int, /) -> Any:
-        """Return the element at a place."""
-
-
-Side: TypeAlias = tuple[Sequence[Hashable], Places]
-"""Names for the elements of a list, and the elements."""
+Side: TypeAlias = tuple[Sequence[Hashable], Any]
+"""Names for the elements of a list, and the elements by their places."""
 
 
 def named_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...]) -> Iterator[Edit]:
@@ -209,27 +198,21 @@ Part: TypeAlias = tuple[Literal["same", "removed", "added"], str]
 
 
 def parts_between(before: str, after: str) -> list[Part]:
-    """Return the parts of two texts in order: what stayed, what went, what came.
-
-    The parts that are not `"added"` make up `before`, those that are not `"removed"` make up `after`.
-    """
+    """Return the parts of two texts in order; those but `"added"` make up `before`, those but `"removed"` `after`."""
     was, now = _WORDS.findall(before), _WORDS.findall(after)
     head = common_prefix(was, now)
     tail = common_prefix(was[head:][::-1], now[head:][::-1])
-    parts = _parts(was[head : len(was) - tail], now[head : len(now) - tail])
-    ends = ("same", "".join(was[:head])), ("same", "".join(was[len(was) - tail :]))
-    return list(_merge_spaces(part for part in (ends[0], *parts, ends[1]) if part[1]))  # type: ignore[misc]
-
-
-def _parts(was: Sequence[str], now: Sequence[str]) -> Iterator[Part]:
-    if len(was) + len(now) > MOST_WORDS:
-        was, now = _LINES.findall("".join(was)), _LINES.findall("".join(now))
-    for kind, lo, hi, start, stop in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
+    old, new = was[head : len(was) - tail], now[head : len(now) - tail]
+    if len(old) + len(new) > MOST_WORDS:
+        old, new = _LINES.findall("".join(old)), _LINES.findall("".join(new))
+    parts: list[Part] = [("same", "".join(was[:head]))]
+    for kind, lo, hi, start, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "equal":
-            yield "same", "".join(was[lo:hi])
-            continue
-        yield "removed", "".join(was[lo:hi])
-        yield "added", "".join(now[start:stop])
+            parts.append(("same", "".join(old[lo:hi])))
+        else:
+            parts += [("removed", "".join(old[lo:hi])), ("added", "".join(new[start:stop]))]
+    parts.append(("same", "".join(was[len(was) - tail :])))
+    return list(_merge_spaces(part for part in parts if part[1]))
 
 
 def _merge_spaces(parts: Iterator[Part]) -> Iterator[Part]:

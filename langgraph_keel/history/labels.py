@@ -1,7 +1,6 @@
-"""Names that people give to moments: cells beside the thread, so that no checkpoint changes by it.
+"""Labels: names that people give to checkpoints, in cells beside the thread. A checkpoint may have several.
 
-A name stands for one checkpoint; a checkpoint may have several. They are deleted with their thread, not copied, and
-what has one is kept when the thread is pruned.
+They are deleted with their thread and not copied; a checkpoint with a label is kept when its thread is pruned.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import Any, NamedTuple
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.records import Entry, Query
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import InvalidInput, NotFound
 
-LONGEST = 200
-"""Most characters of a name."""
+LONGEST = 200  # characters
 
 
 @publish
@@ -50,19 +48,6 @@ def _unpack(parts: Sequence[Any]) -> StoredLabel:
 LABELS: CellTable[StoredLabel] = CellTable("labels", "a label", list, _unpack)
 
 
-def check_name(name: object) -> str:
-    """Return a name that a checkpoint may have."""
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST:
-        raise InvalidInput(f"a label must be a text of 1 to {LONGEST} characters, not {name!r:.60}")
-    if name.lstrip("-").isdigit():
-        raise InvalidInput(f"{name!r} cannot be a label: it would be taken for a position")
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"the label {name!r} holds a character that no encoding has") from error
-    return name
-
-
 def _key(name: str) -> str:
     return sha256(name.encode()).hexdigest()
 
@@ -80,18 +65,30 @@ class LabelHook(Hook):
         return {label.address for label in labels}
 
 
-def give_label(session: Session, address: Address, name: str) -> Plan[None]:
-    """Give a name to a checkpoint, or to the latest of its namespace; no error if it has that already. Two trips."""
-    name = check_name(name)
+def find_entry(session: Session, address: Address, why: str = "") -> Plan[Entry]:
+    """Read a checkpoint without its values; the latest one with them, as only `read_entry` knows which it is."""
     if address.checkpoint_id is None:
-        head = yield from session.store.read_entry(address)
-        entries = [head.entry] if head else []
+        found = yield from session.store.read_entry(address)
+        entries: Sequence[Entry] = [found.entry] if found else ()
     else:
         query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
-        entries = list((yield from session.store.scan(query)))
+        entries = yield from session.store.scan(query)
     if not entries:
-        raise NotFound(f"{address}: there is no such checkpoint to give a label")
-    address = entries[0].address
+        raise NotFound(f"{address}: there is no such checkpoint{why}")
+    return entries[0]
+
+
+def give_label(session: Session, address: Address, name: str) -> Plan[None]:
+    """Give a name to a checkpoint, or to the latest of its namespace; no error if it has that already. Two trips."""
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST:
+        raise InvalidInput(f"a label must be a text of 1 to {LONGEST} characters, not {name!r:.60}")
+    if name.lstrip("-").isdigit():
+        raise InvalidInput(f"{name!r} cannot be a label: it would be taken for a position")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the label {name!r} holds a character that no encoding has") from error
+    address = (yield from find_entry(session, address, " to give a label")).address
     cells = Cells(session, LABELS, address.thread_id)
     new = StoredLabel(name, address.checkpoint_ns, str(address.checkpoint_id))
     _, held = yield from cells.swap(_key(name), None, new)

@@ -141,11 +141,7 @@ class Moments(Sequence[Moment]):
     """
 
     def __init__(
-        self,
-        moments: Sequence[Moment],
-        older: int | None,
-        timeline: Any,
-        drawn: Sequence[Moment] | None = None,
+        self, moments: Sequence[Moment], older: int | None, timeline: Any, drawn: Sequence[Moment] | None = None
     ) -> None:
         self._moments = tuple(moments)
         self._drawn = self._moments if drawn is None else tuple(drawn)

@@ -1,7 +1,4 @@
-"""Entries made moments: headers, what is new since the parent, and pending writes. No state is decoded.
-
-A thread's entries and moments, read as far as somebody has looked: newest first, headers in pages, no state.
-"""
+"""The moments of a thread: its headers, new values and pending writes, newest first, in pages. No state is decoded."""
 
 from __future__ import annotations
 
@@ -24,15 +21,7 @@ from langgraph_keel.engine.serde.serializer import Codec, find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
 from langgraph_keel.history import changes as steps
-from langgraph_keel.history.changes import (
-    SHOWN,
-    Sides,
-    count_items,
-    lost_runs,
-    nbytes,
-    new_refs,
-    tools_in,
-)
+from langgraph_keel.history.changes import SHOWN, Sides, count_items, lost_runs, nbytes, new_refs, tools_in
 from langgraph_keel.history.labels import read_labels
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.provenance.drift import MARK
@@ -45,11 +34,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE = 500
-"""Headers to a page."""
+"""Headers per page."""
 STRETCH = 50
-"""Moments that are read together: of these, what is new in them, and their writes."""
+"""Moments whose new values and writes are read together."""
 SHORTEST_PART = 4
-"""Characters of the end of an id that name it at least: fewer are a slip rather than a name."""
+"""Fewest characters of an id that name it."""
 SAMPLES = 100
 """Moments whose whole state is measured for a picture of a long thread."""
 
@@ -69,9 +58,9 @@ class _Read:
 
 
 def moments_of(session: Session, entries: Sequence[Entry], *, is_brief: bool = False) -> Plan[Sequence[Moment]]:
-    """Return the moments of entries, without those gone meanwhile. A trip, and one for each parent not among them.
+    """Return the moments of entries that still exist, without positions and labels.
 
-    Their positions, labels and whether something continues them are not known here.
+    One trip, and one for each parent that is not among the entries.
     """
     known = {entry.address: entry for entry in entries}
     parents: dict[Address, Entry] = {}
@@ -100,10 +89,7 @@ def _refs(known: Mapping[Address, Entry], address: Address | None) -> Mapping[st
 
 
 def _narrow(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[str, Ref]]) -> list[Entry]:
-    """Return entries that name only what is to be read: what is new in them, and what tells the nodes that run next.
-
-    Of what the next one writes anew as a whole, also what it was before: only both together say what changed.
-    """
+    """Return entries with the refs to read: new values, the old ones they replace, and triggers of the next nodes."""
     old: dict[Address, dict[str, Ref]] = {address: {} for address in known}
     for address, new in news_of.items():
         parent = _parent(known[address])
@@ -112,7 +98,7 @@ def _narrow(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[st
         if parent and before:
             old[parent].update((name, before[name]) for name in wholes if before[name].kind is Kind.WHOLE)
             gone = {name: lost_runs(before[name], known[address].refs[name]) for name in new if name in before}
-            # Of a list that lost a few elements and got others, those that it lost.
+            # The elements that a list lost, if they are few.
             few = {name: Ref(Kind.LIST, runs) for name, runs in gone.items() if 0 < count_items(runs) <= SHOWN}
             old[parent].update(few)
     return [
@@ -170,18 +156,24 @@ class _Reader(Unpacker):
         entry, header, writes = read.entry, read.header, read.writes
         parent = known.get(at) if (at := _parent(entry)) else None
         self._unread.clear()
-        sides = _sides(read, parent)
+        was, before = (parent.header.inline, parent.entry.refs) if parent else ({}, {})
+        old_rows, new = parent.found.rows if parent else {}, new_refs(entry.refs, before)
+        sides = Sides(read.found.rows, old_rows, header.inline, was, entry.refs, before, new)
         changes = () if is_brief else tuple(sides.changes(self))
         calls = unpack_calls(header.about.get("calls"))
         models = [call.served_model or call.model for call in calls if call.error is None]
         marks = header.metadata.get(MARK)
+        try:
+            time = datetime.fromisoformat(str(header.checkpoint.get("ts")))
+        except ValueError:
+            time = None
         return Moment(
             address=entry.address,
             position=0,
             parent=entry.parent,
             step=header.metadata.get("step"),
             source=str(header.metadata.get("source", "")),
-            time=_time(header.checkpoint.get("ts")),
+            time=time,
             nodes=_nodes(read, parent),
             next=next_nodes(header.checkpoint, read.triggers),
             changes=changes,
@@ -196,19 +188,14 @@ class _Reader(Unpacker):
             drift=tuple(map(str, marks)) if isinstance(marks, list) else (),
             tokens=_tokens(calls),
             cost=_cost(calls),
-            bytes=len(entry.header)
-            + sum(nbytes(ref.runs, read.found.rows.get(name, ())) for name, ref in sides.new.items()),
+            bytes=_size(entry, read.found, sides.new),
             metadata=header.metadata,
         )
 
 
 @record
 class Doing:
-    """What a thread is doing at its latest checkpoint.
-
-    Attributes:
-        source: What has made the checkpoint, in LangGraph's words: `input`, `loop`, `update` or `fork`.
-    """
+    """What a thread is doing at its latest checkpoint, whose metadata has `source`."""
 
     source: str
     next: tuple[str, ...]
@@ -229,24 +216,10 @@ def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address
     return doing
 
 
-def _sides(read: _Read, parent: _Read | None) -> Sides:
-    was, before = (parent.header.inline, parent.entry.refs) if parent else ({}, {})
-    rows = parent.found.rows if parent else {}
-    new = new_refs(read.entry.refs, before)
-    return Sides(read.found.rows, rows, read.header.inline, was, read.entry.refs, before, new)
-
-
 def _nodes(read: _Read, parent: _Read | None) -> tuple[str, ...]:
     if parent is None or read.header.metadata.get("source") != "loop" or UPGRADED in read.header.metadata:
         return ()
     return steps.nodes_run(read.header.checkpoint, parent.header.checkpoint, parent.triggers)
-
-
-def _time(ts: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(ts))
-    except ValueError:
-        return None
 
 
 def _tokens(calls: Sequence[ModelCall]) -> tuple[int, int]:
@@ -262,24 +235,20 @@ def _cost(calls: Iterable[ModelCall]) -> float | None:
 
 
 def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Mapping[Address, int]]:
-    """Return the bytes of all values that each checkpoint shows. One trip; rows that they share are read once."""
+    """Return the size of the state at each checkpoint, in bytes. One trip; rows that they share are read once."""
     found = (yield from session.store.read_values(entries)) if entries else ()
-    return {
-        each.entry.address: len(each.entry.header)
-        + sum(nbytes(ref.runs, each.rows.get(name, ())) for name, ref in each.entry.refs.items())
-        for each in found
-    }
+    return {each.entry.address: _size(each.entry, each, each.entry.refs) for each in found}
+
+
+def _size(entry: Entry, found: Found, refs: Mapping[str, Ref]) -> int:
+    return len(entry.header) + sum(nbytes(ref.runs, found.rows.get(name, ())) for name, ref in refs.items())
 
 
 class Pages:
-    """What is known of a thread: it as it was when it was first looked at, and no newer.
+    """The entries of a thread read so far, newest first, as they were at first, and their moments.
 
     Args:
-        is_brief: Whether its moments do not say what changed; no values are read for them then.
-
-    Attributes:
-        entries: Those read so far, newest first.
-        is_whole: Whether there are no older ones.
+        is_brief: Whether to leave out the changes of moments, for which values are read.
     """
 
     def __init__(self, session: Session, thread_id: str, *, is_brief: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What is read of a thread, as plain data: `Moment` and `StateDiff` extend it, and the renderers draw it."""
+"""Moments and diffs as plain data, which `Moment` and `StateDiff` extend, and the renderers draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph_keel.history.edits import Edit
 if TYPE_CHECKING:
     from langgraph.types import Interrupt
 else:
-    Interrupt = Any  # for who asks a moment for its types at run time: a thread without questions is shown without it
+    Interrupt = Any  # for `get_type_hints`: a thread without questions is shown without this import
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
-"""Where a thread stands, and what may be done with it.
+"""The state of a thread, and the next step that is safe.
 
-What a thread has left does not say why: the same checkpoint is left by a run that is at it, was stopped, failed or was
-killed, and by a fork. To run its rest is right in some of these cases, and pays twice in others. So a thread is called
-cut off only if its process is known to be dead, and the advice for what cannot be told apart is to look.
+A run that is active, was stopped, failed or was killed leaves the same checkpoint, and so does a fork. So a thread is
+`cut off` only if its process is known to be dead; otherwise the advice is to look.
 """
 
 from __future__ import annotations
@@ -46,20 +45,9 @@ _log = logging.getLogger(__name__)
 _OPENED = re.compile(r"[\w.]+\(([\"']?)")
 
 State: TypeAlias = Literal[
-    "new",
-    "idle",
-    "runs",
-    "waits",
-    "decided",
-    "failed",
-    "forked",
-    "rewound",
-    "arrived",
-    "unfinished",
-    "cut off",
+    "new", "idle", "runs", "waits", "decided", "failed", "forked", "rewound", "arrived", "unfinished", "cut off"
 ]
 _LOOK = "look at what it has done first (`keel history`, `keel tools --unknown`)"
-_AGAIN = "a run does again what these steps did before, except for calls in its ledger of tools"
 
 
 @publish
@@ -106,7 +94,7 @@ class ThreadStatus:
     holder: str = ""
 
     def __str__(self) -> str:
-        """Return what is so, and what to do, in a sentence or two."""
+        """Return the state and the next step, in a sentence or two."""
         said = f"thread {self.thread_id!r} {self._says()}."
         if not self.doubts:
             return said
@@ -118,56 +106,42 @@ class ThreadStatus:
         )
 
     def _says(self) -> str:
-        if self.state == "waits":
-            ids = ", ".join(f"`keel approval {each.id}`" for each in self.requests if each.status in OPEN)
-            asked = (
-                f"{count_of(self.questions, 'question')} without a request: graph.invoke(Command(resume=...), config)"
-            )
-            return f"waits for a person: {ids or asked}"
+        resume = f"graph.invoke(saver.approvals.resume({self.thread_id!r}), config)"
+        where = f" before {', '.join(self.next)}" if self.next else ""
+        left = f"steps left{where}"
+        ids = ", ".join(f"`keel approval {each.id}`" for each in self.requests if each.status in OPEN)
+        questions = count_of(self.questions, "question")
+        error = one_line(next(iter(self.errors), ""), _TEXT)
+        if error.endswith("…") and (opened := _OPENED.match(self.errors[0])):
+            error += f"{opened[1]})"  # such as `ValueError('no …')`
+        rest = "calls of tools are in doubt" if self.doubts else f"so did that of the run before it; {_LOOK}"
+        if self.can_go_on:
+            rest = f"{'graph.invoke(None, config)' if self.given is None else resume} runs the rest"
+        unfinished = f"has {left}; it may be running, stopped, or cut off: {_LOOK}"
+        if self.is_settled and not self.doubts:
+            unfinished = f"has {left}, and what was in doubt is settled: graph.invoke(None, config) acts on it"
         return {
             "new": "has no checkpoint yet: it takes its first input",
             "idle": "is idle: it takes new input",
             "runs": f"is run by a process of {self.holder.partition('/')[0]}",
-            "decided": "was decided, and no run has gone on with it: "
-            f"graph.invoke(saver.approvals.resume({self.thread_id!r}), config)",
-            "failed": f"failed with steps left{self._where()} ({_shorten(next(iter(self.errors), ''))}): {_LOOK}",
-            "forked": f"is a fork of thread {self.source!r} with steps left{self._where()}, and has not run since: a "
-            f"run does again what {self.source!r} has done after this point, its calls of tools too (`keel tools "
-            f"{shlex.quote(self.source)}`)",
-            "rewound": f"was rewound, has steps left{self._where()}, and has not run since: {_AGAIN}",
-            "arrived": f"came from elsewhere with steps left{self._where()}, and has not run here. Its original may be "
-            f"running them, or have done so: {_LOOK}",
-            "cut off": f"was cut off{self._where()}, as its process died: {self._says_of_death()}",
-            "unfinished": self._says_of_steps(),
+            "waits": "waits for a person: "
+            + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
+            "decided": f"was decided, and no run has gone on with it: {resume}",
+            "failed": f"failed with {left} ({error}): {_LOOK}",
+            "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: a run does again what "
+            f"{self.source!r} has done after this point, its calls of tools too "
+            f"(`keel tools {shlex.quote(self.source)}`)",
+            "rewound": f"was rewound, has {left}, and has not run since: a run does again what these steps did before, "
+            "except for calls in its ledger of tools",
+            "arrived": f"came from elsewhere with {left}, and has not run here. Its original may be running them, or "
+            f"have done so: {_LOOK}",
+            "cut off": f"was cut off{where}, as its process died: {rest}",
+            "unfinished": unfinished,
         }[self.state]
-
-    def _where(self) -> str:
-        return f" before {', '.join(self.next)}" if self.next else ""
-
-    def _says_of_death(self) -> str:
-        if self.can_go_on:
-            given = "None" if self.given is None else f"saver.approvals.resume({self.thread_id!r})"
-            return f"graph.invoke({given}, config) runs the rest"
-        return "calls of tools are in doubt" if self.doubts else f"so did that of the run before it; {_LOOK}"
-
-    def _says_of_steps(self) -> str:
-        left = f"has steps left{self._where()}"
-        if self.is_settled and not self.doubts:
-            return f"{left}, and what was in doubt is settled: graph.invoke(None, config) acts on it"
-        return f"{left}; it may be running, stopped, or cut off: {_LOOK}"
-
-
-def _shorten(error: str) -> str:
-    """Return the start of what is written of an error, such as `ValueError('no …')`: what was opened is closed."""
-    shown = one_line(error, _TEXT)
-    if not shown.endswith("…"):
-        return shown
-    opened = _OPENED.match(error)
-    return shown + (f"{opened[1]})" if opened else "")
 
 
 def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
-    """Return where a thread stands. Five trips, one for each request, and mostly one more. Nothing is written."""
+    """Read the state of a thread. Five trips, one for each request, and mostly one more. Nothing is written."""
     found = yield from session.store.read_entry(Address(thread_id))
     moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
     moment = moments[0] if moments else None
@@ -176,18 +150,30 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
     answers = answers_of(requests)
     questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
-    calls = yield from _read_calls(session, thread_id)
+    calls: list[KeptCall] = []  # those in doubt, or that were until a person settled them
+    pages = CallPages(session, thread_id)
+    while (page := (yield from pages.next())) is not None:
+        calls += [call for call in page if call.state == UNKNOWN or call.decided]
     doubts = tuple(call for call in calls if is_doubt(call))
-    errors = tuple(_open_errors(moment.errors, calls)) if moment else ()
+    # The error of a call in doubt counts until that is settled.
+    settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
+    errors = tuple(
+        error
+        for error in (moment.errors if moment else ())
+        if not (error.startswith(ToolOutcomeUnknown.__name__) and any(each in error for each in settled))
+    )
     # One that only asks has claimed the thread before its question; any other one is at the step, or was.
     run = claim if claim is not None and claim.until and _goes_on(claim, requests) else None
     if run and is_over and run.holder == this_holder():
         run = None  # its run has ended, and its release is on its way
-    if (run and is_over is False) or _is_run_here(session, thread_id, moment, is_asked=bool(questions and not answers)):
+    # A run of this process that has asked is in the thread, too; if it is at no later checkpoint, the thread waits.
+    head, is_asked = moment.address.checkpoint_id if moment else None, questions and not answers
+    is_here = any(not is_asked or each.began_at == head for each in find_acting(session.store, thread_id))
+    if (run and is_over is False) or is_here:
         state: State = "runs"
     elif moment is None or found is None:
         state = "new"
-    elif questions and not answers:
+    elif is_asked:
         state = "waits"
     elif not (answers or moment.next or moment.pending or moment.errors):
         state = "idle"
@@ -203,11 +189,16 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         state = _moved(moment)
     forked_from = moment.metadata[FORKED_FROM] if moment and state == "forked" else {}
     can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
+    given: Any = None
+    if can_go_on and answers:
+        from langgraph.types import Command
+
+        given = Command(resume=dict(answers))
     return ThreadStatus(
         thread_id=thread_id,
         state=state,
         can_go_on=can_go_on,
-        given=_command(answers) if can_go_on and answers else None,
+        given=given,
         updated_at=moment.time.isoformat() if moment and moment.time else "",
         next=moment.next if moment else (),
         requests=requests,
@@ -221,7 +212,7 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
 
 
 def _moved(moment: Moment) -> State:
-    """Return whether a fork or a rewind made a checkpoint; it has the marks of those before, too."""
+    """Return whether a fork or a rewind made a checkpoint, which also has the marks of those before it."""
     source = moment.metadata.get(FORKED_FROM)
     if isinstance(source, Mapping) and source.get("checkpoint_id") == moment.address.checkpoint_id:
         return "forked"
@@ -229,29 +220,19 @@ def _moved(moment: Moment) -> State:
 
 
 def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]:
-    """Return how many questions wait. Two trips if a subgraph may have taken the answer to one, else none."""
+    """Return the number of open questions. Two trips if a subgraph may have taken the answer to one, else none."""
     if not moment.interrupts:
         return 0
     try:
         asked = yield from find_questions(session, head, {})
     except ValueRefused:
-        return len(moment.interrupts)  # of classes of the program, which this process does not know
+        return len(moment.interrupts)  # of classes of the application, which this process does not know
     # Placeholders name no question.
     return sum(1 for _ in waiting_in(asked)) if asked else len(moment.interrupts)
 
 
-def _is_run_here(session: Session, thread_id: str, moment: Moment | None, *, is_asked: bool) -> bool:
-    """Return whether a run of this process is in a thread. One that has asked, and runs another task, waits as well."""
-    head = moment.address.checkpoint_id if moment else None
-    return any(not is_asked or run.began_at == head for run in find_acting(session.store, thread_id))
-
-
 def _was_claimed(session: Session, head: Entry) -> bool:
-    """Return whether the run that put a checkpoint had claimed its thread.
-
-    If it had, and there is the claim of a dead process, then that is its own, or one that took it over when it was
-    over. If it had not, it may be running anywhere beside a claim that was left before.
-    """
+    """Return whether the run that put a checkpoint had a claim; else it may be active beside an older claim."""
     return CLAIMED in unpack_header(head.header, session.codec, head.address).about
 
 
@@ -261,31 +242,8 @@ def _goes_on(claim: ClaimRecord, requests: Sequence[ApprovalRequest]) -> bool:
     return all(since > datetime.fromisoformat(each.asked_at) for each in requests)
 
 
-def _command(answers: Mapping[str, Any]) -> Any:
-    from langgraph.types import Command
-
-    return Command(resume=dict(answers))
-
-
-def _read_calls(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
-    """Return the calls of a thread that are in doubt, or were until a person settled them."""
-    found: list[KeptCall] = []
-    pages = CallPages(session, thread_id)
-    while (page := (yield from pages.next())) is not None:
-        found += [call for call in page if call.state == UNKNOWN or call.decided]
-    return found
-
-
-def _open_errors(errors: Sequence[str], calls: Sequence[KeptCall]) -> Iterator[str]:
-    """Yield what tasks failed with, but for each `ToolOutcomeUnknown` whose call is settled since."""
-    settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
-    for error in errors:
-        if not (error.startswith(ToolOutcomeUnknown.__name__) and any(each in error for each in settled)):
-            yield error
-
-
 class UnfinishedThreads:
-    """Reads where those threads stand that are not idle: the index of threads says which. Idle threads are not read."""
+    """Reads the states of the threads that are not idle, as the index of threads names them."""
 
     def __init__(self, session: Session, wanted: ThreadFilter = _ALL, order: Order = "newest") -> None:
         self._session, self._wanted, self._order = session, wanted, order

@@ -1,7 +1,6 @@
-"""Which threads there are, and what each of them is doing: lists that are asked for some of it, counts and usage.
+"""Lists of threads, with filters, counts and usage, from their latest checkpoints and the pending writes of those.
 
-What a list says of a thread is read from its latest checkpoint and from what tasks have written to that. What it is
-asked for, stores narrow by marks that came with the put (`engine.entries.marks_of`), and it is looked at here again.
+Stores narrow a list by the marks of a put (`engine.entries.marks_of`); filters are applied here again.
 """
 
 from __future__ import annotations
@@ -39,72 +38,58 @@ _log = logging.getLogger(__name__)
 _DAYS, _WIDTH, _OWNERS, _NAME = 14, 40, 10, 40
 """Of counts as text: days, the width of the longest bar, owners, and characters of a name."""
 Order: TypeAlias = Literal["newest", "oldest"]
-"""Of a list of threads: which last activity comes first."""
 _ZONES = timedelta(days=1)
-"""More than two clocks that show the same moment can differ by: times are compared as text where a page begins."""
-
-
-# -- lists -------------------------------------------------------------------------------------------------------------
+"""More than the difference of two time zones: stores compare times as text where a page begins."""
 
 
 @record
 class ThreadFilter:
-    """Which threads a list is to name.
-
-    Attributes:
-        model: Only those that this model has written.
-        match: Only those whose ids fit this pattern, with `*`, `?` and `[...]`.
-        owner: Only those that are this owner's, as their latest checkpoints say.
-        since: Only those in which something was put since then, in milliseconds since 1970.
-        until: Only those in which nothing was put after that, in milliseconds since 1970.
-        status: Only those of this status.
-        label: Only those in which a checkpoint has this label.
-        node: Only those where this node runs next.
-        error: Only those where a task has failed with an error of this class.
-        where: Only those whose latest checkpoints have these metadata.
-        waiting: Only those that wait for a person's decision, by their requests.
-    """
+    """The threads that a list names: those that meet all of these conditions (`KeelSaver.threads`)."""
 
     model: str | None = None
     match: str | None = None
     owner: str | None = None
-    since: float | None = None
-    until: float | None = None
+    waiting: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
     status: Status | None = None
     label: str | None = None
     node: str | None = None
     error: str | None = None
     where: Mapping[str, Any] | None = None
-    waiting: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether all threads are asked for."""
         return self == ThreadFilter()
 
-    def marks(self) -> tuple[str, ...]:
-        """Return what a store can narrow the list by.
+    @property
+    def times(self) -> tuple[float | None, float | None]:
+        """`since` and `until`, in milliseconds since 1970."""
+        since, until = (None if at is None else at.timestamp() * 1000 for at in (self.since, self.until))
+        return since, until
 
-        Where a node runs next, a checkpoint was put that had one: `incomplete`, whatever tasks have written since.
-        """
+    def marks(self) -> tuple[str, ...]:
+        """Return the marks by which a store can narrow the list."""
         asked = {"owner": self.owner, "model": self.model, "status": self.status, "error": self.error}
         terms = [f"{name}:{value}" for name, value in asked.items() if value is not None]
+        # Before a node runs, a checkpoint was put with the status `incomplete`, whatever tasks have written since.
         return marks_of([*terms, *(["status:incomplete"] if self.node is not None else [])])
 
     def first_place(self, order: Order) -> tuple[str, str] | None:
-        """Return where a list begins that leaves out what is too new, or too old; `None` if nothing is."""
+        """Return the place at which a list begins that leaves out threads which are too new, or too old."""
         at, zones = (self.until, _ZONES) if order == "newest" else (self.since, -_ZONES)
-        return None if at is None else ((datetime.fromtimestamp(at / 1000, UTC) + zones).isoformat(), "")
+        return None if at is None else ((at.astimezone(UTC) + zones).isoformat(), "")
 
     def fits(self, info: ThreadInfo, metadata: Mapping[str, Any]) -> bool:
         """Return whether a thread is to be named, by what its latest checkpoint says."""
-        at = instant(info.updated_at)
+        at, (since, until) = instant(info.updated_at), self.times
         return (
             (self.model is None or self.model in info.models)
             and (self.match is None or fnmatchcase(info.thread_id, self.match))
             and self.owner in (None, info.owner)
-            and (self.since is None or at is None or at >= self.since)
-            and (self.until is None or at is None or at <= self.until)
+            and (since is None or at is None or at >= since)
+            and (until is None or at is None or at <= until)
             and all(metadata.get(key) == as_lists(value) for key, value in (self.where or {}).items())
         )
 
@@ -118,7 +103,7 @@ class ThreadFilter:
 
     def ends_at(self, info: ThreadInfo, order: Order) -> bool:
         """Return whether a thread, and so all that come after it, is too old, or too new."""
-        at, end = instant(info.updated_at), self.since if order == "newest" else self.until
+        at, end = instant(info.updated_at), self.times[order == "oldest"]
         return at is not None and end is not None and (at < end if order == "newest" else at > end)
 
 
@@ -135,7 +120,7 @@ def filter_of(
     error: str | type[BaseException] | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> ThreadFilter:
-    """Return what a list of threads is asked for; `KeelSaver.threads` has the arguments."""
+    """Check the conditions of `KeelSaver.threads`, and return them."""
     for name, value in (("model", model), ("match", match), ("owner", owner), ("label", label), ("node", node)):
         if value is not None and not isinstance(value, str):
             raise InvalidInput(f"{name} must be a text, not {value!r:.100}")
@@ -147,36 +132,14 @@ def filter_of(
         error = error.__name__
     if error is not None and not isinstance(error, str):
         raise InvalidInput(f"error must be a class, or its name, not {error!r:.100}")
-    return ThreadFilter(
-        model=model,
-        match=match,
-        owner=owner,
-        since=_milliseconds("since", since),
-        until=_milliseconds("until", until),
-        status=status,
-        label=label,
-        node=node,
-        error=error,
-        where=where,
-        waiting=waiting,
-    )
-
-
-def _milliseconds(name: str, at: datetime | None) -> float | None:
-    if at is not None and not isinstance(at, datetime):
-        raise InvalidInput(f"{name} must be a datetime, not {at!r:.100}")
-    return None if at is None else at.timestamp() * 1000
+    for name, at in (("since", since), ("until", until)):
+        if at is not None and not isinstance(at, datetime):
+            raise InvalidInput(f"{name} must be a datetime, not {at!r:.100}")
+    return ThreadFilter(model, match, owner, waiting, since, until, status, label, node, error, where)
 
 
 class ThreadPages:
-    """Reads a store's threads page by page, by their last activity.
-
-    Args:
-        after: The cursor of the thread that comes before, of a list that was asked for the same.
-
-    Raises:
-        InvalidInput: The cursor is none, or of another list; or there is no such order.
-    """
+    """Reads the threads of a store in pages, by their last activity; `after` is a cursor of the same list."""
 
     def __init__(
         self,
@@ -195,13 +158,16 @@ class ThreadPages:
         self._wanted = wanted
         self._marks = wanted.marks()
         self._order = order
-        self._asked = _digest_of(wanted, order)
+        # A cursor is of one list. Times may move, as with `--since 24h`.
+        asked = replace(wanted, where=dict(sorted((wanted.where or {}).items())), since=None, until=None)
+        text = repr(asked) + ("" if order == "newest" else order)
+        self._asked = blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
         self._after = wanted.first_place(order) if after is None else _place_in(after, self._asked)
         self._left = checked_limit(limit)
         self._waiting: set[str] | None = None
 
     def next(self) -> Plan[Sequence[ThreadInfo] | None]:
-        """Return the next threads; `None` if there are no more. Two trips, and those of what is asked for besides."""
+        """Return the next threads; `None` at the end. Two trips, and those of `waiting` and `label`."""
         if self._left == 0:
             return None
         wanted = self._wanted
@@ -234,8 +200,14 @@ class ThreadPages:
                 if self._wanted.label in (None, *(label.name for label in labels)):
                     chosen.append((told, head))
         doing = yield from _read_all(self._session, [head for _, head in chosen if head])
-        told_all = [_with_doing(info, doing.get(head.address) if head else None) for info, head in chosen]
-        return [info for info in told_all if self._wanted.fits_doing(info)]
+        found = []
+        for info, head in chosen:
+            if head and (it := doing.get(head.address)):
+                status = status_of(it.source, it.next, it.asks, it.errors)
+                error = error_class(it.errors[0]) if status == "failed" else ""
+                info = replace(info, status=status, next=it.next, error=error)
+            found += [info] if self._wanted.fits_doing(info) else []
+        return found
 
 
 def read_names_of(session: Session, wanted: ThreadFilter) -> Plan[list[str]]:
@@ -263,24 +235,6 @@ def _read_all(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address,
     return found
 
 
-def _with_doing(info: ThreadInfo, doing: Doing | None) -> ThreadInfo:
-    if doing is None:
-        return info
-    status = status_of(doing.source, doing.next, doing.asks, doing.errors)
-    error = error_class(doing.errors[0]) if status == "failed" else ""
-    return replace(info, status=status, next=doing.next, error=error)
-
-
-# -- cursors -----------------------------------------------------------------------------------------------------------
-
-
-def _digest_of(wanted: ThreadFilter, order: Order) -> str:
-    """Return what tells a list from those that were asked for something else. Times may move, as with `--since 24h`."""
-    where = dict(sorted((wanted.where or {}).items()))
-    asked = repr(replace(wanted, where=where, since=None, until=None)) + ("" if order == "newest" else order)
-    return blake2b(asked.encode(errors="surrogatepass"), digest_size=6).hexdigest()
-
-
 def _place_in(cursor: str, asked: str) -> tuple[str, str]:
     try:
         text = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
@@ -293,9 +247,6 @@ def _place_in(cursor: str, asked: str) -> tuple[str, str]:
     if was_asked != asked:
         raise InvalidInput("after is the cursor of a list that was asked for something else: ask for the same")
     return parts[0], parts[1]
-
-
-# -- counts and usage --------------------------------------------------------------------------------------------------
 
 
 @publish

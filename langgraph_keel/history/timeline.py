@@ -1,8 +1,8 @@
-"""A thread as a list of moments: to look at, to search, and to go back in. It is read only as far as somebody looks."""
+"""A thread as a list of moments, which is read as far as it is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -24,11 +24,10 @@ from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.labels import give_label, remove_label
 from langgraph_keel.history.moment import Moment, Moments
 from langgraph_keel.history.reading import SHORTEST_PART, STRETCH, Pages
-from langgraph_keel.history.search import Search, When, time_of
+from langgraph_keel.history.search import When, compare, text_of, time_of, without_tasks
 from langgraph_keel.history.travel import fork_at, rewind_to, thread_config
 
-SHOWN = 20
-"""Moments that are shown if nobody asks for more."""
+SHOWN = 20  # moments by default
 
 T = TypeVar("T")
 Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
@@ -141,7 +140,21 @@ class Timeline(Component):
                 raise MomentNotFound(f"thread {self.thread_id!r} has {moments}: there is no moment {which}")
             return -1 - which if which < 0 else count - 1 - which
         if isinstance(which, str):
-            return (yield from self._place_by_name(which))
+            yield from self.pages.upto(1)
+            if labelled := self.pages.labelled(which):
+                return (yield from self._place_of(labelled))
+            yield from self.pages.upto(None)
+            places = self.pages.named(which)
+            if len(places) == 1:
+                return places[0]
+            if places:
+                ids = f"{len(places)} ids begin or end with {which!r}"
+                raise InvalidInput(f"thread {self.thread_id!r}: {ids}: give more of it")
+            why = "no label, and no id begins or ends so"
+            if len(which) < SHORTEST_PART:
+                least = f"of which at least {SHORTEST_PART} characters are needed"
+                why = f"no label, and too short for a part of an id, {least}"
+            raise NotFound(f"thread {self.thread_id!r} has no moment {which!r}: {why}")
         address = which.address if isinstance(which, Moment) else address_of(which)
         if address.thread_id != self.thread_id:
             raise InvalidInput(f"{address.thread_id!r} is another thread than {self.thread_id!r}, which this shows")
@@ -157,24 +170,6 @@ class Timeline(Component):
         if place is None:
             raise NotFound(f"{address}: there is no such moment")
         return place
-
-    def _place_by_name(self, name: str) -> Plan[int]:
-        yield from self.pages.upto(1)
-        if labelled := self.pages.labelled(name):
-            return (yield from self._place_of(labelled))
-        yield from self.pages.upto(None)
-        places = self.pages.named(name)
-        if len(places) > 1:
-            count = f"{len(places)} ids begin or end with {name!r}"
-            raise InvalidInput(f"thread {self.thread_id!r}: {count}: give more of it")
-        if not places and len(name) < SHORTEST_PART:
-            why = (
-                f"no label, and too short for a part of an id, of which at least {SHORTEST_PART} characters are needed"
-            )
-            raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: {why}")
-        if not places:
-            raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: no label, and no id begins or ends so")
-        return places[0]
 
     def _find(
         self,
@@ -216,24 +211,31 @@ class Timeline(Component):
             InvalidInput: `after` or `before` names neither a time nor a moment.
         """
         count = yield from self._count()  # positions count from the first, once that is known
-        search = Search(
-            node=node,
-            tool=tool,
-            model=model,
-            label=label,
-            source=source,
-            step=step,
-            namespace=namespace,
-            channel=channel,
-            text=text,
-            asked=asked,
-            waits=waits,
-            after=(yield from self._when(after)),
-            before=(yield from self._when(before)),
-            where=where,
-        )
+        start, stop = (yield from self._when(after)), (yield from self._when(before))
+
+        def fits(moment: Moment) -> bool:
+            names: tuple[tuple[str | None, Collection[str]], ...] = (
+                (node, moment.nodes),
+                (tool, {each.name for each in moment.tools}),
+                (model, moment.models),
+                (label, moment.labels),
+                (channel, {change.channel for change in moment.changes}),
+            )
+            return (
+                all(wanted is None or wanted in found for wanted, found in names)
+                and source in (None, moment.source)
+                and step in (None, moment.step)
+                and namespace in (None, moment.namespace, without_tasks(moment.namespace))
+                and asked in (None, bool(moment.asked))
+                and waits in (None, bool(moment.interrupts))
+                and (text is None or text.casefold() in text_of(moment).casefold())
+                and (where is None or bool(where(moment)))
+                and compare(moment, start, 1) > 0
+                and compare(moment, stop, -1) < 0
+            )
+
         every = yield from self._between(0, count)
-        return self._select([moment for moment in every if search(moment)])
+        return self._select([moment for moment in every if fits(moment)])
 
     find, afind = faces(_find)
 
@@ -385,7 +387,13 @@ class Timeline(Component):
         moment, session = (yield from self._moment(at)), self.engine.session
         writes = values is not None or as_node is not None
         if writes:
-            self._check_graph(graph)
+            if graph is None:
+                raise InvalidInput("values= and as_node= are written by the graph's update_state: pass graph=, too")
+            engine = engine_of(getattr(graph, "checkpointer", None))
+            if engine is None or not engine.is_same_store(self.engine):
+                raise InvalidInput(
+                    "values= are written by the graph: it must be compiled with the saver of this timeline"
+                )
         config = yield from fork_at(session, moment.address, thread_id, by)
         if writes:
             update = partial(graph.update_state, config, values, as_node=as_node)
@@ -400,13 +408,6 @@ class Timeline(Component):
         return config
 
     fork, afork = faces(_fork)
-
-    def _check_graph(self, graph: Any) -> None:
-        if graph is None:
-            raise InvalidInput("values= and as_node= are written by the graph's update_state: pass graph=, too")
-        engine = engine_of(getattr(graph, "checkpointer", None))
-        if engine is None or not engine.is_same_store(self.engine):
-            raise InvalidInput("values= are written by the graph: it must be compiled with the saver of this timeline")
 
     def _label(self, at: Reference, name: str) -> Plan[None]:
         """Give a moment a name; see `saver.labels.set`."""

@@ -1,4 +1,4 @@
-"""What threads have taken, by owner, tenant, status, day or thread: from the records that are there."""
+"""The usage of threads by owner, tenant, status, day or thread."""
 
 from __future__ import annotations
 
@@ -22,12 +22,9 @@ def check_by(by: str, tenant: str | None) -> None:
     """Check by what usage is to be told apart."""
     if by == "tenant" and tenant is not None:
         raise InvalidInput(f"this saver is tenant {tenant!r}'s, who does not see which others there are")
-    if isinstance(by, str) and by in get_args(By):
-        return
-    of_models = (
-        ": tokens are kept by thread; saver.provenance.read(config) has those of each model" if by == "model" else ""
-    )
-    raise InvalidInput(f"by must be one of {', '.join(get_args(By))}, not {by!r:.100}{of_models}")
+    if not isinstance(by, str) or by not in get_args(By):
+        why = ": tokens are kept by thread; saver.provenance.read(config) has those of each model" * (by == "model")
+        raise InvalidInput(f"by must be one of {', '.join(get_args(By))}, not {by!r:.100}{why}")
 
 
 def read_usage(session: Session, by: By, wanted: ThreadFilter, weighs: bool, tell: Tell) -> Plan[Mapping[str, Usage]]:
@@ -37,9 +34,9 @@ def read_usage(session: Session, by: By, wanted: ThreadFilter, weighs: bool, tel
     """
     found: defaultdict[str, Usage] = defaultdict(Usage)
     tenants = (yield from read_tenants(session.store)) if by == "tenant" else ()
-    sessions = {"": session, **{name: _session_of(session, name) for name in tenants}}
+    views = {name: replace(session, store=session.store.of_tenant(name), tenant=name) for name in tenants}
     seen, weighing = 0, Pruning(None, session.milliseconds, is_dry=True)
-    for tenant, each in sessions.items():
+    for tenant, each in {"": session, **views}.items():
         pages = ThreadPages(each, None, wanted)
         while (page := (yield from pages.next())) is not None:
             for info in page:
@@ -52,7 +49,3 @@ def read_usage(session: Session, by: By, wanted: ThreadFilter, weighs: bool, tel
     if by == "day":
         return dict(sorted(found.items()))
     return dict(sorted(found.items(), key=lambda one: (-sum(one[1].tokens), -one[1].threads, one[0])))
-
-
-def _session_of(session: Session, tenant: str) -> Session:
-    return replace(session, store=session.store.of_tenant(tenant), tenant=tenant)

@@ -256,7 +256,7 @@ def test_a_file_is_replaced_only_if_asked_and_only_as_a_whole(
     path.write_text("mine")
     assert "--overwrite" in keel("export", "--url", url, "--output", str(path), status=2).stderr
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["langgraph_keel.cli.provenance"], "line_of", lambda line: 1 / 0)
+        patch.setattr(sys.modules["langgraph_keel.cli.provenance"], "as_json", lambda line: 1 / 0)
         keel("export", "--url", url, "--output", str(path), "--overwrite", status=1)
     assert path.read_text() == "mine"
     keel("export", "--url", url, "--output", str(path), "--overwrite")

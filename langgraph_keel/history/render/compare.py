@@ -1,4 +1,4 @@
-"""How two branches look side by side: in a notebook and in a terminal. The newest moments stand on top."""
+"""Two branches side by side, in a notebook and in a terminal, the newest moments on top."""
 
 from __future__ import annotations
 
@@ -23,14 +23,7 @@ _HALF = "width:50%;min-width:150px;overflow-wrap:anywhere"
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of both branches.
-
-    Attributes:
-        names: What the branches are called: where each leads, and what it took.
-        pairs: The rows that stand side by side, the newest first.
-        common: The row at which the branches part; `None` if they have nothing in common.
-        note: How many moments they have in common.
-    """
+    """The rows of both branches: pairs, newest first, and the last row in common, with a note."""
 
     names: tuple[str, str]
     pairs: Sequence[tuple[TimelineRow | None, TimelineRow | None]]
@@ -62,9 +55,6 @@ def _name_of(end: MomentRecord | None, moments: Moments) -> str:
     return f"{heading([end])[0]} to #{end.position}: {', '.join(parts)}"
 
 
-# -- as HTML ---------------------------------------------------------------------------------------------------
-
-
 def comparison_html(common: Moments, pairs: Sequence[Pair], ends: Pair) -> str:
     """Return two branches as HTML."""
     rows = _rows_of(common, pairs, ends)
@@ -93,12 +83,9 @@ def _step_of(left: TimelineRow | None, right: TimelineRow | None) -> str:
     return row.step if row else ""
 
 
-# -- in a terminal ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ComparisonPage:
-    """Two branches for a rich console, as wide as the console is."""
+    """Two branches for a rich console."""
 
     common: Moments
     pairs: Sequence[Pair]

@@ -1,4 +1,4 @@
-"""All that is known of one moment, as a page: in a notebook, in a terminal, as text."""
+"""One moment as a page, in a notebook, in a terminal and as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def title_of(moment: MomentRecord) -> str:
 
 
 def facts_of(moment: MomentRecord) -> Iterator[tuple[str, str]]:
-    """Yield what is known of a moment in few words: names and values; what is not known is left out."""
+    """Yield the facts of a moment, by name; those that are not known are left out."""
     seconds = f"{moment.time.astimezone():%Y-%m-%d %H:%M:%S %z}" if moment.time else ""
     twin = twin_of(moment) or ("", "")
     facts = {
@@ -57,14 +57,16 @@ def facts_of(moment: MomentRecord) -> Iterator[tuple[str, str]]:
     yield from ((name, one_line(value, _LINE)) for name, value in facts.items() if name and value)
 
 
-# -- as HTML ---------------------------------------------------------------------------------------------------
-
-
 def moment_html(moment: MomentRecord) -> str:
     """Return one moment as HTML: facts as a table, questions and changes open, metadata folded."""
     labels = (chip(one_line(label, 60), "222,170,0", ".30", "mark") for label in moment.labels)
     title = tag("div", tag("b", text(title_of(moment))), *(f" {label}" for label in labels), style="margin-bottom:4px")
-    facts = "".join(_fact_html(name, value) for name, value in facts_of(moment))
+    style = "text-align:left;vertical-align:top;padding:1px 14px 1px 0;border:0;font-weight:400"
+    wrap = f"{style};overflow-wrap:anywhere;white-space:normal"
+    facts = ""
+    for name, value in facts_of(moment):
+        shown = code(value) if name in _IDS else text(value)
+        facts += tag("tr", tag("th", text(name), style=f"{style};{FAINT}"), tag("td", shown, style=wrap))
     style = f"border-collapse:collapse;table-layout:auto;margin:0 0 4px 0;{PAGE}"
     problems = notes_html(note for note in problem_notes(moment) if note.tone not in ("waits", "asked"))
     parts = [title, tag("table", tag("tbody", facts), style=style), problems]
@@ -80,19 +82,9 @@ def moment_html(moment: MomentRecord) -> str:
     return tag("div", *parts, style=PAGE)
 
 
-def _fact_html(name: str, value: str) -> str:
-    style = "text-align:left;vertical-align:top;padding:1px 14px 1px 0;border:0;font-weight:400"
-    wrap = "overflow-wrap:anywhere;white-space:normal"
-    shown = code(value) if name in _IDS else text(value)
-    return tag("tr", tag("th", text(name), style=f"{style};{FAINT}"), tag("td", shown, style=f"{style};{wrap}"))
-
-
-# -- in a terminal ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class MomentPage:
-    """One moment for a rich console, as wide as the console is."""
+    """One moment for a rich console."""
 
     moment: MomentRecord
 

@@ -1,8 +1,6 @@
-"""How a diff looks: as plain text, in the colours of a terminal, and as HTML.
+"""A diff as plain text, in a terminal and as HTML: the same sections, one for each channel, safe to print.
 
-All three show the same sections, a section for each channel. Everything that users wrote is made safe here. In HTML
-every style is inline and every colour is the page's own or see-through, so that it reads on light and dark pages; where
-a page drops styles, `<del>`, `<ins>` and the signs at the beginning of the lines remain.
+In HTML, styles are inline, for light and dark pages; where a page drops them, `<del>`, `<ins>` and the signs remain.
 """
 
 from __future__ import annotations
@@ -46,14 +44,7 @@ _TAGS = {"removed": ("del", "248,81,73"), "added": ("ins", "46,160,67")}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is shown.
-
-    Attributes:
-        items: Most changes of a channel.
-        text: Most characters of a text that went, or came.
-        context: Most characters of a text that stayed, on either side of a change.
-        internal: Whether LangGraph's own channels are shown.
-    """
+    """Most changes of a channel, and most characters of a text that changed, or that stayed beside a change."""
 
     items: int
     text: int
@@ -66,13 +57,11 @@ SHORT, FULL = Limits(40, 400, 60), Limits(1 << 60, 1 << 60, 1 << 60, internal=Tr
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What changed in a part of something.
+    """The change of a part, or of the whole if `name` is empty.
 
     Attributes:
-        name: Which part; empty if it is the whole.
-        parts: The pieces that stayed, went and came.
-        is_mixed: Whether the parts are pieces of one text, and not an old value and a new one.
-        is_code: Whether they are values as Python writes them, and not text that somebody wrote.
+        is_mixed: Whether the parts are pieces of one text, not an old value and a new one.
+        is_code: Whether they are values as Python writes them, not text.
     """
 
     name: str
@@ -83,12 +72,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One change, or all changes of one message.
-
-    Attributes:
-        sign: `+` added, `-` removed, `~` changed, `>` moved.
-        where: Where in the channel; empty for all of it.
-    """
+    """One change, or all changes of one message; `where` is its path in the channel."""
 
     sign: Sign
     where: str
@@ -98,7 +82,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What changed in one channel."""
+    """The changes of one channel; `more` are not shown."""
 
     channel: str
     counts: str
@@ -116,7 +100,7 @@ def sections(diff: DiffRecord, limits: Limits) -> list[Section]:
 
 
 def remarks(diff: DiffRecord, limits: Limits) -> list[str]:
-    """Return what the sections do not show, in sentences: delta channels, and that nothing changed."""
+    """Return sentences about delta channels, or that nothing changed."""
     internal = [channel for channel in diff.channels if is_internal(channel) and not limits.internal]
     deltas = ", ".join(map(plain, diff.deltas))
     lines = [f"{deltas}: written between the two; only a graph can tell the values of delta channels"] if deltas else []
@@ -130,17 +114,13 @@ def title(diff: DiffRecord) -> str:
     ids = str(diff.before.checkpoint_id), str(diff.after.checkpoint_id)
     short = short_ids(ids)
     names = [plain(short[checkpoint]) for checkpoint in ids]
-    places = [_place(side.thread_id, side.checkpoint_ns) for side in (diff.before, diff.after)]
+    places = []
+    for side in (diff.before, diff.after):
+        namespace = f", namespace {plain(side.checkpoint_ns)}" if side.checkpoint_ns else ""
+        places.append(f"thread {plain(side.thread_id)}{namespace}")
     if places[0] == places[1]:
         return f"{places[0]}: {names[0]} → {names[1]}"
     return f"{places[0]}, {names[0]} → {places[1]}, {names[1]}"
-
-
-def _place(thread: str, namespace: str) -> str:
-    return f"thread {plain(thread)}" + (f", namespace {plain(namespace)}" if namespace else "")
-
-
-# -- the section of a channel ----------------------------------------------------------------------------------
 
 
 def _expand(edit: Edit) -> Iterator[Edit]:
@@ -160,7 +140,10 @@ def _section(channel: str, edits: Sequence[Edit], limits: Limits) -> Section:
     together = groupby(edits, lambda edit: (edit.path[: edit.within[0]],) if edit.within else (edit.kind, edit.path))
     groups = _order_as_hunks([list(group) for _, group in together])
     shown = [_item(group, limits) for group in groups[: limits.items]]
-    counts = _counts(groups) if len(groups) > 1 or shown[0].where else ""
+    counts = ""
+    if len(groups) > 1 or shown[0].where:
+        kinds = Counter("edited" if group[0].within else group[0].kind for group in groups)
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
     return Section(plain(channel), counts, shown, len(groups) - len(shown))
 
 
@@ -168,8 +151,8 @@ def _order_as_hunks(groups: Sequence[Sequence[Edit]]) -> list[Sequence[Edit]]:
     """Order the edits of a list from its beginning to its end; where several meet, removed elements come first."""
     places = [next((step for step in group[0].path[1:2] if isinstance(step, int)), None) for group in groups]
     kinds = [group[0].kind for group in groups]
-    # An index counts in the old list if the element was removed, else in the new one. Both count the elements that
-    # stayed, which are therefore what edits are ordered by.
+    # The index is one of the old list if the element was removed, else of the new one: edits are ordered by the number
+    # of elements before them that stayed.
     gone, came = (
         sorted(place for place, each in zip(places, kinds, strict=True) if place is not None and each == kind)
         for kind in ("removed", "added")
@@ -184,11 +167,6 @@ def _order_as_hunks(groups: Sequence[Sequence[Edit]]) -> list[Sequence[Edit]]:
         return place - bisect_left(came, place), 1 if kind == "added" else 2
 
     return [groups[number] for number in sorted(range(len(groups)), key=key)]
-
-
-def _counts(groups: Sequence[Sequence[Edit]]) -> str:
-    kinds = Counter("edited" if group[0].within else group[0].kind for group in groups)
-    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
 
 
 def _item(edits: Sequence[Edit], limits: Limits) -> Item:
@@ -214,9 +192,6 @@ def _step(step: Step) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if step.isidentifier() else f"[{plain(repr(step))}]"
-
-
-# -- the fields of a value -------------------------------------------------------------------------------------
 
 
 def _field(edit: Edit, name: str, limits: Limits) -> Field:
@@ -278,28 +253,16 @@ def _abridge(parts: Sequence[Part], limits: Limits) -> Iterator[Part]:
             continue
         head = limits.context if place else 0
         tail = limits.context if place < len(parts) - 1 else 0
-        yield kind, plain(text if len(text) <= head + tail + 20 else _ends(text, head, tail), keep="\n\t")
-
-
-def _ends(text: str, head: int, tail: int) -> str:
-    """Return the beginning and the end of a text, cut between words."""
-    start, end = text[:head], text[len(text) - tail :]
-    start = start.rpartition(" ")[0] or start
-    return (f"{start} … " if start else "… ") + (end.partition(" ")[2] or end)
-
-
-# -- as text, and in a terminal --------------------------------------------------------------------------------
+        if len(text) > head + tail + 20:  # it is cut between words
+            start, end = text[:head], text[len(text) - tail :]
+            start = start.rpartition(" ")[0] or start
+            text = (f"{start} … " if start else "… ") + (end.partition(" ")[2] or end)
+        yield kind, plain(text, keep="\n\t")
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A paragraph.
-
-    Attributes:
-        parts: Its pieces of text, each with its style.
-        sign: What stands before its first line; empty, and then it begins at the margin.
-        indent: By how much its other lines are indented.
-    """
+    """A paragraph: pieces of text with their styles, a sign before its first line, the indent of the others."""
 
     parts: Sequence[tuple[str, str]]
     sign: str = ""
@@ -319,12 +282,7 @@ def _block_text(block: _Block) -> str:
 
 @dataclass(frozen=True)
 class DiffPage:
-    """A diff for a rich console.
-
-    Attributes:
-        full: Whether nothing is shortened, and LangGraph's own channels are shown, too.
-        has_title: Whether the first line names the two checkpoints.
-    """
+    """A diff for a rich console; `full` shortens nothing, and shows LangGraph's own channels, too."""
 
     diff: DiffRecord
     full: bool = False
@@ -356,7 +314,7 @@ def _rich_text(parts: Sequence[tuple[str, str]], indent: int) -> Text:
 
 
 def _blocks(diff: DiffRecord, limits: Limits, *, brackets: bool) -> Iterator[_Block]:
-    """Yield the paragraphs of a diff: the title, the channels, and what else there is to say."""
+    """Yield the paragraphs of a diff: the title, the channels, and remarks."""
     yield _Block([(title(diff), "bold")])
     for section in sections(diff, limits):
         heading = [(section.channel, "bold cyan")]
@@ -386,39 +344,27 @@ def _item_parts(item: Item, brackets: bool) -> Iterator[tuple[str, str]]:
             yield ": ", "dim"
         for kind, text in field.parts:
             style = "struck" if field.is_mixed and kind == "removed" else kind
-            yield _in_brackets(kind, text) if field.is_mixed and brackets else text, _STYLES.get(style, "")
+            if field.is_mixed and brackets:  # the spaces around it stay outside
+                left, right = _BRACKETS.get(kind, ("", ""))
+                word = text.strip(" ") or text
+                text = text.replace(word, f"{left}{word}{right}", 1)
+            yield text, _STYLES.get(style, "")
 
-
-def _in_brackets(kind: str, text: str) -> str:
-    """Return a part in its brackets, the spaces around it outside."""
-    left, right = _BRACKETS.get(kind, ("", ""))
-    word = text.strip(" ")
-    return text.replace(word, f"{left}{word}{right}", 1) if word else f"{left}{text}{right}"
-
-
-# -- as HTML ---------------------------------------------------------------------------------------------------
 
 _SHORT, _LONG = Limits(100, 400, 80), Limits(100, 20_000, 1 << 60)
 
 
 def diff_html(diff: DiffRecord) -> str:
     """Return a diff as HTML; long values can be unfolded."""
-    both = zip(sections(diff, _SHORT), sections(diff, _LONG), strict=True)
-    notes = (html.tag("div", html.text(line), style=_FAINT) for line in remarks(diff, _SHORT))
-    return html.tag(
-        "div",
-        html.tag("div", html.tag("b", html.text(title(diff)))),
-        *starmap(_section_html, both),
-        *notes,
-        style=_PAGE,
-    )
-
-
-def _section_html(short: Section, long: Section) -> str:
-    counts = [" ", html.tag("span", html.text(short.counts), style=_FAINT)] if short.counts else []
-    items = starmap(_item_html, zip(short.items, long.items, strict=True))
-    more = [html.tag("div", f"… {count_of(short.more, 'more change')}", style=_FAINT)] if short.more else []
-    return html.tag("div", html.tag("b", html.text(short.channel)), *counts, *items, *more, style="margin-top:.7em")
+    parts = [html.tag("div", html.tag("b", html.text(title(diff))))]
+    for short, long in zip(sections(diff, _SHORT), sections(diff, _LONG), strict=True):
+        inner = [html.tag("b", html.text(short.channel))]
+        inner += [" ", html.tag("span", html.text(short.counts), style=_FAINT)] if short.counts else []
+        inner += starmap(_item_html, zip(short.items, long.items, strict=True))
+        inner += [html.tag("div", f"… {count_of(short.more, 'more change')}", style=_FAINT)] if short.more else []
+        parts.append(html.tag("div", *inner, style="margin-top:.7em"))
+    parts += (html.tag("div", html.text(line), style=_FAINT) for line in remarks(diff, _SHORT))
+    return html.tag("div", *parts, style=_PAGE)
 
 
 def _item_html(short: Item, long: Item) -> str:

@@ -1,6 +1,6 @@
-"""A timeline in a notebook: a table with a drawn tree. What is new in a moment opens by a click, without scripts.
+"""A timeline in a notebook: a table with a drawn tree. New elements open by a click, without scripts.
 
-Each row has a picture of its part of the tree. The pictures join, because each is as tall as the text beside it.
+Each row has a picture of its part of the tree, as tall as the text beside it, so that the pictures join.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ from langgraph_keel.history.render.rows import (
 if TYPE_CHECKING:
     from langgraph.types import Interrupt
 
-LANE = 16
-"""Pixels from one lane to the next."""
+LANE = 16  # pixels
 _MIDDLE = 16
 _BEND = 8
 
@@ -67,9 +66,16 @@ _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 
 
 def tree_svg(row: TreeRow, lanes: int) -> str:
-    """Return the tree beside a row as SVG; it fills its cell, which is `tree_width(lanes)` pixels wide."""
+    """Return the tree beside a row as SVG, which fills its cell."""
     x, fill = _x(row.line), LANES[row.line.lane]
-    parts = [*_lines(row), *map(_cut, row.cuts), *(_join(line, row.line) for line in row.joins)]
+    parts = [_upright(line, "0", "100%") for line in row.through]
+    parts += [_upright(row.line, "0", f"{_MIDDLE}")] if row.is_newer else []
+    parts += [_upright(row.line, f"{_MIDDLE}", "100%")] if row.is_older else []
+    parts += [_upright(line, "0", f"{_MIDDLE}", ' stroke-dasharray="1 4" opacity=".7"') for line in row.cuts]
+    for line in row.joins:
+        at, towards = _x(line), -_BEND if line.lane > row.line.lane else _BEND
+        bend = f"V{_MIDDLE - _BEND}Q{at} {_MIDDLE} {at + towards} {_MIDDLE}H{x}"
+        parts.append(f'<path d="M{at} 0{bend}" {_stroke(line)}/>')
     parts.append(f'<circle cx="{x}" cy="{_MIDDLE}" r="{3.5 if row.line.is_call else 4.5}" fill="{fill}"/>')
     if row.moment.is_head and not row.line.is_call:
         parts.append(f'<circle cx="{x}" cy="{_MIDDLE}" r="7" stroke="{fill}" stroke-width="1.5"/>')
@@ -83,27 +89,8 @@ def tree_width(lanes: int) -> int:
     return LANE * lanes + 6
 
 
-def _lines(row: TreeRow) -> Iterator[str]:
-    yield from (_upright(line, "0", "100%") for line in row.through)
-    if row.is_newer:
-        yield _upright(row.line, "0", str(_MIDDLE))
-    if row.is_older:
-        yield _upright(row.line, str(_MIDDLE), "100%")
-
-
-def _upright(line: Line, start: str, end: str) -> str:
-    return f'<line x1="{_x(line)}" x2="{_x(line)}" y1="{start}" y2="{end}" {_stroke(line)}/>'
-
-
-def _cut(line: Line) -> str:
-    x = _x(line)
-    return f'<line x1="{x}" x2="{x}" y1="0" y2="{_MIDDLE}" {_stroke(line)} stroke-dasharray="1 4" opacity=".7"/>'
-
-
-def _join(line: Line, own: Line) -> str:
-    x, towards = _x(line), -_BEND if line.lane > own.lane else _BEND
-    bend = f"V{_MIDDLE - _BEND}Q{x} {_MIDDLE} {x + towards} {_MIDDLE}H{_x(own)}"
-    return f'<path d="M{x} 0{bend}" {_stroke(line)}/>'
+def _upright(line: Line, start: str, end: str, more: str = "") -> str:
+    return f'<line x1="{_x(line)}" x2="{_x(line)}" y1="{start}" y2="{end}" {_stroke(line)}{more}/>'
 
 
 def _x(line: Line) -> int:
@@ -131,27 +118,22 @@ def timeline_html(moments: Sequence[MomentRecord], older: int | None = None) -> 
 
 def _row(row: TimelineRow, lanes: int) -> str:
     tree = f"position:relative;padding:0;width:{tree_width(lanes)}px;min-width:{tree_width(lanes)}px"
-    weight = "font-weight:700" if row.is_head else ""
-    id_ = code(row.id, weight, row.moment.id)
+    id_ = code(row.id, "font-weight:700" if row.is_head else "", row.moment.id)
+    wrap = "overflow-wrap:anywhere"
+    unbroken = "white-space:nowrap" if len(row.model) <= _UNBROKEN else "min-width:80px"
+    model = [tag("div", text(row.model), style=unbroken)] if row.model else []
     return tag(
         "tr",
         cell(tree_svg(row.tree, lanes), style=tree),
         cell(text(row.place), style=f"{_NUMBER};{FAINT}"),
         cell(id_, "<br>", tag("span", text(row.time), style=f"{SMALL};{FAINT}"), style="white-space:nowrap"),
-        cell(*happened_html(row), style="width:100%;min-width:170px;overflow-wrap:anywhere"),
-        cell(*_model(row), style="overflow-wrap:anywhere"),
+        cell(*happened_html(row), style=f"width:100%;min-width:170px;{wrap}"),
+        cell(*model, tag("span", text(row.size), style=f"{SMALL};{FAINT};white-space:nowrap"), style=wrap),
     )
 
 
-def _model(row: TimelineRow) -> Iterator[str]:
-    is_short = len(row.model) <= _UNBROKEN
-    if row.model:
-        yield tag("div", text(row.model), style="white-space:nowrap" if is_short else "min-width:80px")
-    yield tag("span", text(row.size), style=f"{SMALL};{FAINT};white-space:nowrap")
-
-
 def happened_html(row: TimelineRow) -> Iterator[str]:
-    """Yield what happened: the nodes that ran, what they changed (it opens by a click), and remarks."""
+    """Yield the nodes that ran, their changes, which open by a click, and notes."""
     where = tag("span", text(f"{row.where} › "), style=FAINT) if row.where else ""
     yield where + tag("b", text(row.nodes))
     yield from (f" {_note_html(note)}" for note in row.notes if note.tone in _BESIDE)

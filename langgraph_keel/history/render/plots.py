@@ -1,4 +1,4 @@
-"""How a thread grew: size of the state, tokens and cost, each as a line of blocks from the oldest moment on."""
+"""The growth of a thread: size of the state, tokens and cost, each as a line of blocks, the oldest moment first."""
 
 from __future__ import annotations
 
@@ -15,29 +15,27 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lines of text that show how values grew.
-
-    Attributes:
-        lines: The name, the values and a summary of each line.
-    """
+    """Lines of text that show how values grew: the name, the values and a summary of each."""
 
     lines: tuple[tuple[str, Sequence[float], str], ...]
 
     def __str__(self) -> str:
         """Return the lines."""
         wide = max((len(name) for name, _, _ in self.lines), default=0)
-        lines = (f"{name:<{wide}}  {_draw_blocks(values)}  {note}" for name, values, note in self.lines)
+        lines = []
+        for name, values, note in self.lines:
+            share = max(1, -(-len(values) // _MOST_BLOCKS))  # each block is as high as the greatest of so many values
+            heights = [max(values[start : start + share]) for start in range(0, len(values), share)]
+            top = max(heights) or 1
+            blocks = (_BLOCKS[min(7, int(height / top * 7.999))] if height > 0 else " " for height in heights)
+            lines.append(f"{name:<{wide}}  {''.join(blocks)}  {note}")
         return "\n".join(lines) or "nothing to plot"
 
     __repr__ = __str__
 
 
 def plot_moments(moments: Sequence[MomentRecord]) -> Plot:
-    """Return the size of the state, tokens and cost of moments.
-
-    A line without values is left out. Sizes are those on the way to the head. Tokens and cost are those of all moments,
-    also on branches that were left behind: they were paid for.
-    """
+    """Return the size of the state on the way to the head, and tokens and cost of all moments, as they were paid."""
     if len(moments) > 1 and moments[0].position > moments[-1].position:
         moments = moments[::-1]
     trunk = [row.moment.state_bytes for row in tree_rows(moments) if row.line.lane == 0]
@@ -56,11 +54,3 @@ def plot_moments(moments: Sequence[MomentRecord]) -> Plot:
     if any(moment.cost is not None for moment in moments):
         lines.append(("cost", costs, f"{format_money(sum(costs))} in all"))
     return Plot(tuple(lines))
-
-
-def _draw_blocks(values: Sequence[float]) -> str:
-    """Return values as blocks, each as high as the greatest of the values that share it."""
-    share = max(1, -(-len(values) // _MOST_BLOCKS))
-    heights = [max(values[start : start + share]) for start in range(0, len(values), share)]
-    top = max(heights) or 1
-    return "".join(_BLOCKS[min(7, int(height / top * 7.999))] if height > 0 else " " for height in heights)

@@ -1,10 +1,7 @@
-"""The rows of a timeline: what each column says about a moment, in words, and where the moment stands in the tree.
+"""The rows of a timeline: the words of each column, which a terminal and a notebook share, and the lines of the tree.
 
-A terminal and a notebook show the same words. The tree has lanes: the way to the head is lane 0; what was left behind
-and what branches off stands in lanes of its own, from the moment that it continues; a subgraph stands further in than
-the step that called it. Lanes are few: where more branches run side by side, the others stand apart without lines, and
-only words say where they come from. So a row has a bounded number of lines, and time and space grow with the number of
-moments alone.
+The path to the head is lane 0; each branch has a lane of its own, a subgraph one further in than its caller. Branches
+for which no lane is free are drawn without lines: so a row has a bounded number of lines.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from langgraph_keel.history.records import MomentRecord
 from langgraph_keel.upgrades.bulk import UPGRADED
 
 MOST_LANES = 8
-"""Branches that are drawn side by side; a wider tree is hard to read and takes the width of the page."""
+"""Most branches that are drawn side by side."""
 
 MOST = 8
 """Tools, questions, errors and names that one row lists."""
@@ -35,11 +32,7 @@ PRUNED = "its parent was pruned"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line between rows.
-
-    Attributes:
-        is_call: Whether it leads to the moments of a subgraph.
-    """
+    """A line between rows; `is_call` if it leads to the moments of a subgraph."""
 
     lane: int
     is_call: bool = False
@@ -47,14 +40,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """Where one moment stands in the tree, and the lines that cross its row.
+    """The place of one moment in the tree, and the lines that cross its row.
 
     Attributes:
-        is_newer: Whether that line goes on towards newer moments.
-        is_older: Whether that line goes on towards older moments.
-        through: Lines that pass by, from newer moments to older ones.
-        joins: Lines that come from newer moments and end here, because those moments continue this one.
-        cuts: Lines that end here although they continue something else, which is not shown.
+        is_newer: Whether its line continues towards newer moments.
+        is_older: Whether its line continues towards older moments.
+        through: Lines that pass by.
+        joins: Lines of newer moments that continue this one.
+        cuts: Lines that end here, whose origin is not shown.
         begins: Whether it is the first moment on its line.
     """
 
@@ -95,7 +88,13 @@ def tree_rows(moments: Sequence[MomentRecord]) -> list[TreeRow]:
     if len(moments) > 1 and moments[0].position > moments[-1].position:
         return tree_rows(moments[::-1])[::-1]
     paths, path_of = _paths(moments)
-    _take_lanes(paths, path_of)
+    ends = [-2] * MOST_LANES
+    for number, path in enumerate(paths):  # each takes a lane that is free along it, the first one lane 0
+        inner = 0 if path.origin is None else path_of[path.origin].lane
+        free = (lane for lane in (*range(inner + 1, MOST_LANES), *range(1, inner)) if ends[lane] < path.start)
+        path.lane = next(free, MOST_LANES) if number else 0
+        if path.lane < MOST_LANES:
+            ends[path.lane] = path.last
     return list(_rows(moments, paths, path_of))
 
 
@@ -105,7 +104,7 @@ def lane_count(rows: Iterable[TreeRow]) -> int:
 
 
 def callers_of(moment: MomentRecord) -> Mapping[str, str]:
-    """Return where the graphs around a subgraph stood: checkpoint ids by namespace, the outermost graph first."""
+    """Return the checkpoints that called a subgraph: their ids by namespace, the outermost graph first."""
     parents = moment.metadata.get("parents")
     if not moment.namespace or not isinstance(parents, Mapping):
         return {}
@@ -113,12 +112,9 @@ def callers_of(moment: MomentRecord) -> Mapping[str, str]:
     return dict(sorted(known.items(), key=lambda item: (bool(item[0]), item[0].count(NS_SEP))))
 
 
-# -- paths -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Origins:
-    """The older moment that each moment continues, or that called it, by place; `None` if that one is not shown."""
+    """The older moment that each moment continues, or that called it, by place; `None` if it is not shown."""
 
     places: dict[Address, int] = field(default_factory=dict)
     parents: list[int | None] = field(default_factory=list)
@@ -140,29 +136,24 @@ class _Origins:
 
 
 def _paths(moments: Sequence[MomentRecord]) -> tuple[list[_Path], list[_Path]]:
-    """Return the paths, the one to the head first, and for each moment the path on which it stands."""
+    """Return the paths, the one to the head first, and the path of each moment."""
     origins = _Origins()
     for moment in moments:
         origins.add(moment, moments)
     trunk = _trunk(moments)
-    main = _main_children(origins.parents, _find_main(moments, origins.parents, trunk))
+    main = _main_children(moments, origins.parents, trunk)
     path_of: list[_Path] = []
     for place, moment in enumerate(moments):
-        parent = origins.parents[place]
+        parent, caller = origins.parents[place], origins.callers[place]
         if parent is not None and main[parent] == place:
             path_of.append(path_of[parent])
             path_of[-1].last = place
         else:
-            path_of.append(_begin(place, moment, origins))
+            is_cut = moment.parent is not None or bool(callers_of(moment))
+            origin = caller if parent is None else parent
+            path_of.append(_Path(place, place, origin, bool(moment.namespace), is_cut))
     paths = {id(path): path for path in path_of}.values()
     return sorted(paths, key=lambda path: (path is not path_of[trunk], path.start, path.first)), path_of
-
-
-def _begin(place: int, moment: MomentRecord, origins: _Origins) -> _Path:
-    parent, caller = origins.parents[place], origins.callers[place]
-    is_cut = moment.parent is not None or bool(callers_of(moment))
-    origin = caller if parent is None else parent
-    return _Path(place, place, origin, bool(moment.namespace), is_cut)
 
 
 def _trunk(moments: Sequence[MomentRecord]) -> int:
@@ -172,38 +163,19 @@ def _trunk(moments: Sequence[MomentRecord]) -> int:
     return max(ranks)[2] if ranks else -1
 
 
-def _find_main(moments: Sequence[MomentRecord], parents: Sequence[int | None], trunk: int) -> set[int]:
-    """Return the places of the moments that lead to a head."""
-    kept: set[int] = set()
+def _main_children(moments: Sequence[MomentRecord], parents: Sequence[int | None], trunk: int) -> dict[int, int]:
+    """Return for each moment the one that continues it in its lane: the one towards a head, or else the oldest."""
+    kept: set[int] = set()  # the moments that lead to a head
     for place, moment in enumerate(moments):
         at: int | None = place if moment.is_head or place == trunk else None
         while at is not None and at not in kept:
             kept.add(at)
             at = parents[at]
-    return kept
-
-
-def _main_children(parents: Sequence[int | None], kept: set[int]) -> dict[int, int]:
-    """Return for each moment which one continues it in its lane: the one towards the head, or else the oldest."""
     main: dict[int, int] = {}
     for place, parent in enumerate(parents):
         if parent is not None and (parent not in main or (place in kept and main[parent] not in kept)):
             main[parent] = place
     return main
-
-
-# -- lanes -----------------------------------------------------------------------------------------------------
-
-
-def _take_lanes(paths: Sequence[_Path], path_of: Sequence[_Path]) -> None:
-    """Give each path a lane that is free along the path, lane 0 to the first; without a free lane, it stands apart."""
-    ends = [-2] * MOST_LANES
-    for number, path in enumerate(paths):
-        inner = 0 if path.origin is None else path_of[path.origin].lane
-        free = (lane for lane in (*range(inner + 1, MOST_LANES), *range(1, inner)) if ends[lane] < path.start)
-        path.lane = next(free, MOST_LANES) if number else 0
-        if path.lane < MOST_LANES:
-            ends[path.lane] = path.last
 
 
 def _rows(moments: Sequence[MomentRecord], paths: Iterable[_Path], path_of: Sequence[_Path]) -> Iterator[TreeRow]:
@@ -255,12 +227,7 @@ class Note:
 class TimelineRow:
     """One row of a timeline in words; every text is on one line and safe to print.
 
-    Attributes:
-        id: The shortest end of its id that differs from those of the others.
-        where: The nodes that lead to its namespace; empty for the root graph.
-        nodes: The nodes that ran, or else its source.
-        notes: Everything else, the most important first.
-        model: The models that were called on the way here.
+    `id` is the shortest end of its id that differs from the others, `where` the path of its namespace.
     """
 
     tree: TreeRow
@@ -288,7 +255,11 @@ class TimelineRow:
 def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord] = ()) -> list[TimelineRow]:
     """Return the rows of a timeline, newest first, however `moments` are ordered."""
     oldest_first = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
-    short = short_ids(id_ for moment in moments for id_ in _ids_in(moment))
+    ids: list[str] = []
+    for moment in moments:
+        known = moment.parent, (twin_of(moment) or ("", None))[1]
+        ids += [moment.id, *(id_ for id_ in known if id_), *callers_of(moment).values()]
+    short = short_ids(ids)
     names = _Names({moment.address: f"#{moment.position}" for moment in (*others, *moments)}, short)
     days = {moment.time.astimezone().date() for moment in moments if moment.time}
     before: dict[tuple[str, str], MomentRecord] = {}
@@ -296,6 +267,11 @@ def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord
     for row in tree_rows(oldest_first):
         moment = row.moment
         place = moment.thread_id, moment.namespace
+        match moment.metadata.get(UPGRADED):
+            case [start, end]:
+                nodes = one_line(f"upgraded {start} → {end}", _NAME)
+            case _:
+                nodes = join_names(moment.nodes) or one_line(moment.source, _NAME)
         time = "%H:%M:%S" if len(days) < 2 else "%Y-%m-%d %H:%M"
         rows.append(
             TimelineRow(
@@ -305,7 +281,7 @@ def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord
                 id=one_line(names.ids[moment.id], _NAME),
                 time=f"{moment.time.astimezone():{time}}" if moment.time else "",
                 where=path_of(moment.namespace),
-                nodes=_upgrade_of(moment) or join_names(moment.nodes) or one_line(moment.source, _NAME),
+                nodes=nodes,
                 notes=tuple(_notes(row, before.get(place), names)),
                 model=join_names(moment.models),
                 size=format_size(moment.bytes),
@@ -332,18 +308,8 @@ def footing(moments: Sequence[MomentRecord], older: int | None) -> str:
     return f"… {count}: keel timeline --all, or timeline[:] in Python"
 
 
-def _ids_in(moment: MomentRecord) -> Iterator[str]:
-    """Yield the ids that a moment's row may name."""
-    yield moment.id
-    yield from (id_ for id_ in (moment.parent, (twin_of(moment) or ("", None))[1]) if id_)
-    yield from callers_of(moment).values()
-
-
 def twin_of(moment: MomentRecord) -> tuple[str, str | None] | None:
-    """Return why a moment is a twin of another one, and that one's id; `None` if it is no twin.
-
-    The id is `None` for a subgraph that goes back to a time before it had run.
-    """
+    """Return why a moment is a twin of another one, and its id, which is `None` if a subgraph had not run then."""
     for name, why in ((REWOUND_TO, "rewound to"), (BRANCHED_FROM, "branched from")):
         if name in moment.metadata:
             id_ = moment.metadata[name]
@@ -370,9 +336,6 @@ def path_of(namespace: str) -> str:
     )
 
 
-# -- a row -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Names:
     """How rows name other moments: by position if they are shown, else by the end of their id."""
@@ -383,14 +346,6 @@ class _Names:
     def of(self, moment: MomentRecord, checkpoint_id: str, namespace: str) -> str:
         address = Address(moment.thread_id, namespace, checkpoint_id)
         return self.places.get(address) or one_line(self.ids.get(checkpoint_id, checkpoint_id), _NAME)
-
-
-def _upgrade_of(moment: MomentRecord) -> str:
-    """Return what `keel upgrade` has done in a moment in which no node ran."""
-    match moment.metadata.get(UPGRADED):
-        case [start, end]:
-            return one_line(f"upgraded {start} → {end}", _NAME)
-    return ""
 
 
 def _notes(row: TreeRow, before: MomentRecord | None, names: _Names) -> Iterator[Note]:
@@ -409,7 +364,7 @@ def _notes(row: TreeRow, before: MomentRecord | None, names: _Names) -> Iterator
 
 
 def _origin(row: TreeRow, before: MomentRecord | None, names: _Names) -> str:
-    """Return where a moment comes from, if it does not continue the moment before it."""
+    """Return the origin of a moment that does not continue the moment before it."""
     moment = row.moment
     if twin := twin_of(moment):
         why, id_ = twin
@@ -438,7 +393,7 @@ def _tools(moment: MomentRecord) -> Iterator[Note]:
 
 
 def problem_notes(moment: MomentRecord) -> Iterator[Note]:
-    """Yield what keeps a thread from going on at a moment: questions, failures, drift, values of unknown types."""
+    """Yield the problems of a moment: pending tasks, questions, failures, drift, values that were not read."""
     if moment.pending and moment.is_leaf:
         yield Note("pending", f"{len(moment.pending)} written: {join_names(moment.pending)}")
     waits = moment.interrupts if moment.is_leaf else ()
@@ -452,13 +407,13 @@ def problem_notes(moment: MomentRecord) -> Iterator[Note]:
 
 
 def _notes_of(tone: Tone, texts: Sequence[str]) -> Iterator[Note]:
-    """Yield a note for each text, and instead of very many a last one with their number."""
+    """Yield a note for each text, at most `MOST`, and a last one with the number of the others."""
     yield from (Note(tone, f"{tone}: {one_line(text, _TEXT)}") for text in texts[:MOST])
     if len(texts) > MOST:
         yield Note(tone, f"{tone}: … {len(texts) - MOST:,} more")
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return names on one line, and instead of very many their number."""
+    """Return names on one line, at most `MOST`, and the number of the others."""
     more = [f"… {len(names) - MOST:,} more"] if len(names) > MOST else []
     return ", ".join([*(one_line(name, _NAME) or plain(repr(name)) for name in names[:MOST]), *more])

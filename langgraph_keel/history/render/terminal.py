@@ -1,7 +1,4 @@
-"""A timeline in a terminal: a tree of box characters, newest moment on top, and beside it a table of the moments.
-
-Rich wraps and prints it, in colour where the terminal has colours; without a terminal it is plain text.
-"""
+"""A timeline in a terminal, newest moment on top: a tree of box characters beside a table, which rich prints."""
 
 from __future__ import annotations
 
@@ -31,9 +28,9 @@ Parts: TypeAlias = list[tuple[str, str]]
 """Pieces of text, each with its style."""
 
 JOINED = "\ufdd0"
-"""Stands for a space at which no line is broken. It is no character, so nobody has written it."""
+"""A space at which no line is broken; no character, so that no text has it."""
 WIDTH = 100
-"""Columns of plain text, which does not know where it will be printed."""
+"""Columns of plain text."""
 TONES = {
     "label": "bold yellow",
     "origin": "magenta",
@@ -51,12 +48,7 @@ _WIDE, _STACKED = 96, 64
 _COLOURS = ("", "magenta", "cyan", "yellow", "blue", "green", "red", "bright_magenta", "dim")
 
 _UP, _LEFT, _RIGHT = 1, 2, 4
-_BOXES = {
-    _UP | _LEFT: "╯",
-    _UP | _RIGHT: "╰",
-    _UP | _LEFT | _RIGHT: "┴",
-    _LEFT | _RIGHT: "─",
-}
+_BOXES = {_UP | _LEFT: "╯", _UP | _RIGHT: "╰", _UP | _LEFT | _RIGHT: "┴", _LEFT | _RIGHT: "─"}
 
 
 def page_text(page: Any, width: int = WIDTH) -> str:
@@ -72,6 +64,13 @@ def page_text(page: Any, width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().split("\n")[:-1])
 
 
+@cache
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(file=StringIO())
+
+
 def wrap_parts(parts: Iterable[tuple[str, str]], width: int) -> list[Text]:
     """Return pieces of text as lines of at most `width` columns."""
     from rich.text import Text
@@ -82,20 +81,9 @@ def wrap_parts(parts: Iterable[tuple[str, str]], width: int) -> list[Text]:
     return lines
 
 
-@cache
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(file=StringIO())
-
-
 @dataclass(frozen=True, slots=True)
 class TimelinePage:
-    """A timeline for a rich console, as wide as the console is.
-
-    Attributes:
-        older: How many moments come before them; `None` if that is not known.
-    """
+    """A timeline for a rich console; `older` moments come before these, `None` if that is not known."""
 
     moments: Sequence[MomentRecord]
     older: int | None = None
@@ -115,7 +103,9 @@ class TimelinePage:
         if not table.is_stacked:
             yield from _beside(table.head(), [("  " * lanes, "")])
         for row in rows:
-            yield from _beside(table.lines(row), draw_tree(row.tree, lanes), _tree_between(row.tree, lanes))
+            own = (row.tree.line,) if row.tree.is_older else ()
+            below: _Cells = {line.lane: ("│", _colour(line)) for line in (*row.tree.through, *own)}
+            yield from _beside(table.lines(row), draw_tree(row.tree, lanes), _lay(below, lanes, {}))
         if note := footing(self.moments, self.older):
             end = _lay({row.tree.line.lane: ("┊", _colour(row.tree.line))} if row.tree.is_older else {}, lanes, {})
             yield from _beside(wrap_parts([(note, "dim")], table.width), end)
@@ -127,9 +117,6 @@ def _beside(lines: Iterable[Text], tree: Parts, tree_below: Parts | None = None)
 
     for number, line in enumerate(lines):
         yield Text.assemble(*(tree_below or tree if number else tree), line, no_wrap=True, overflow="ignore")
-
-
-# -- the tree --------------------------------------------------------------------------------------------------
 
 
 _Cells: TypeAlias = dict[int, tuple[str, str]]
@@ -157,12 +144,6 @@ def draw_tree(row: TreeRow, lanes: int) -> Parts:
     return _lay(cells, lanes, dict.fromkeys(range(low, high), ("─", bridge)))
 
 
-def _tree_between(row: TreeRow, lanes: int) -> Parts:
-    """Return the tree beside the further lines of a moment."""
-    own = (row.line,) if row.is_older else ()
-    return _lay({line.lane: ("│", _colour(line)) for line in (*row.through, *own)}, lanes, {})
-
-
 def _lay(cells: _Cells, lanes: int, bridges: _Cells) -> Parts:
     blank = (" ", "")
     return [part for lane in range(lanes) for part in (cells.get(lane, blank), bridges.get(lane, blank))]
@@ -172,17 +153,9 @@ def _colour(line: Line) -> str:
     return _COLOURS[line.lane]
 
 
-# -- the table -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The columns that a width has room for.
-
-    Attributes:
-        is_wide: Whether nodes, model and size have columns of their own.
-        is_stacked: Whether what happened stands below the other columns.
-    """
+    """The columns for which there is room: with nodes, model and size if wide, above the events if stacked."""
 
     widths: dict[str, int]
     is_wide: bool
@@ -235,11 +208,7 @@ class _Table:
 def _cells(row: TimelineRow, *, is_wide: bool) -> dict[str, Parts]:
     """Return what each column says of a moment."""
     mark = "bold green" if row.is_head else "green"
-    cells: dict[str, Parts] = {
-        "#": [(row.place, "dim")],
-        "checkpoint": [(row.id, mark)],
-        "time": [(row.time, "dim")],
-    }
+    cells: dict[str, Parts] = {"#": [(row.place, "dim")], "checkpoint": [(row.id, mark)], "time": [(row.time, "dim")]}
     if not is_wide:
         return cells | {"what happened": [*happened_parts(row), (" · ", "dim"), (row.size.replace(" ", JOINED), "dim")]}
     return cells | {
