@@ -294,7 +294,7 @@ class Inbox:
 
         request = yield from plans.decide_request(self.engine.session, request_id, _as_data(decision))
         found = yield from plans.find_free_answers(self.engine.session, request.thread_id)
-        yield Call(self.bell.ring, self.bell.aring)  # a worker that it wakes takes the thread
+        yield Call(self.bell.ring, self.bell.aring)  # last: a worker that it wakes takes the thread
         return Command(resume=dict(found)) if found else None
 
     decide, adecide = faces(_decide)

@@ -37,7 +37,6 @@ STATUS_OF: Mapping[str, str] = {"approve": APPROVED, "reject": REJECTED, "edit":
 BY_EXPIRY = "keel:expiry"
 """Who has decided where nobody did in time."""
 
-_DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
 REOPENED = "reopened"
 _ACTS: Mapping[str, tuple[str, str]] = {
     "approve": ("approval", APPROVED),
@@ -279,7 +278,7 @@ def describe_end(request: ApprovalRequest) -> str:
     elif decision.by == BY_EXPIRY:
         said = f"this expired{when}, and was not decided in time"
     else:
-        said = f"{decision.by or 'the program'} {_DONE[decision.kind]} this{when}"
+        said = f"{decision.by or 'the program'} {STATUS_OF[decision.kind]} this{when}"
     if request.status == SUPERSEDED:
         why = ended.get("reason") or "the thread went on without it"
         return f"{said + '; ' if said else ''}it is superseded: {why}"

@@ -127,7 +127,7 @@ class _RunHandler(BaseCallbackHandler):
     """LangChain calls it when a graph, or another chain, begins or ends. Each run has its own.
 
     A graph begins in the context in which LangGraph then asks the saver for its checkpoint, and ends after all was
-    stored, also by an error, a cancellation or a stream that is closed. A run's id does not tell: programs choose ids.
+    stored, also by an error, a cancellation or a stream that is closed. Ids do not identify runs: programs choose them.
     """
 
     run_inline = True
@@ -327,7 +327,7 @@ class RunClaims(Hook):
         run = next((each for each in runs if each not in held_threads), None)
         held = self._new_claim(run, session) if run else None
         if run is None or held is None or held_threads.setdefault(run, held) is not held:
-            while any(not held_threads[each].is_settled for each in runs if each in held_threads):
+            while any((claiming := held_threads.get(each)) and not claiming.is_settled for each in runs):
                 yield Pause(_SOON)
             return
         try:

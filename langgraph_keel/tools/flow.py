@@ -270,7 +270,7 @@ class Flow:
         ours = replace(claim.record, state=state, before="", is_kept=body is not None, nbytes=len(body or b""))
         ours = replace(ours, started_at=record.started_at, until=record.until, ended_at=record.ended_at)
         ours = replace(ours, is_persons=record.is_persons, decided=record.decided)
-        settlement = self._ledger.settlement(ours, body or b"", cell.expires_at)
+        settlement = self._ledger.cell(ours, body=body or b"", expires_at=cell.expires_at)
         if not (yield from self._write(claim, settlement)):
             return Busy(record)
         if body is None:
@@ -326,7 +326,7 @@ class Flow:
         return replace(claim.record, state=state, ended_at=self._clock(), **more)
 
     def _defer(self, claim: Claim, record: CallRecord) -> None:
-        settlement = self._ledger.settlement(record)
+        settlement = self._ledger.cell(record)
         self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
 
     def _write(self, claim: Claim, settlement: Cell) -> Plan[bool]:
@@ -340,7 +340,7 @@ class Flow:
     def _give_up(self, claim: Claim, state: str, **more: Any) -> Plan[None]:
         # What the tool has raised says more than a store that fails too: the lease runs out, the outcome is unknown.
         with suppress(StoreError):
-            yield from self._write(claim, self._ledger.settlement(self._end(claim, state, **more)))
+            yield from self._write(claim, self._ledger.cell(self._end(claim, state, **more)))
 
     def _store_result(self, call: Call, claim: Claim, result: Any, answers: Sequence[int]) -> Steps:
         if is_error(result):
@@ -356,7 +356,7 @@ class Flow:
         more |= {"answers": answers, "taken": call.slot.places, "asks": 0}
         ttl = call.policy.ttl
         expires_at = None if ttl is None else self._clock() + int(ttl * 1000)
-        settlement = self._ledger.settlement(self._end(claim, DONE, **more), body or b"", expires_at)
+        settlement = self._ledger.cell(self._end(claim, DONE, **more), body=body or b"", expires_at=expires_at)
         if not (yield from self._write(claim, settlement)):
             _log.warning(
                 "tool %r was slow, and its claim was taken over: its result may not be stored", claim.record.tool

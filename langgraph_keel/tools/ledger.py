@@ -237,7 +237,7 @@ class Ledger:
     def renew(self, claim: Claim, until: int) -> Plan[bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
         claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
-        cell = self._cell(claim.record, token=claim.token)
+        cell = self.cell(claim.record, token=claim.token)
         return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, cell)).done
 
     def withdraw(self, draft: Claim, now: int) -> Plan[None]:
@@ -253,12 +253,8 @@ class Ledger:
                 new = replace(cell, token=self._session.new_token())
             else:  # a doubt stays a doubt, with its idempotency key
                 record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
-                new = self._cell(replace(record, error="it never began") if record.state == FAILED else record)
+                new = self.cell(replace(record, error="it never began") if record.state == FAILED else record)
             done = (yield from calls.swap_raw(draft.key, token, new)).done
-
-    def settlement(self, record: CallRecord, result: bytes = b"", expires_at: int | None = None) -> Cell:
-        """Return how a call ended, ready to be written: more than once does no harm."""
-        return self._cell(record, body=result, expires_at=expires_at)
 
     def settle(self, claim: Claim, settlement: Cell) -> Plan[bool]:
         """Write how a call ended; return whether the claim was still ours. One trip, durable."""
@@ -266,7 +262,7 @@ class Ledger:
 
     def settle_doubt(self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes) -> Plan[bool]:
         """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip."""
-        return (yield from self._calls(shelf).swap_raw(key, expected, self._cell(record, body=body))).done
+        return (yield from self._calls(shelf).swap_raw(key, expected, self.cell(record, body=body))).done
 
     def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
         """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
@@ -290,14 +286,15 @@ class Ledger:
 
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
-        yield from self._calls(shelf).swap_raw(key, token, self._cell(record, token=token))
+        yield from self._calls(shelf).swap_raw(key, token, self.cell(record, token=token))
 
     def _calls(self, shelf: Shelf) -> Cells[CallRecord]:
         return Cells(self._session, CALLS, shelf.thread_id)
 
-    def _cell(
+    def cell(
         self, record: CallRecord, *, token: str | None = None, body: bytes = b"", expires_at: int | None = None
     ) -> Cell:
+        """Return the cell of a call, ready to be written: more than once does no harm."""
         cells = Cells(self._session, CALLS, record.thread_id)  # which shelf makes no difference here
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
 
