@@ -94,7 +94,8 @@ def is_first(header: Header) -> bool:
 
 
 def may_be_pruned(entry: Entry, header: Header) -> bool:
-    """Return whether a checkpoint may have had a parent that was pruned: threads begin with step -1, or with "exit"."""
+    """Return whether a checkpoint may have had a parent that was pruned."""
+    # Threads begin with step -1, except with `durability="exit"`: there each first checkpoint may have had a parent.
     return entry.parent is None and header.metadata.get("step") != -1
 
 
