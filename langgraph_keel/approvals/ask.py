@@ -1,9 +1,6 @@
 """`request_approval`: a node or a tool asks a person before it acts.
 
-The question stops the graph by LangGraph's `interrupt()`, but what the graph is resumed with decides nothing: the
-decision is in the request, a record of its own. It is bound to the checkpoint, the task, the action, a hash of the
-arguments and the number among equal questions of the task; so neither a click that comes twice, nor an answer that
-LangGraph hands to the wrong tool of a step (langgraph#6533), is taken for an approval of anything else.
+The question stops the graph by `interrupt()`, but the decision is read from the request, a record of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from itertools import count
 from threading import Lock
 from typing import Any
 
@@ -65,15 +61,11 @@ _OUTSIDE = "request_approval was called outside of a graph with a checkpointer, 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question, and how its answer is checked.
+    """A question, and how its answer is checked."""
 
-    Attributes:
-        request: What is asked, but for its id, which every round of it has its own.
-        parts: What binds it: checkpoint, task, action, hash of the arguments, number among equals.
-        is_still_good: Whether a decision on these facts holds for those: given the old ones and the present ones.
-    """
-
-    request: ApprovalRequest
+    request: ApprovalRequest  # without an id: each round has its own
+    # Checkpoint, task, action, hash of the arguments, number among equal questions. So neither a second click, nor an
+    # answer that LangGraph hands to the wrong tool of a step (langgraph#6533), approves anything else.
     parts: tuple[str, ...]
     is_still_good: Callable[[Facts, Facts], bool]
 
@@ -87,14 +79,11 @@ class _Question:
         of = (*self.parts, str(nth))
         request = replace(self.request, id=request_id(self.request.thread_id, *of), asked_at=now)
         if old is not None:
+            earlier = {"request": old.id, **(asdict(old.decision) if old.decision else {})}
             owner = self.request.owner or old.owner
-            request = replace(request, before=old.facts, earlier=_earlier(old), owner=owner)
+            request = replace(request, before=old.facts, earlier=earlier, owner=owner)
         shown = {name: value for name, value in asdict(request).items() if name in _SHOWN}
         return request, as_json({"type": "keel_approval", "request": request.id, "of": of, **shown})
-
-
-def _earlier(old: ApprovalRequest) -> dict[str, Any]:
-    return {"request": old.id, **(asdict(old.decision) if old.decision else {})}
 
 
 @publish
@@ -192,7 +181,14 @@ def _plan(
     info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     if info is None or info.thread_id is None:
         raise InvalidConfig(_OUTSIDE)
-    engine, plain = _engine_in(values), plain_data("args", args)
+    saver = values.get(CONFIG_KEY_CHECKPOINTER)
+    engine = engine_of(saver)
+    if engine is None:
+        raise InvalidConfig(
+            f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
+            f"not {type(saver).__name__}"
+        )
+    plain = plain_data("args", args)
     parts = (str(info.checkpoint_id), str(info.task_id), action, hash_of(plain))
     request = ApprovalRequest(
         "",
@@ -217,17 +213,6 @@ def _plan(
     return engine, _ask_until_decided(engine.session, config, question)
 
 
-def _engine_in(values: Mapping[str, Any]) -> Engine:
-    saver = values.get(CONFIG_KEY_CHECKPOINTER)
-    engine = engine_of(saver)
-    if engine is None:
-        raise InvalidConfig(
-            f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
-            f"not {type(saver).__name__}"
-        )
-    return engine
-
-
 def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
     """Return the number of a question among equal ones of this attempt at a task: of two equal transfers, each asks."""
     # Made anew for each run of a task, and shared by the copies that a `ToolCache` makes of the scratchpad.
@@ -241,34 +226,25 @@ def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
 
 
 def _ask_until_decided(session: Session, config: Mapping[str, Any], question: _Question) -> Plan[Decision]:
-    """Return the decision on a question; every round of it was asked because the facts had changed."""
+    """Return the decision on a question, which is asked again whenever the facts have changed."""
     if runs := session.hooks.find(RunClaims):
         yield from runs.claim_to_ask(session, question.request.thread_id, config)
     approvals = Approvals(session)
     old: ApprovalRequest | None = None
-    decision: Decision | None = None
-    rounds = count()
-    while decision is None:
-        decision, old = yield from _ask_round(approvals, question, next(rounds), old)
-    return decision
-
-
-def _ask_round(
-    approvals: Approvals, question: _Question, nth: int, old: ApprovalRequest | None
-) -> Plan[tuple[Decision | None, ApprovalRequest]]:
-    """Return the decision of a round, or `None` if the facts have changed since; and what was asked."""
-    asked, payload = question.round(nth, old, approvals.now)
-    held = yield from approvals.ask(asked)
-    if question.is_nested and not held.request.interrupt_ids:
-        yield from _check_place(approvals, held)
-    _count_answers(held.request, payload, approvals.now)
-    while (held := (yield from _check_facts(approvals, question, held))).request.status != SUPERSEDED:
-        if not request_at(held.request, approvals.now).is_settled:
-            interrupt(payload)  # and if this returns, a program has resumed the graph without a decision
-        elif taken := (yield from _take_decision(approvals, held)):
-            return taken, held.request
-        held = (yield from approvals.read([asked.id]))[asked.id]
-    return None, held.request
+    nth = 0
+    while True:
+        asked, payload = question.round(nth, old, approvals.now)
+        held = yield from approvals.ask(asked)
+        if question.is_nested and not held.request.interrupt_ids:
+            yield from _check_place(approvals, held)
+        _count_answers(held.request, payload, approvals.now)
+        while (held := (yield from _check_facts(approvals, question, held))).request.status != SUPERSEDED:
+            if not request_at(held.request, approvals.now).is_settled:
+                interrupt(payload)  # and if this returns, a program has resumed the graph without a decision
+            elif taken := (yield from _take_decision(approvals, held)):
+                return taken
+            held = (yield from approvals.read([asked.id]))[asked.id]
+        old, nth = held.request, nth + 1
 
 
 def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[None]:
@@ -285,10 +261,8 @@ def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[None]:
 
 
 def _count_answers(request: ApprovalRequest, payload: Mapping[str, Any], now: str) -> None:
-    """Let LangGraph count as given the answers to a question that has stopped the graph.
-
-    In a `ToolNode`, another tool may have taken one that was meant for this: what is decided must not be asked again.
-    """
+    """Let LangGraph count the answers to a question that has stopped the graph as given."""
+    # In a `ToolNode`, another tool may have taken one that was meant for this. A decided question is not asked again.
     for _ in request.interrupt_ids:
         try:
             interrupt(payload)

@@ -1,9 +1,4 @@
-"""What the tasks of a step have asked, and which of it still waits: read from their writes, in the order of arrival.
-
-A task asks one question after the other. LangGraph keeps its last question and all its answers so far, and gives the
-answers to its next attempt. So a question waits until its task has a result, asks the next question, or has failed
-with an answer to this one: then the next attempt takes that answer, whatever is decided later.
-"""
+"""The questions of a step's tasks, and which of them wait: read from their writes, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -33,27 +28,19 @@ _LOOKED_AT = 200
 class Asked:
     """A question of a task.
 
-    Attributes:
-        interrupt: The question.
-        task_id: The task of the root graph that asks it.
-        before: The answers that its task had before.
-        is_open: Whether it waits for an answer.
-        is_last: Whether its task has not gone on to another question, or to a result.
-        is_done: Whether its task has a result.
-        may_be_inside: Whether the task has failed since without an answer of its own: a subgraph may have one.
-        answers: What was given for it: one answer, or none if that is not known.
-        writer: The task, the path and the checkpoint of which the answers are stored.
+    LangGraph keeps a task's last question and all its answers so far, and gives the answers to its next attempt. So a
+    question is open until its task has a result, asks the next question, or has failed with an answer to this one.
     """
 
     interrupt: Interrupt
-    task_id: str
-    before: Sequence[Any]
+    task_id: str  # of the root graph
+    before: Sequence[Any]  # the answers that its task had before
     is_open: bool
-    is_last: bool
-    is_done: bool
-    may_be_inside: bool
-    answers: Sequence[Any]
-    writer: tuple[str, str, Address]
+    is_last: bool  # its task has not gone on to another question, or to a result
+    is_done: bool  # its task has a result
+    may_be_inside: bool  # the task has failed since without an answer of its own: a subgraph may have one
+    answers: Sequence[Any]  # one, or none if it is not known
+    writer: tuple[str, str, Address]  # the task, the path and the checkpoint with which the answers are stored
 
 
 @dataclass(slots=True)
@@ -115,7 +102,12 @@ def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> P
     }
     if not inside:
         return found
-    heads = yield from _heads_inside(session, head.entry.address.thread_id, {each.task_id for each in inside.values()})
+    tasks = {each.task_id for each in inside.values()}
+    latest: dict[str, Entry] = {}
+    for entry in (yield from session.store.scan(Query(head.entry.address.thread_id, None, limit=_LOOKED_AT))):
+        if any(_is_under(entry, task) for task in tasks):
+            latest.setdefault(entry.address.checkpoint_ns, replace(entry, refs={}))
+    heads = (yield from session.store.read_values(list(latest.values()))) if latest else ()
     below = [read_questions(each.batches, session.codec, each.entry.address) for each in heads]
     for name, asked in inside.items():
         known = [questions[name] for questions in below if name in questions]
@@ -125,16 +117,6 @@ def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> P
         if is_of_subgraph and not known:  # the subgraph has gone on from the step that asked
             found[name] = replace(asked, is_open=False, is_last=False, is_done=True)
     return found
-
-
-def _heads_inside(session: Session, thread_id: str, tasks: set[str]) -> Plan[Sequence[Found]]:
-    """Return the latest checkpoints of the subgraphs that tasks have called, without values."""
-    entries = yield from session.store.scan(Query(thread_id, None, limit=_LOOKED_AT))
-    heads: dict[str, Entry] = {}
-    for entry in entries:
-        if any(_is_under(entry, task) for task in tasks):
-            heads.setdefault(entry.address.checkpoint_ns, replace(entry, refs={}))
-    return (yield from session.store.read_values(list(heads.values()))) if heads else ()
 
 
 def _is_under(entry: Entry, task_id: str) -> bool:
@@ -149,9 +131,7 @@ def waiting_in(questions: Mapping[str, Asked]) -> Iterator[Asked]:
 def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any]) -> CheckpointTuple | None:
     """Return a checkpoint that a run reads, without the stored answers to questions that the run answers by id.
 
-    LangGraph takes the answer to the first question of a task for the answer to the next one, if the task has an answer
-    to the first one already (`_scratchpad`, 1.2.24): the same command, given twice, answers a question that nobody has
-    seen; and a task that failed after its first answer gets it twice.
+    LangGraph takes a second answer to a task's first question for the answer to the next one (`_scratchpad`, 1.2.24).
     """
     found = reading.result
     writes = (found and found.pending_writes) or []

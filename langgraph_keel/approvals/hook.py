@@ -1,10 +1,6 @@
-"""Records what graphs ask, with no code of the user's: what a saver is told to write says which thread asks what.
+"""Records the questions of graphs, from the writes of their tasks to the root namespace.
 
-A task that asks writes its interrupts to the root namespace, those of subgraphs and of functional tasks too, under the
-same ids (README.md, "What LangGraph tells a saver of questions"). The request is written before the interrupt is
-stored: after a crash in between the task asks again, by the same id. What was asked at a checkpoint is over when the
-thread has gone on from it: by its own next step, and the answer was taken; or in another way, and nobody wants to know
-any more.
+See README.md, "What LangGraph tells a saver of questions".
 """
 
 from __future__ import annotations
@@ -67,7 +63,7 @@ class ApprovalHook(Hook):
                 self._remember(place["thread_id"], place["checkpoint_id"], task_id)
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
-        """Write down what a task asks, if it does."""
+        """Record what a task asks before its interrupt is stored: after a crash in between, it asks again."""
         # Here, as the checkpoint that ends the step may be stored before these writes are.
         if writes.task_id != NULL_TASK_ID and writes.address.thread_id in self._waits:
             for answers in [value for channel, value in writes.writes if channel == RESUME]:
@@ -121,10 +117,7 @@ class ApprovalHook(Hook):
             return None
 
     def after_put(self, session: Session, put: Put) -> Plan[None]:
-        """Close what was asked at a checkpoint that a thread has gone on from, or has turned away from.
-
-        New input turns a thread away from a question, or from steps that it has left: that is logged.
-        """
+        """Close what was asked at a checkpoint that the thread has left; log input that drops questions or steps."""
         if put.address.checkpoint_ns:
             return
         dropped = (yield from self._close_over(session, put)) if put.address.thread_id in self._waits else ()
@@ -151,7 +144,7 @@ class ApprovalHook(Hook):
             )
 
     def _close_over(self, session: Session, put: Put) -> Plan[Sequence[ApprovalRequest]]:
-        """Close what is over; return what of it nobody has taken, as it was before."""
+        """Close finished requests. Return those whose decision was never used, as they were before closing."""
         new, known = put.address, self._waits[put.address.thread_id]
         is_answered = put.source == "loop"
         # Ids are in the order of time; what was asked since this one was made waits.
@@ -237,11 +230,9 @@ def _close_requests(
 
 
 def _find_unrun(put: Put) -> Sequence[str]:
-    """Return what was to run next at the head that new input has taken the place of: no trip, no byte.
-
-    LangGraph marks what it drops as seen, at the versions that the head has; what has run was emptied since, which
-    makes a new version. A run has read the head that it begins from, so what this process knows of it is at hand.
-    """
+    """Return what was to run next at the head that new input has replaced. No trip."""
+    # LangGraph marks dropped triggers as seen at the head's version; a trigger that ran was cleared afterwards, and has
+    # a newer version. A run has read the head that it begins from, so this process knows it.
     base, checkpoint = put.base, put.checkpoint
     is_head = must_follow_head(put.config, put.header.metadata)
     if base is None or base.checkpoint_id != put.parent.checkpoint_id or not is_head:

@@ -1,7 +1,4 @@
-"""`saver.approvals`: what waits for a person, and what persons decide; both faces, on every backend.
-
-Requests as a notebook shows them: a table, newest facts beside those of an earlier decision, all text escaped.
-"""
+"""`saver.approvals`: requests that wait for a person, their decisions, and requests as a table in a notebook."""
 
 from __future__ import annotations
 
@@ -31,10 +28,11 @@ from langgraph_keel.approvals.requests import (
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, head, table, tag, text
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import one_line, represent
-from langgraph_keel.engine import audit
-from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
+from langgraph_keel.engine.audit import AuditEvent, AuditVerdict, read_events, verify
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.engine import Engine
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.faces import faces
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.errors import InvalidInput
@@ -108,28 +106,28 @@ def _status(request: ApprovalRequest) -> Iterator[str]:
 
 
 Progress = Callable[[int, int], None]
-"""Told how many were read, and how many there are."""
+"""Called with how many events were read, and how many there are."""
 
 
 class Inbox:
     """The requests of all threads in a store.
 
-    Who decides is said by the program that calls, which has authenticated them: never by what a browser has sent. A
-    decision is durable when a method returns; the graph takes it when it is resumed (`resume`, `run_when_decided`).
+    The calling program says who decides, and has authenticated them: never pass on what a browser has sent. A decision
+    is durable when a method returns; the graph takes it when it is resumed (`resume`, `run_when_decided`).
     """
 
     def __init__(self, engine: Engine, bell: Bell) -> None:
-        self._engine = engine
+        self.engine = engine
         self.bell = bell
 
     @property
     def plans(self) -> Approvals:
         """The plans of requests, for those who run plans."""
-        return Approvals(self._engine.session)
+        return Approvals(self.engine.session)
 
     # -- looking -----------------------------------------------------------------------------------------------
 
-    def pending(
+    def _pending(
         self,
         thread_id: str | None = None,
         *,
@@ -139,11 +137,11 @@ class Inbox:
         older_than: float | None = None,
         after: str | None = None,
         limit: int | None = 100,
-    ) -> Requests:
+    ) -> Plan[Requests]:
         """Return what waits for a person, the oldest first.
 
         One round trip for each 1,000 requests that are not over, and one for each that is returned, to see that its
-        checkpoint is there: what a run has asked that died before it came is superseded.
+        checkpoint is there: if a run died before it stored the checkpoint, its requests are superseded.
 
         Args:
             thread_id: Only of this thread. It is looked at itself then, and what it has gone on without is closed.
@@ -157,38 +155,12 @@ class Inbox:
         Raises:
             InvalidInput: There is no such status, `limit` is negative, or no request has the id `after`.
         """
-        return self._engine.run(self._pending(thread_id, owner, action, status, older_than, after, limit))
-
-    async def apending(
-        self,
-        thread_id: str | None = None,
-        *,
-        owner: str | None = None,
-        action: str | None = None,
-        status: str | Collection[str] = OPEN,
-        older_than: float | None = None,
-        after: str | None = None,
-        limit: int | None = 100,
-    ) -> Requests:
-        """As `pending`, asynchronously."""
-        return await self._engine.arun(self._pending(thread_id, owner, action, status, older_than, after, limit))
-
-    def _pending(
-        self,
-        thread_id: str | None,
-        owner: str | None,
-        action: str | None,
-        status: str | Collection[str],
-        older_than: float | None,
-        after: str | None,
-        limit: int | None,
-    ) -> Plan[Requests]:
         wanted = {status} if isinstance(status, str) else set(status)
         if unknown := wanted - set(STATUSES):
             raise InvalidInput(f"no request is ever {', '.join(sorted(unknown))!r}: use some of {', '.join(STATUSES)}")
-        limit, session = checked_limit(limit), self._engine.session
+        limit, session = checked_limit(limit), self.engine.session
         found = [request_at(held.request, session.now) for held in (yield from self._find(thread_id, wanted))]
-        before = None if older_than is None else ago("older_than", older_than, self._engine.session.clock())
+        before = None if older_than is None else ago("older_than", older_than, session.clock())
         fitting = [
             request
             for request in sorted(found, key=lambda request: (request.asked_at, request.id))
@@ -197,8 +169,13 @@ class Inbox:
             and action in (None, request.action)
             and (before is None or request.asked_at <= before)
         ]
+        if after is not None:
+            ids = [request.id for request in fitting]
+            if after not in ids:
+                raise InvalidInput(f"no request that fits has the id {after!r}: begin with the first page")
+            fitting = fitting[ids.index(after) + 1 :]
         page = Requests()
-        for request in _after(fitting, after):
+        for request in fitting:
             if len(page) == limit:
                 break
             now = yield from plans.request_now(session, request)
@@ -206,38 +183,35 @@ class Inbox:
                 page.append(now)
         return page
 
+    pending, apending = faces(_pending)
+
     def _find(self, thread_id: str | None, wanted: Collection[str]) -> Plan[Sequence[KeptRequest]]:
         approvals = self.plans
         if thread_id is None:
             found = list((yield from approvals.all(CURRENT)))
         else:
-            found = list((yield from plans.refresh_thread(self._engine.session, thread_id_of(thread_id))))
+            found = list((yield from plans.refresh_thread(self.engine.session, thread_id_of(thread_id))))
         if not CLOSED.isdisjoint(wanted):
             over = yield from approvals.all(OVER)
             found += [held for held in over if thread_id in (None, held.request.thread_id)]
         return found
 
-    def get(self, request_id: str) -> ApprovalRequest:
+    def _get(self, request_id: str) -> Plan[ApprovalRequest]:
         """Return a request, also one that is over, by its id or the beginning of it: two round trips, mostly.
 
-        Of several whose ids begin so, it is the one that waits.
+        If several ids begin so, the request that waits is returned.
 
         Raises:
             NotFound: No request has such an id; or several that wait, or that are all over: they are listed.
         """
-        return self._engine.run(self._get(request_id))
+        held = yield from plans.find_request(self.engine.session, request_id)
+        return (yield from plans.request_now(self.engine.session, held.request))
 
-    async def aget(self, request_id: str) -> ApprovalRequest:
-        """As `get`, asynchronously."""
-        return await self._engine.arun(self._get(request_id))
-
-    def _get(self, request_id: str) -> Plan[ApprovalRequest]:
-        held = yield from plans.find_request(self._engine.session, request_id)
-        return (yield from plans.request_now(self._engine.session, held.request))
+    get, aget = faces(_get)
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
-    def approve(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+    def _approve(self, request_id: str, *, by: str, reason: str = "") -> Plan[ApprovalRequest]:
         """Let the agent act as it has asked.
 
         Args:
@@ -246,8 +220,8 @@ class Inbox:
             reason: Why, for the agent and for the audit trail.
 
         Returns:
-            The request, decided. Of two decisions at the same moment one is taken; the other raises. Who decides the
-            same again, in the same words, gets what stands: a reply may have been lost.
+            The request, decided. Of two decisions at the same moment one is taken; the other raises. An equal decision
+            of the same person, in the same words, returns the stored one: a reply may have been lost.
 
         Raises:
             NotFound: There is no such request.
@@ -255,23 +229,19 @@ class Inbox:
             NotAllowed: This reviewer may not decide, or this request allows no such decision.
             InvalidInput: `by` names nobody.
         """
-        return self._decide(request_id, Decision("approve", by, reason=reason))
+        return self._record(request_id, Decision("approve", by, reason=reason))
 
-    async def aapprove(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
-        """As `approve`, asynchronously."""
-        return await self._adecide(request_id, Decision("approve", by, reason=reason))
+    approve, aapprove = faces(_approve)
 
-    def reject(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+    def _reject(self, request_id: str, *, by: str, reason: str = "") -> Plan[ApprovalRequest]:
         """Tell the agent not to act. Arguments and errors are those of `approve`."""
-        return self._decide(request_id, Decision("reject", by, reason=reason))
+        return self._record(request_id, Decision("reject", by, reason=reason))
 
-    async def areject(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
-        """As `reject`, asynchronously."""
-        return await self._adecide(request_id, Decision("reject", by, reason=reason))
+    reject, areject = faces(_reject)
 
-    def edit(
+    def _edit(
         self, request_id: str, *, args: Any, by: str, reason: str = "", unchecked: bool = False
-    ) -> ApprovalRequest:
+    ) -> Plan[ApprovalRequest]:
         """Let the agent act with other arguments.
 
         Args:
@@ -285,26 +255,22 @@ class Inbox:
         Raises:
             InvalidInput: If `args` do not fit the request; nothing is written. Other errors are those of `approve`.
         """
-        decision = Decision("edit", by, reason=reason, args=as_json(args), unchecked=unchecked)
-        return self._decide(request_id, decision)
+        return self._record(request_id, Decision("edit", by, reason=reason, args=args, unchecked=unchecked))
 
-    async def aedit(
-        self, request_id: str, *, args: Any, by: str, reason: str = "", unchecked: bool = False
-    ) -> ApprovalRequest:
-        """As `edit`, asynchronously."""
-        decision = Decision("edit", by, reason=reason, args=as_json(args), unchecked=unchecked)
-        return await self._adecide(request_id, decision)
+    edit, aedit = faces(_edit)
 
-    def answer(self, request_id: str, *, value: Any, by: str, reason: str = "") -> ApprovalRequest:
+    def _answer(self, request_id: str, *, value: Any, by: str, reason: str = "") -> Plan[ApprovalRequest]:
         """Answer a question: `value`, as JSON carries it, is what the interrupt returns. Else as `approve`."""
-        return self._decide(request_id, Decision("answer", by, reason=reason, value=as_json(value)))
+        return self._record(request_id, Decision("answer", by, reason=reason, value=value))
 
-    async def aanswer(self, request_id: str, *, value: Any, by: str, reason: str = "") -> ApprovalRequest:
-        """As `answer`, asynchronously."""
-        decision = Decision("answer", by, reason=reason, value=as_json(value))
-        return await self._adecide(request_id, decision)
+    answer, aanswer = faces(_answer)
 
-    def decide(self, request_id: str, decision: Decision) -> Command[Any] | None:
+    def _record(self, request_id: str, decision: Decision) -> Plan[ApprovalRequest]:
+        request = yield from plans.decide_request(self.engine.session, request_id, _as_data(decision))
+        yield Call(self.bell.ring, self.bell.aring)
+        return request
+
+    def _decide(self, request_id: str, decision: Decision) -> Plan[Command[Any] | None]:
         """Decide a request, and return what to invoke the graph with: one call for the handler of a click.
 
             command = saver.approvals.decide(request_id, Decision("approve", by=user))
@@ -324,19 +290,16 @@ class Inbox:
         Raises:
             AlreadyDecided: If a different decision stands. Other errors are those of `approve` and `edit`.
         """
-        plan = plans.decide_and_resume(self._engine.session, request_id, _as_data(decision))
-        command = self._engine.run_patiently(plan)
-        self.bell.ring()
-        return command
+        from langgraph.types import Command
 
-    async def adecide(self, request_id: str, decision: Decision) -> Command[Any] | None:
-        """As `decide`, asynchronously."""
-        plan = plans.decide_and_resume(self._engine.session, request_id, _as_data(decision))
-        command = await self._engine.arun_patiently(plan)
-        await self.bell.aring()
-        return command
+        request = yield from plans.decide_request(self.engine.session, request_id, _as_data(decision))
+        found = yield from plans.find_free_answers(self.engine.session, request.thread_id)
+        yield Call(self.bell.ring, self.bell.aring)  # last: a worker that it wakes takes the thread
+        return Command(resume=dict(found)) if found else None
 
-    def revise(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+    decide, adecide = faces(_decide)
+
+    def _revise(self, request_id: str, *, by: str, reason: str = "") -> Plan[ApprovalRequest]:
         """Take a decision back whose step has not ended, so that the request waits for another one.
 
         A step that fails on a decision, such as an edit with wrong arguments, gets the same decision at each attempt.
@@ -357,23 +320,11 @@ class Inbox:
             ThreadTaken: If a run of the thread is under way.
             InvalidInput: If `by` does not name a person.
         """
-        return self._engine.run_patiently(plans.revise_request(self._engine.session, request_id, by, reason))
+        return plans.revise_request(self.engine.session, request_id, by, reason)
 
-    async def arevise(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
-        """As `revise`, asynchronously."""
-        return await self._engine.arun_patiently(plans.revise_request(self._engine.session, request_id, by, reason))
+    revise, arevise = faces(_revise)
 
-    def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = self._engine.run_patiently(plans.decide_request(self._engine.session, request_id, decision))
-        self.bell.ring()
-        return request
-
-    async def _adecide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = await self._engine.arun_patiently(plans.decide_request(self._engine.session, request_id, decision))
-        await self.bell.aring()
-        return request
-
-    def claim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
+    def _claim(self, request_id: str, *, by: str, seconds: float = 900) -> Plan[ApprovalRequest]:
         """Hold a request for a reviewer, so that nobody else decides it meanwhile. Errors are those of `approve`.
 
         Args:
@@ -381,15 +332,13 @@ class Inbox:
             by: Who is about to decide.
             seconds: For how long; 0 lets it go.
         """
-        return self._engine.run_patiently(plans.claim_request(self._engine.session, request_id, by, seconds))
+        return plans.claim_request(self.engine.session, request_id, by, seconds)
 
-    async def aclaim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
-        """As `claim`, asynchronously."""
-        return await self._engine.arun_patiently(plans.claim_request(self._engine.session, request_id, by, seconds))
+    claim, aclaim = faces(_claim)
 
     # -- going on ----------------------------------------------------------------------------------------------
 
-    def resume(self, thread_id: str) -> Command[Any]:
+    def _resume(self, thread_id: str) -> Plan[Command[Any]]:
         """Return what to invoke the graph with: `graph.invoke(saver.approvals.resume("t"), config)`.
 
         It answers by the ids of interrupts, so a late or doubled one answers no other question; and it waits until all
@@ -398,11 +347,9 @@ class Inbox:
         Raises:
             NotFound: Nothing was decided that the agent has not taken; it says what waits.
         """
-        return self._engine.run(plans.resume(self._engine.session, thread_id_of(thread_id)))
+        return plans.resume(self.engine.session, thread_id_of(thread_id))
 
-    async def aresume(self, thread_id: str) -> Command[Any]:
-        """As `resume`, asynchronously."""
-        return await self._engine.arun(plans.resume(self._engine.session, thread_id_of(thread_id)))
+    resume, aresume = faces(_resume)
 
     def wait(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """Wait until threads can go on, that is until all that some task of theirs has asked is decided, or expired.
@@ -421,13 +368,13 @@ class Inbox:
         """
         from langgraph_keel.runs.worker import PollTimer, wait
 
-        return wait(self._engine, self.bell, PollTimer(poll, timeout))
+        return wait(self.engine, self.bell, PollTimer(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """As `wait`, asynchronously; `await` is Python's own word."""
         from langgraph_keel.runs.worker import PollTimer, await_decided
 
-        return await await_decided(self._engine, self.bell, PollTimer(poll, timeout))
+        return await await_decided(self.engine, self.bell, PollTimer(poll, timeout))
 
     def run_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
@@ -467,55 +414,42 @@ class Inbox:
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
         from langgraph_keel.runs.worker import PollTimer, RetryList, Worker
 
-        return Worker(self._engine, self.bell, graph, config or {}, PollTimer(poll, timeout), RetryList(poll))
+        return Worker(self.engine, self.bell, graph, config or {}, PollTimer(poll, timeout), RetryList(poll))
 
-    def sweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
-        """Look after all threads that wait: what has expired says so, what they went on without is closed.
+    def _sweep(self, remind_after: float | None = None) -> Plan[Sequence[ApprovalRequest]]:
+        """Look after all threads that wait: expired requests say so, and requests of threads that went on are closed.
 
         Any process may do it, at any time; without it, the same happens to a thread when somebody looks at it.
 
         Args:
-            remind_after: Seconds after which whoever decides shall be reminded.
+            remind_after: Seconds after which a reviewer shall be reminded.
 
         Returns:
             The requests that a reminder is due for; they are not returned again for as long.
         """
-        return self._engine.run(plans.sweep_requests(self._engine.session, remind_after))
+        return plans.sweep_requests(self.engine.session, remind_after)
 
-    async def asweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
-        """As `sweep`, asynchronously."""
-        return await self._engine.arun(plans.sweep_requests(self._engine.session, remind_after))
+    sweep, asweep = faces(_sweep)
 
     # -- the audit trail ---------------------------------------------------------------------------------------
 
-    def audit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
+    def _audit(self, after: int = 0, limit: int = 200) -> Plan[Sequence[AuditEvent]]:
         """Return a page of what was asked, decided and taken, in order: the events after that number."""
-        return self._engine.run(audit.read_events(self._engine.session, after, limit))
+        return read_events(self.engine.session, after, limit)
 
-    async def aaudit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
-        """As `audit`, asynchronously."""
-        return await self._engine.arun(audit.read_events(self._engine.session, after, limit))
+    audit, aaudit = faces(_audit)
 
-    def verify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
+    def _verify_audit(self, expected: str | None = None, progress: Progress | None = None) -> Plan[AuditVerdict]:
         """Return whether the audit trail is as it was written; see `langgraph_keel.engine.audit.verify`.
 
         Args:
             expected: A head that was noted earlier (`AuditVerdict.head`), which must still be there.
             progress: Called with how many events were read, and how many there are.
         """
-        return self._engine.run(audit.verify(self._engine.session, expected, progress))
+        return verify(self.engine.session, expected, progress)
 
-    async def averify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
-        """As `verify_audit`, asynchronously."""
-        return await self._engine.arun(audit.verify(self._engine.session, expected, progress))
+    verify_audit, averify_audit = faces(_verify_audit)
 
 
 def _as_data(decision: Decision) -> Decision:
     return replace(decision, args=as_json(decision.args), value=as_json(decision.value))
-
-
-def _after(requests: Sequence[ApprovalRequest], after: str | None) -> Sequence[ApprovalRequest]:
-    ids = [request.id for request in requests]
-    if after is not None and after not in ids:
-        raise InvalidInput(f"no request that fits has the id {after!r}: begin with the first page")
-    return requests if after is None else requests[ids.index(after) + 1 :]

@@ -40,18 +40,13 @@ _KIND_OF = {word: kind for kind, word in _HITL.items()} | _SAID
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One thing that an interrupt asks.
+    """One thing that an interrupt asks."""
 
-    Attributes:
-        action: What the agent wants to do; empty for a free question.
-        keel: What the interrupt carried, if Keel's own `request_approval` asks.
-    """
-
-    action: str
+    action: str  # empty for a free question
     args: Any
     description: str = ""
     allowed: Sequence[str] = _KINDS
-    keel: Mapping[str, Any] | None = None
+    keel: Mapping[str, Any] | None = None  # the interrupt's value, if Keel's own `request_approval` asks
 
     @property
     def request_id(self) -> str:
@@ -93,10 +88,7 @@ def text_of(value: Any) -> str:
 
 
 def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> Any:
-    """Return what to resume an interrupt with.
-
-    A rejection that the asker does not allow (nobody decided in time) is given in words, if it allows an answer.
-    """
+    """Return what to resume an interrupt with."""
     asks, write = _read(value, schema)
     if len(asks) != len(decisions):
         names = [f"{ask.action or 'the question'} (number {place})" for place, ask in enumerate(asks, 1)]
@@ -117,10 +109,7 @@ def answer_with(request: ApprovalRequest, decision: Decision) -> Any:
 
 
 def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
-    """Read an answer that was made for another format: for programs with an inbox of their own.
-
-    The Agent Inbox makes strings of all arguments that were edited there.
-    """
+    """Read an answer that was made for another format: for programs with an inbox of their own."""
     said = _at(answer, "decisions") if isinstance(answer, Mapping) and "decisions" in answer else answer
     said = said[0] if _is_list(said) and len(said) == 1 else said
     if isinstance(said, bool):
@@ -310,7 +299,7 @@ _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
 def _allow(ask: Ask, decision: Decision) -> Decision:
     if decision.kind in ask.allowed or ask.keel is not None:
         return decision
-    if decision.kind == "reject" and "answer" in ask.allowed:
+    if decision.kind == "reject" and "answer" in ask.allowed:  # such as the rejection of an expired request
         reason = _reason(decision)
         return Decision("answer", decision.by, value=f"Rejected: {reason}" if reason else "Rejected")
     raise InvalidInput(

@@ -1,7 +1,4 @@
-"""How workers hear that somebody has decided: at once in this process, and over a server that tells others.
-
-Nobody relies on it: a worker looks again after its poll in any case.
-"""
+"""Wakes workers after a decision: in this process, and over a server. A worker looks again after its poll anyway."""
 
 from __future__ import annotations
 
@@ -53,11 +50,7 @@ def ring() -> None:
 
 
 class Notices:
-    """What a worker waits for between two looks.
-
-    Args:
-        listen: Begins to listen to the server's notices; returns `None` if there are none.
-    """
+    """What a worker waits for between two looks."""
 
     def __init__(self, listen: Listen) -> None:
         self._listen: Listen | None = listen
@@ -164,18 +157,11 @@ class AsyncNotices:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """Rings when somebody has decided, and is listened to by who waits for that.
+    """Rings after a decision."""
 
-    Attributes:
-        notify: Tells other processes; does nothing where there is no server.
-        anotify: As `notify`, asynchronously.
-        listen: Begins to listen to what `notify` tells; `None` where nothing is told.
-        alisten: As `listen`, asynchronously.
-    """
-
-    notify: Callable[[], None]
+    notify: Callable[[], None]  # other processes; does nothing where there is no server
     anotify: Callable[[], Awaitable[None]]
-    listen: Listen
+    listen: Listen  # to notices; returns `None` where there are none
     alisten: AsyncListen
 
     def ring(self) -> None:

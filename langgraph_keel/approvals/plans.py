@@ -66,10 +66,9 @@ _LOOKED_AT = 200
 
 
 def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -> Plan[Sequence[KeptRequest]]:
-    """Bring the requests of a thread up to date with its checkpoints, and return those that are not over.
+    """Bring the requests of a thread up to date, and return those that are not over. Two trips, or more.
 
-    A crash may have left that undone. A question without a request gets one, a request that the thread has gone on
-    without is closed, and one that has expired says so. Two trips, if there is nothing to do.
+    A crash may have left a question without a request, or a request open that the thread has gone on without.
     """
     # In this order: of a head that was read first, the question may be answered and over by now, and to ask it again
     # would leave a request that nobody waits for.
@@ -103,32 +102,27 @@ def _look_after(
     session: Session, held: KeptRequest, head: Found | None, questions: Mapping[str, Asked], watches: bool
 ) -> Plan[KeptRequest | None]:
     """Bring a request up to date; return it unless it is over."""
-    approvals, now = Approvals(session), session.now
-    if head is not None and held.request.checkpoint_id == head.entry.address.checkpoint_id:
-        return (yield from _look_at_question(session, held, questions.get(held.request.interrupt_id)))
-    ended = yield from _find_end(session, held.request, watches)
+    approvals, request, now = Approvals(session), held.request, session.now
+    if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
+        asked = questions.get(request.interrupt_id)
+        fate = _fate_of(request, asked)
+        if asked is None or fate == "kept":
+            return (yield from approvals.expire(held, now))
+        if fate == "lost":
+            return (yield from approvals.reopen(held, now))
+        if fate == "over":
+            yield from close_request(approvals, held, now, is_answered=True, given=asked.answers or None)
+            return None
+        return held if request.status == CONSUMED else (yield from approvals.consume(as_taken(held, now), now)) or held
+    ended = yield from _find_end(session, request, watches)
     if ended is None:
         return (yield from approvals.expire(held, now))
     if ended == _UNSTORED:
         yield from close_unstored(session, held)
     else:
-        given = (yield from _read_given(session, held.request)) if ended == "loop" else None
+        given = (yield from _read_given(session, request)) if ended == "loop" else None
         yield from close_request(approvals, held, now, is_answered=ended == "loop", given=given)
     return None
-
-
-def _look_at_question(session: Session, held: KeptRequest, asked: Asked | None) -> Plan[KeptRequest | None]:
-    """Bring a request of the latest checkpoint up to date; return it unless it is over."""
-    approvals, request, now = Approvals(session), held.request, session.now
-    fate = _fate_of(request, asked)
-    if asked is None or fate == "kept":
-        return (yield from approvals.expire(held, now))
-    if fate == "lost":
-        return (yield from approvals.reopen(held, now))
-    if fate == "over":
-        yield from close_request(approvals, held, now, is_answered=True, given=asked.answers or None)
-        return None
-    return held if request.status == CONSUMED else (yield from approvals.consume(as_taken(held, now), now)) or held
 
 
 def _fate_of(request: ApprovalRequest, asked: Asked | None) -> Literal["kept", "lost", "taken", "over"]:
@@ -160,11 +154,9 @@ def _read_given(session: Session, request: ApprovalRequest) -> Plan[Sequence[Any
 def find_interrupts(
     session: Session, head: Found, *, is_upgraded: bool = False
 ) -> Sequence[tuple[str, Interrupt]] | None:
-    """Return the tasks and interrupts that wait at a checkpoint; `None` if they cannot be read here.
-
-    They have the names that they were stored with, by which requests know them; or those that upgrades give them.
-    """
+    """Return the tasks and interrupts that wait at a checkpoint; `None` if they cannot be read here."""
     try:
+        # Requests know interrupts by their stored names; upgrades may give them others.
         other = revive_other(session, head) if is_upgraded else None
         writes = other.writes if other else pending_writes(head.batches, session.codec, head.entry.address)
     except ValueRefused:
@@ -189,21 +181,16 @@ def _find_end(session: Session, request: ApprovalRequest, watches: bool) -> Plan
 
 
 def _is_moot(session: Session, request: ApprovalRequest, has_run: Plan[bool]) -> Plan[bool]:
-    """Return whether the checkpoint of a request, that was read before, never came. One trip if a run has the thread.
-
-    An interrupt may be stored before its checkpoint is. But a run that asks has its thread claimed by then, until it
-    has ended, and all that it puts is stored: so the claim is read first (`has_run`).
-    """
+    """Return whether the checkpoint of a request was never stored. One trip if a run has the thread."""
+    # An interrupt may be stored before its checkpoint is. But a run that asks has claimed its thread by then, until all
+    # that it puts is stored: so the claim is read first.
     if (yield from has_run):
         return False
     return not (yield from is_stored(session, request))
 
 
 def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
-    """Return a request as it is, as far as a look tells: superseded if its checkpoint never came. One trip, mostly.
-
-    Nothing is written.
-    """
+    """Return a request as it is: superseded if its checkpoint was never stored. One trip, mostly; no write."""
     request = request_at(request, session.now)
     if request.status in CLOSED or (yield from is_stored(session, request)):
         return request
@@ -243,10 +230,7 @@ def _name(request: ApprovalRequest) -> str:
 
 
 def find_request(session: Session, name: str) -> Plan[KeptRequest]:
-    """Return a request by its id, or by the beginning of it: the one that waits, or else the only one.
-
-    One trip, two if none waits; and one for each that is not over, if there are several.
-    """
+    """Return a request by its id, or by the beginning of it: the one that waits, or else the only one."""
     if not isinstance(name, str) or len(name) < _LEAST:
         raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
     approvals = Approvals(session)
@@ -288,23 +272,9 @@ def read_request(session: Session, name: str) -> Plan[KeptRequest]:
     return found.get(request.id) or (yield from find_request(session, request.id))
 
 
-def decide_and_resume(session: Session, name: str, decision: Decision) -> Plan[Command[Any] | None]:
-    """Decide a request, and return what to invoke the graph with; `None` if there is nothing to do.
-
-    Errors are those of `decide_request`.
-    """
-    from langgraph.types import Command
-
-    request = yield from decide_request(session, name, decision)
-    found = yield from find_free_answers(session, request.thread_id)
-    return Command(resume=dict(found)) if found else None
-
-
 def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more.
-
-    Where a look cannot tell whether a run goes on, it is for the run that is resumed to watch that.
-    """
+    """Return the answers for a thread; none while a run has it. One trip then, else three or more."""
+    # If one look cannot tell whether a run has it, the run that is resumed watches the claim.
     if (yield from is_taken(session, thread_id)):
         return {}
     return (yield from find_answers(session, thread_id))
@@ -355,11 +325,10 @@ def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[
 
 
 def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return what was decided in a thread and the agent has not taken, by interrupt, in the askers' formats.
+    """Return the decisions of a thread, by interrupt, in the askers' formats.
 
-    Questions of one task are answered together: LangGraph runs a task from its beginning at each answer, and what it
-    did after the first one would be done again. What was taken is given again as long as the step has not ended: the
-    process that took it may have died, and nothing else remembers what the graph was resumed with.
+    Questions of one task are answered together: LangGraph runs a task from its beginning at each answer. A decision
+    that was taken is given again until the step has ended: the process that took it may have died.
     """
     answers = answers_of([held.request for held in (yield from refresh_thread(session, thread_id))])
     if not answers or not session.hooks.revive:
@@ -378,33 +347,23 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
     known: list[ApprovalRequest] = []
     for request in [each.request for each in held]:
         if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
-            now = _answered_at(request_at(request, session.now), questions.get(request.interrupt_id))
+            now = request_at(request, session.now)
+            fate = _fate_of(now, questions.get(request.interrupt_id))
+            if fate == "over":
+                continue
+            if fate == "lost":
+                now = replace(now, status=WAITING, decision=None)
+            elif fate == "taken":
+                now = replace(now, status=CONSUMED, decision=now.decision or Decision("answer"))
         else:
             now = yield from request_now(session, request)
-        if now is not None and now.status != SUPERSEDED:
+        if now.status != SUPERSEDED:
             known.append(now)
     return known
 
 
-def _answered_at(request: ApprovalRequest, asked: Asked | None) -> ApprovalRequest | None:
-    """Return a request of the latest checkpoint as `_look_at_question` would leave it; `None` if it is over."""
-    fate = _fate_of(request, asked)
-    if fate == "over":
-        return None
-    if fate == "lost":
-        return replace(request, status=WAITING, decision=None)
-    return (
-        replace(request, status=CONSUMED, decision=request.decision or Decision("answer"))
-        if fate == "taken"
-        else request
-    )
-
-
 def find_waiting_threads(session: Session, among: Collection[str] | None = None) -> Plan[set[str]]:
-    """Return the threads, some or all, that wait for a person.
-
-    One trip for each 1,000 requests of all threads, and one for each that is open and of these.
-    """
+    """Return the threads, some or all, that wait for a person. A trip for each 1,000 requests, and each open one."""
     waiting: set[str] = set()
     for held in (yield from Approvals(session).all(CURRENT)):
         request = held.request
@@ -427,10 +386,8 @@ def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
 
 
 def settled_in(requests: Collection[ApprovalRequest]) -> Sequence[ApprovalRequest]:
-    """Return the requests of a thread whose decisions an agent can take now.
-
-    Of the answer of a program, the task itself has the record. Superseded requests were asked again.
-    """
+    """Return the requests of a thread whose decisions an agent can take now."""
+    # The task itself has the record of a program's answer. Superseded requests were asked again.
     known = [each for each in requests if each.status != SUPERSEDED and (each.decision is None or each.decision.by)]
     waiting = [each for each in known if not each.is_settled]
     # Plain questions that wait at the same time are of one interrupt, or of different tasks in a subgraph.

@@ -51,17 +51,12 @@ def record_interrupt(
             ids = (*(name for name in held.request.interrupt_ids if name != interrupt.id), interrupt.id)
             changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=request.value))
             held = changed or (yield from approvals.read([request.id])).get(request.id)
-    if is_keel_question(requests[0]):
-        yield from _supersede(approvals, requests[0], session.now)
-
-
-def _supersede(approvals: Approvals, new: ApprovalRequest, now: str) -> Plan[None]:
-    """Close what the task has asked in the place of this question before: its arguments have changed."""
-    for held in (yield from approvals.of_thread(new.thread_id)):
+    new = requests[0]
+    for held in (yield from approvals.of_thread(new.thread_id)) if is_keel_question(new) else ():
         old = held.request
         is_same_place = (old.interrupt_id, old.action) == (new.interrupt_id, new.action) and old.id != new.id
         if is_same_place and old.status in OPEN and old.args_hash != new.args_hash:
-            yield from approvals.end(held, SUPERSEDED, now, "the arguments have changed")
+            yield from approvals.end(held, SUPERSEDED, session.now, "the arguments have changed")
 
 
 def close_request(
@@ -126,10 +121,7 @@ def close_unstored(session: Session, held: KeptRequest) -> Plan[None]:
 
 
 def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
-    """Close what a thread was asked at checkpoints that are not there, and never will be: the run that asked is dead.
-
-    One trip, one for each request, and some for each that is closed.
-    """
+    """Close the requests of a dead run whose checkpoints were never stored. One trip, and one for each request."""
     for held in (yield from Approvals(session).of_thread(thread_id)):
         if not (yield from is_stored(session, held.request)):
             yield from close_unstored(session, held)
@@ -163,11 +155,15 @@ def requests_of(
 
 def _part(whole: ApprovalRequest, ask: Ask, part: int) -> ApprovalRequest:
     args = as_json(ask.args)
+    # Keel's own question says by what it differs from the others of its thread (`ask.py`).
+    of = (ask.keel or {}).get("of")
+    if not isinstance(of, list) or not all(isinstance(each, str) for each in of):
+        of = [whole.checkpoint_id, whole.interrupt_id, str(part)]
     # What restricts Keel's own question is in what the interrupt carries, too: a copy of the thread has only that.
     restricted = {name: ask.keel[name] for name in RESTRICTIONS if name in ask.keel} if ask.keel else {}
     return replace(
         whole,
-        id=request_id(whole.thread_id, *_name(whole, ask, part)),
+        id=request_id(whole.thread_id, *of),
         action=ask.action,
         args=args,
         description=ask.description,
@@ -176,14 +172,6 @@ def _part(whole: ApprovalRequest, ask: Ask, part: int) -> ApprovalRequest:
         part=part,
         **restricted,
     )
-
-
-def _name(whole: ApprovalRequest, ask: Ask, part: int) -> Sequence[str]:
-    """Return what tells a request from the others of its thread. Keel's own question says it (`ask.py`)."""
-    said = (ask.keel or {}).get("of")
-    if isinstance(said, list) and all(isinstance(each, str) for each in said):
-        return said
-    return whole.checkpoint_id, whole.interrupt_id, str(part)
 
 
 def hash_of(args: Any) -> str:

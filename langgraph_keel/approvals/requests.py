@@ -1,13 +1,7 @@
-"""Requests for approval: what a person is asked, what a person has decided, and what may become of it.
+"""Requests for approval. Each is one cell, changed by compare-and-set, so that of two reviewers one wins.
 
-Each request is one record, changed by compare-and-set, so that of two reviewers one wins. The cells of all threads
-share a shelf, and their keys begin with a hash of the thread: a page of them is the inbox, and the requests of one
-thread are a range of keys. A request that is over moves to a shelf of its own. The cells belong to their thread (their
-origin), so they are deleted with it; the audit trail keeps its chain (see `engine/audit.py`).
-
-A request is *waiting* until somebody decides; *claimed* while a reviewer holds it; then *approved*, *rejected*,
-*edited* or *answered*; *expired* if nobody did in time; *superseded* if the thread went on without it, or the facts
-changed; *consumed* once the agent has taken the decision.
+The cells of all threads share a shelf, and their keys begin with a hash of the thread: a page of them is the inbox, and
+the requests of one thread are a range of keys. A request that is over moves to a shelf of its own.
 """
 
 from __future__ import annotations
@@ -30,15 +24,11 @@ from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed
 WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
 APPROVED, REJECTED, EDITED, ANSWERED = "approved", "rejected", "edited", "answered"
 
+# Superseded: the thread went on without it, or the facts changed. Consumed: the agent has taken the decision.
 OPEN = frozenset({WAITING, CLAIMED})
-"""Somebody has to decide."""
-
 DECIDED = frozenset({APPROVED, REJECTED, EDITED, ANSWERED, EXPIRED})
 """Decided, and the agent has not taken it yet."""
-
 CLOSED = frozenset({SUPERSEDED, CONSUMED})
-"""Over."""
-
 STATUSES = (WAITING, CLAIMED, APPROVED, REJECTED, EDITED, ANSWERED, EXPIRED, SUPERSEDED, CONSUMED)
 
 Kind = Literal["approve", "reject", "edit", "answer"]
@@ -47,7 +37,6 @@ STATUS_OF: Mapping[str, str] = {"approve": APPROVED, "reject": REJECTED, "edit":
 BY_EXPIRY = "keel:expiry"
 """Who has decided where nobody did in time."""
 
-_DONE: Mapping[str, str] = {"approve": "approved", "reject": "rejected", "edit": "edited", "answer": "answered"}
 REOPENED = "reopened"
 _ACTS: Mapping[str, tuple[str, str]] = {
     "approve": ("approval", APPROVED),
@@ -289,7 +278,7 @@ def describe_end(request: ApprovalRequest) -> str:
     elif decision.by == BY_EXPIRY:
         said = f"this expired{when}, and was not decided in time"
     else:
-        said = f"{decision.by or 'the program'} {_DONE[decision.kind]} this{when}"
+        said = f"{decision.by or 'the program'} {STATUS_OF[decision.kind]} this{when}"
     if request.status == SUPERSEDED:
         why = ended.get("reason") or "the thread went on without it"
         return f"{said + '; ' if said else ''}it is superseded: {why}"
@@ -334,12 +323,7 @@ CURRENT, OVER = (Shelf(None, table.kind) for table in TABLES)
 
 @dataclass(frozen=True, slots=True)
 class KeptRequest:
-    """A request as it stands in its cell, and on which shelf.
-
-    Attributes:
-        token: What a change of it has to know.
-        shelf: Where it is: `CURRENT` or `OVER`.
-    """
+    """A request as it is stored, with the token of its cell, on the shelf `CURRENT` or `OVER`."""
 
     request: ApprovalRequest
     token: str
@@ -415,10 +399,7 @@ class Approvals:
                 return (yield from self._log(held)) if done else held
 
     def change(self, held: KeptRequest, new: ApprovalRequest) -> Plan[KeptRequest | None]:
-        """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail.
-
-        What the audit trail does not say yet of the changes before is appended first: see `_log`.
-        """
+        """Replace a request, and append to the audit trail; `None` if the request was changed by another process."""
         held = yield from self._log(held)
         new = replace(new, audited=held.request.audited)
         done, kept = yield from self._cells[held.shelf].swap(new.id, held.token, new, origin=new.thread_id)
@@ -445,7 +426,7 @@ class Approvals:
         return (yield from self.change(held, add_event(new, "claimed" if until > at else "released", at, by)))
 
     def expire(self, held: KeptRequest, now: str) -> Plan[KeptRequest]:
-        """Write that nobody decided in time, if that is so."""
+        """Mark the request as expired if its deadline has passed."""
         request = request_at(held.request, now)
         if request.status != EXPIRED or held.request.status == EXPIRED:
             return held
@@ -479,12 +460,11 @@ class Approvals:
         yield from self._cells[CURRENT].remove({request.id: held.token})
 
     def _log(self, held: KeptRequest) -> Plan[KeptRequest]:
-        """Append to the audit trail those events of a request that `audited` does not count.
+        """Append those events of a request to the audit trail that `audited` does not count.
 
-        The process that has made a change does this, and so does any other process that finds it undone: the first one
-        may have died, or may be about to do it. Nobody changes a request before this is done, so all of them see the
-        same events under the same token. Only the request's cell holds that token; the secret by which each event is
-        appended once is made of it.
+        The process that has made a change does this, and so does any other that finds it undone: the first may have
+        died. A request is not changed before this is done, so all of them see the same events under the same token,
+        from which the secret is made by which each event is appended once.
         """
         request = held.request
         if request.audited == len(request.history):

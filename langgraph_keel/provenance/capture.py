@@ -1,17 +1,7 @@
-"""Captures every call of a model in a graph, without any code of the user's.
+"""Captures every call of a model in a graph, by a handler that LangChain calls in nodes, tools, tasks and threads.
 
-LangChain calls what `register_configure_hook` names at every call of a model: in nodes, tools, subgraphs, tasks and
-threads. It must be the context variable's default, which a raw thread sees too. The handler runs inline (a hop to
-another thread would cost 0.3 ms an `ainvoke`), asks the run's own context which saver, checkpoint and task the call
-belongs to, and hands a record to that saver. LangChain logs what a handler raises; it never breaks a run.
-
-Not recorded is a call in a thread that a node starts without its context (`threading.Thread(target=model.invoke)`, and
-not `copy_context().run`): nothing there says where it belongs. Its answer's id would (`lc_run--<id>`), if the node
-returned the answer; but then each call outside of graphs would have to be kept, in case one does.
-
-What LangChain says of a call is narrowed to what a record may hold: an allow-list, and nothing of any other key.
-Providers name things differently; where they do, the names stand side by side here. Hashes are of content without ids,
-which differ from run to run: equal requests have equal hashes.
+A call in a thread that a node starts without its context is not recorded: nothing there says where it belongs. Only
+keys of an allow-list are stored. Hashes are of content without ids, so that equal requests have equal hashes.
 """
 
 from __future__ import annotations
@@ -105,7 +95,10 @@ def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
 
 def describe_request(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record that are known when a call begins."""
-    metadata, params = _mapping(given.get("metadata")), _merge_sources(_mapping(given.get("invocation_params")))
+    metadata, params = _mapping(given.get("metadata")), _mapping(given.get("invocation_params"))
+    nested = [params[name] for name in ("extra_body", "model_kwargs") if isinstance(params.get(name), dict)]
+    if nested:
+        params = {name: value for each in (*nested, params) for name, value in each.items() if value is not None}
     found = {**prompt, "provider": _text(params.get("_type"))}
     # Of the metadata only these names are LangChain's and LangGraph's; all others are the user's.
     _take(metadata, _IN_METADATA, found)
@@ -114,14 +107,6 @@ def describe_request(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dic
         short = (name for name in sorted(others) if isinstance(params[name], _SCALARS))
         found["parameters"] = {name: params[name] for name in short if len(str(params[name])) <= LONGEST}
     return found
-
-
-def _merge_sources(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a request asks for, by whichever way it was given."""
-    nested = [params[name] for name in ("extra_body", "model_kwargs") if isinstance(params.get(name), dict)]
-    if not nested:
-        return params
-    return {name: value for source in (*nested, params) for name, value in source.items() if value is not None}
 
 
 def _take(source: Mapping[str, Any], names: _Names, found: dict[str, Any]) -> None:
@@ -262,25 +247,15 @@ class _Call:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a call belongs.
-
-    Attributes:
-        recorder: That of the saver.
-        thread_id: The thread.
-        run: What tells the run from others (`run_of`).
-        namespace: LangGraph's namespace of the task: nodes, and their tasks, from the outermost on.
-        lineage: Per namespace of a checkpoint around the call, the id of the one its step began from, or a younger one.
-        more: What else a record holds of it.
-        is_guessed: Whether another saver's thread of this name, or another run of it, may have called.
-    """
+    """Where a call belongs."""
 
     recorder: Recorder
     thread_id: str
-    run: object
-    namespace: str
-    lineage: Mapping[str, str]
-    more: Mapping[str, Any]
-    is_guessed: bool = False
+    run: object  # see `run_of`
+    namespace: str  # LangGraph's, of the task: nodes, and their tasks, from the outermost on
+    lineage: Mapping[str, str]  # per namespace: the id of the checkpoint that its step began from, or a younger one
+    more: Mapping[str, Any]  # other fields of the record
+    is_guessed: bool = False  # another saver's thread of this name, or another run of it, may have called
 
 
 def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
@@ -308,10 +283,9 @@ def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
 def _place_by_metadata(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
     """Return where a call belongs by what LangChain hands on to it.
 
-    Of a sequence that is a node (`prompt | model`), LangGraph runs the first step alone in the context of its task; the
-    others find none there, or that of a graph around it. They know their task, not their saver: it is the one on which
-    the thread was last seen to run. Nor do they know the checkpoint they began from: an id of this moment is younger
-    than that, and older than the one they lead to. The attempt is unknown.
+    If a node is a sequence (`prompt | model`), LangGraph runs only its first step in the context of its task. The saver
+    of the others is the one on which the thread was last seen to run. An id of this moment is younger than the
+    checkpoint they began from, and older than the one they lead to.
     """
     thread_id = str(metadata.get("thread_id"))
     found = find_last_run(thread_id)
@@ -345,13 +319,10 @@ def _begin_call(run_id: UUID, metadata: Mapping[str, Any]) -> _Call | None:
 
 
 class Capture(BaseCallbackHandler):
-    """What LangChain calls at the beginning and the end of every call of a model.
+    """LangChain calls it at the beginning and the end of every call of a model."""
 
-    Errors of its own are logged here, as LangChain does it; `DriftDetected` alone goes through to the node.
-    """
-
-    run_inline = True
-    raise_error = True
+    run_inline = True  # a hop to another thread would cost 0.3 ms an `ainvoke`
+    raise_error = True  # for `DriftDetected`; other errors are logged here
     ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self) -> None:
@@ -405,7 +376,7 @@ CAPTURE = Capture()
 if hasattr(os, "register_at_fork"):
     # What other threads of the parent have called, they wait for themselves.
     os.register_at_fork(after_in_child=CAPTURE.forget)
-_handler: ContextVar[Any] = ContextVar("keel_capture", default=CAPTURE)
+_handler: ContextVar[Any] = ContextVar("keel_capture", default=CAPTURE)  # the default, which a raw thread sees too
 _register_lock = Lock()
 _registered: list[ContextVar[Any]] = []
 

@@ -1,8 +1,7 @@
-"""Records of calls whose checkpoints were pruned: they stand in cells of their thread, and are deleted with it.
+"""Records of calls whose checkpoints were pruned: they are stored in cells of their thread, and deleted with it.
 
-Before it removes anything, a prune puts what led to each checkpoint that stays into one cell, the carryover. If it is
-cut off, records are stored twice, which readers do not mind (each is known by its call's id). A cell is named by what
-it holds, so a prune that is made again writes the same cell. Branches that were left go with their calls.
+Before a prune removes anything, it puts the records that led to each checkpoint that stays into one cell, the
+carryover. The cell is named by its content, so a prune that is made again writes the same cell.
 """
 
 from __future__ import annotations
@@ -28,18 +27,11 @@ Item: TypeAlias = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Carryover:
-    """The records that a prune has carried to one checkpoint that stays.
+    """The records that a prune has carried to one checkpoint that stays."""
 
-    Attributes:
-        first: The id of the first root checkpoint whose records these are; empty if some were deleted since.
-        until: The id of the root checkpoint that stays.
-        is_first: Whether no model was called before.
-        items: The records.
-    """
-
-    first: str
-    until: str
-    is_first: bool
+    first: str  # the id of the first root checkpoint whose records these are; empty if some were deleted since
+    until: str  # the id of the root checkpoint that stays
+    is_first: bool  # no model was called before
     items: Sequence[Item]
 
     def calls(self, thread_id: str) -> list[ModelCall]:
@@ -94,31 +86,24 @@ CARRYOVERS = CellTable("model", "a record of pruned checkpoints", _pack, _unpack
 
 
 def is_first(header: Header) -> bool:
-    """Return whether no model was called before those that led to a checkpoint of the root graph.
-
-    Steps count from -1, and no model is called before step 1; but the first checkpoint of a run with
-    `durability="exit"` is of any step, and the calls of all its steps led there.
-    """
+    """Return whether no model was called before those that led to a checkpoint of the root graph."""
+    # Steps count from -1, and no model is called before step 1. But the first checkpoint of a run with
+    # `durability="exit"` is of any step, and the calls of all its steps led there.
     step = header.metadata.get("step")
     return bool(header.about.get("first")) or (isinstance(step, int) and step <= 1)
 
 
 def may_be_pruned(entry: Entry, header: Header) -> bool:
-    """Return whether a checkpoint may have had a parent that was pruned: threads begin with step -1.
-
-    With `durability="exit"` they do not, and then each first checkpoint may have had one.
-    """
+    """Return whether a checkpoint may have had a parent that was pruned."""
+    # Threads begin with step -1, except with `durability="exit"`: there each first checkpoint may have had a parent.
     return entry.parent is None and header.metadata.get("step") != -1
 
 
 def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> tuple[list[Carryover], bool]:
-    """Return what was carried to the root checkpoints of a line, and whether that goes back to the first call.
-
-    Here a line goes on where its last parent was pruned: a carryover leads from the checkpoint that stayed to the first
-    one whose records it has, to which an earlier prune may have carried records.
-    """
+    """Return what was carried to the root checkpoints of a line, and whether that goes back to the first call."""
     found: list[Carryover] = []
     places = list(line)
+    # A carryover leads to the first checkpoint whose records it has, to which an earlier prune may have carried some.
     for place in places:  # which grows
         here = [each for each in carryovers if each.until == place]
         found += here
@@ -130,10 +115,7 @@ def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> 
 
 
 def carry(session: Session, thread_id: str, moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> Plan[None]:
-    """Put the records that led to what stays into cells.
-
-    One trip for each checkpoint of the root graph that stays, and one more if tasks have failed or asked.
-    """
+    """Put the records that led to what stays into cells. One or two trips for each root checkpoint that stays."""
     cells = Cells(session, CARRYOVERS, thread_id)
     for line in _find_lines(moments, kept):
         latest, first = line[0], line[-1]
@@ -152,10 +134,7 @@ def carry(session: Session, thread_id: str, moments: Sequence[NodeAndHeader], ke
 
 
 def _find_lines(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> list[list[NodeAndHeader]]:
-    """Return each root checkpoint that stays with those it came from, the nearest first, to the next one that stays.
-
-    Where what it came from stays in sight, the line is that checkpoint alone.
-    """
+    """Return each root checkpoint that stays, with those it came from up to the next one that stays, nearest first."""
     root = {each[0].address.checkpoint_id: each for each in moments if not each[0].address.checkpoint_ns}
     origins = {name: origin_of(node.parent, header.metadata, root) for name, (node, header) in root.items()}
     lines = []
@@ -167,6 +146,7 @@ def _find_lines(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> li
             line.append(root[each])
             if len(line) > 1 and line[-1][0].stamp in kept:
                 break
+        # If its parent stays, it is alone.
         is_next = len(line) == 2 and line[-1][0].stamp in kept
         lines.append(line[:1] if is_next else line)
     return lines

@@ -1,10 +1,7 @@
-"""What a thread was written with (its fingerprint), and what is different now (drift).
+"""The models, tools and packages that a thread was written with (its fingerprint), and what is different now (drift).
 
-Each root checkpoint says what its thread was written with so far: per node and model the served versions, system
-fingerprints and tools seen, and the versions of packages. A call differs if it brings something that this thread has
-not seen there: providers serve from several backends at once, and deployments roll, so what comes and goes is reported
-once, not at each call. A tool that is merely new, or gone, is no drift: agents offer tools as they see fit; a tool with
-another schema is.
+A call differs if it brings a value that its thread has not seen there: a provider serves from several backends at once,
+so a change is reported once, not at each call. A new tool is not drift; a tool with another schema is.
 """
 
 from __future__ import annotations
@@ -91,13 +88,7 @@ UNSEEN = Seen()
 
 
 class Spent(NamedTuple):
-    """What calls have taken, as far as models report it.
-
-    Attributes:
-        input: Tokens that they were given.
-        output: Tokens that they have written.
-        cost: What that cost; `None` if no call said so.
-    """
+    """Tokens and cost of calls, as far as models report them."""
 
     input: int = 0
     output: int = 0
@@ -122,20 +113,12 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a thread was written with.
+    """What a thread was written with."""
 
-    Attributes:
-        nodes: Per path of a node and model asked for, what was seen.
-        versions: Per package, the versions seen; of the application's own, `""` if it had none.
-        step: The last step that called a model.
-        names: All names of models, asked for and served, in the order they came.
-        spent: What the calls have taken that led there.
-    """
-
-    nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
-    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    step: int | None = None
-    names: Sequence[str] = ()
+    nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)  # per path of a node, and model asked for
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the application: `""` if it had none
+    step: int | None = None  # the last one that called a model
+    names: Sequence[str] = ()  # of models, asked for and served, in the order they came
     spent: Spent = NOTHING_SPENT
 
     def pack(self) -> list[Any]:
@@ -201,7 +184,7 @@ def _add_call(before: Fingerprint, call: Record) -> Fingerprint:
     seen = Seen(
         _with_value(seen.served, call.get("served_model"), step),
         _with_value(seen.fingerprints, call.get("system_fingerprint"), step),
-        _with_tools(seen.tools, call.get("tools", {})),
+        dict([*_with_versions(seen.tools, call.get("tools", {})).items()][-TOOLS:]),
         step,
     )
     nodes = _with_last(before.nodes, path, _with_last(models, model, seen, SEEN), NODES)
@@ -210,20 +193,14 @@ def _add_call(before: Fingerprint, call: Record) -> Fingerprint:
     return Fingerprint(nodes, versions, step, names, before.spent.add(call))
 
 
-def _with_tools(seen: Mapping[str, Sequence[str]], tools: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
-    if all(schema in seen.get(name, ()) for name, schema in tools.items()):
-        return seen
-    return dict([*{**seen, **{name: _with_latest(seen.get(name, ()), tools[name]) for name in tools}}.items()][-TOOLS:])
-
-
 def _with_versions(seen: Mapping[str, Sequence[str]], versions: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
     if all(version in seen.get(name, ()) for name, version in versions.items()):
         return seen
-    return {**seen, **{name: _with_latest(seen.get(name, ()), version) for name, version in versions.items()}}
-
-
-def _with_latest(values: Sequence[str], value: str) -> Sequence[str]:
-    return [*(other for other in values if other != value), value][-SEEN:]
+    found = dict(seen)
+    for name, version in versions.items():
+        others = [other for other in seen.get(name, ()) if other != version]
+        found[name] = [*others, version][-SEEN:]
+    return found
 
 
 def _with_value(values: Mapping[str, int | None], value: str | None, step: int | None) -> Mapping[str, int | None]:
@@ -258,15 +235,11 @@ def _compare_call(before: Fingerprint, call: Record) -> list[Change]:
     return [
         *_compare_value("served_model", seen.served, call.get("served_model"), path),
         *_compare_value("system_fingerprint", seen.fingerprints, call.get("system_fingerprint"), path),
-        *_compare_tools(seen, call.get("tools", {}), path),
-    ]
-
-
-def _compare_tools(seen: Seen, tools: Mapping[str, str], path: str) -> list[Change]:
-    return [
-        Change(f"tool {name}", seen.tools[name][-1], schema, seen.step, path)
-        for name, schema in tools.items()
-        if schema not in seen.tools.get(name, (schema,))
+        *(
+            Change(f"tool {name}", seen.tools[name][-1], schema, seen.step, path)
+            for name, schema in call.get("tools", {}).items()
+            if schema not in seen.tools.get(name, (schema,))
+        ),
     ]
 
 

@@ -1,30 +1,25 @@
-"""Threads as training data: the messages, the models that wrote them, what that cost, and how it ended.
-
-A trajectory is the way to a thread's latest checkpoint; calls on branches that were left are no part of it. Where the
-beginning of the way was pruned, its calls were carried (`carryover`); where it was deleted, they are not known.
-"""
+"""Threads as training data: the messages, the models that wrote them, what that cost, and how it ended."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
-from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
+from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import DeltaSnapshot
 from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
-from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
-from langgraph_keel.engine.records import Entry, Page
+from langgraph_keel.engine.records import Page
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, ValueRefused
@@ -48,23 +43,16 @@ _OF_A_CALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The way to a thread's latest checkpoint.
+    """The way to a thread's latest checkpoint."""
 
-    Attributes:
-        trace: What the checkpoints on it say, and those inside of their steps.
-        label: What the last one says that has a label.
-        is_pruned: Whether its beginning is not there any more.
-        is_known: Whether all calls on it are known: the prunes have carried those of the beginning.
-    """
-
-    trace: Trace
-    label: Any
-    is_pruned: bool
-    is_known: bool
+    trace: Trace  # of the checkpoints on it, and of those inside of their steps
+    label: Any  # of the last one that has a label
+    is_pruned: bool  # its beginning is gone
+    is_known: bool  # all calls on it are known: the prunes have carried those of the beginning
 
     @property
     def cost(self) -> float | None:
-        """What the calls on it cost; `None` if that is not known."""
+        """The cost of the calls on it; `None` if that is not known."""
         return sum_costs(self.trace.calls) if self.is_known else None
 
     @property
@@ -194,11 +182,26 @@ class Export:
     def _choose(
         self, head: CheckpointTuple, messages: Sequence[Mapping[str, Any]], way: Way
     ) -> dict[str, Any] | Reason:
-        wanted = self._wanted
+        wanted, trace, cost = self._wanted, way.trace, way.cost
         label = wanted.label_of(head, way)
-        if not (wanted.accepts_label(label) and wanted.accepts_model(_models_of(way.trace))):
+        if not (wanted.accepts_label(label) and wanted.accepts_model(_models_of(trace))):
             return "filtered"
-        return wanted.check_cost(way.cost) or _trajectory(head, label, messages, way)
+        called = (call["function"]["name"] for message in messages for call in message.get("tool_calls", ()))
+        return wanted.check_cost(cost) or {
+            "thread_id": str(head.config["configurable"]["thread_id"]),  # of a class of its own, there
+            "checkpoint_id": head.checkpoint["id"],
+            "label": label,
+            "messages": messages,
+            "tools_called": dict(Counter(called)),
+            "calls": [{name: getattr(call, name) for name in _OF_A_CALL} for call in trace.calls],
+            "usage": way.usage,
+            "cost": cost,
+            "is_pruned": way.is_pruned,
+            "steps": head.metadata.get("step"),
+            "started_at": None if way.is_pruned else trace.entries[0][1].checkpoint.get("ts"),
+            "ended_at": head.checkpoint["ts"],
+            "drift": [asdict(mark) for mark in trace.marks()],
+        }
 
     def _value(self, head: CheckpointTuple) -> Plan[Any]:
         """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
@@ -208,7 +211,14 @@ class Export:
             at = address_of(head.config)
             history = (yield from delta_history(self._session, at, [channel]))[channel]
             _check_read(head, channel, [history.get("seed"), *(write[2] for write in history["writes"])])
-            return _replay_writes(history)
+            # Here, for they take as long to import as all of Keel's core; programs without a graph need neither.
+            from langgraph.channels import DeltaChannel
+            from langgraph.graph.message import add_messages
+
+            replay: Any = DeltaChannel(lambda state, writes: reduce(add_messages, writes, state), list)
+            replay = replay.from_checkpoint(history.get("seed", []))
+            replay.replay_writes(history["writes"])
+            return replay.value
         value = value.value if isinstance(value, DeltaSnapshot) else value
         _check_read(head, channel, value)
         return value
@@ -231,17 +241,6 @@ def _flatten(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _replay_writes(history: DeltaChannelHistory) -> Any:
-    # Here, for they take as long to import as all of Keel's core; programs without a graph need neither.
-    from langgraph.channels import DeltaChannel
-    from langgraph.graph.message import add_messages
-
-    replay: Any = DeltaChannel(lambda state, writes: reduce(add_messages, writes, state), list)
-    replay = replay.from_checkpoint(history.get("seed", []))
-    replay.replay_writes(history["writes"])
-    return replay.value
-
-
 def _models_of(trace: Trace) -> set[str]:
     called = {name for call in trace.calls for name in call.names}
     return called.union(*(thread_models_of(header.about) for _, header in trace.entries))
@@ -262,48 +261,14 @@ def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
     calls = [c for c in trace.calls if (c.checkpoint_ns, c.checkpoint_id) in places or c.id in before]
     labels = (header.metadata.get(key) for _, header in line for key in LABELS)
     label = next((label for label in labels if label is not None), None)
-    is_whole = _is_first(*line[-1], calls)
+    first, header = line[-1]
+    here = [call for call in calls if call.checkpoint_id == first.address.checkpoint_id and call.path == call.node]
+    # No calls were made before those that led to its first checkpoint, whose parent may have been pruned.
+    is_whole = is_first(header) or any(call.step is not None and call.step <= 1 for call in here)
     return Way(trace=Trace(entries, calls), label=label, is_pruned=not is_whole, is_known=is_whole or goes_back)
 
 
-def _is_first(entry: Entry, header: Header, calls: Iterable[ModelCall]) -> bool:
-    """Return whether no calls were made before those that led to this checkpoint; its parent may have been pruned."""
-    if is_first(header):
-        return True
-    here = [call for call in calls if call.checkpoint_id == entry.address.checkpoint_id and call.path == call.node]
-    return any(call.step is not None and call.step <= 1 for call in here)
-
-
-# -- one line --------------------------------------------------------------------------------------------------
-
-
-def _trajectory(head: CheckpointTuple, label: Any, messages: Sequence[Mapping[str, Any]], way: Way) -> dict[str, Any]:
-    trace = way.trace
-    return {
-        "thread_id": str(head.config["configurable"]["thread_id"]),  # of a class of its own, there
-        "checkpoint_id": head.checkpoint["id"],
-        "label": label,
-        "messages": messages,
-        "tools_called": _tools_called(messages),
-        "calls": [{name: getattr(call, name) for name in _OF_A_CALL} for call in trace.calls],
-        "usage": way.usage,
-        "cost": way.cost,
-        "is_pruned": way.is_pruned,
-        "steps": head.metadata.get("step"),
-        "started_at": None if way.is_pruned else trace.entries[0][1].checkpoint.get("ts"),
-        "ended_at": head.checkpoint["ts"],
-        "drift": [asdict(mark) for mark in trace.marks()],
-    }
-
-
-def _tools_called(messages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how often each tool was called, in the order of the first calls."""
-    counts: dict[str, int] = {}
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            name = call["function"]["name"]
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+# -- sums ------------------------------------------------------------------------------------------------------
 
 
 def sum_usages(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -313,15 +278,14 @@ def sum_usages(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for name, count in usage.items():
             if isinstance(count, Mapping) or _is_number(count):
                 counts.setdefault(name, []).append(count)
-    sums = {name: _sum_of(each) for name, each in counts.items()}
-    return {name: total for name, total in sums.items() if total is not None}
-
-
-def _sum_of(counts: Sequence[Any]) -> Any:
-    nested = [count for count in counts if isinstance(count, Mapping)]
-    if nested:
-        return sum_usages(nested) if len(nested) == len(counts) else None
-    return sum(counts)
+    sums: dict[str, Any] = {}
+    for name, found in counts.items():
+        nested = [count for count in found if isinstance(count, Mapping)]
+        if not nested:
+            sums[name] = sum(found)
+        elif len(nested) == len(found):
+            sums[name] = sum_usages(nested)
+    return sums
 
 
 def _is_number(value: Any) -> bool:
@@ -355,15 +319,11 @@ def _chat(message: BaseMessage) -> list[dict[str, Any]]:
     try:
         return list(convert_to_openai_messages([message]))
     except (ValueError, KeyError, TypeError):
-        # The chat format knows no video and no document by URL, say; they are handed on as they stand.
-        [bare] = convert_to_openai_messages([_bare(message)])
+        # The chat format has no video and no document by URL, say: the content is handed on as it is, and arguments
+        # that JSON cannot carry as their `repr`.
+        changes: dict[str, Any] = {"content": ""}
+        for call in message.tool_calls if isinstance(message, AIMessage) else ():
+            args = json.loads(json.dumps(call["args"], default=repr))
+            changes.setdefault("tool_calls", []).append({**call, "args": args})
+        [bare] = convert_to_openai_messages([message.model_copy(update=changes)])
         return [{**bare, "content": message.content}]
-
-
-def _bare(message: BaseMessage) -> BaseMessage:
-    """Return a message without its content, the arguments of its calls such that JSON can carry them."""
-    changes: dict[str, Any] = {"content": ""}
-    if isinstance(message, AIMessage):
-        calls = message.tool_calls
-        changes["tool_calls"] = [{**call, "args": json.loads(json.dumps(call["args"], default=repr))} for call in calls]
-    return message.model_copy(update=changes)

@@ -1,20 +1,7 @@
 """The hook that gives each checkpoint the records of the model calls that led to it, and notices drift.
 
-A record waits until something is stored that it can go with. What a checkpoint takes along are the records that led to
-it, the names of their models, and what its thread was written with so far (`drift`), which this process remembers from
-one put to the next. A prune carries records of what it removes to what stays (`carryover`).
-
-*What waits.* A call ends before its task's writes are put, and those and the checkpoint of the step come in any order.
-So a record waits for whichever comes first, and goes with it: no round trip is ever made for it. It leads to the next
-checkpoint of its own run in the innermost namespace that is stored. Ids are ordered in time, so that is the first one
-younger than what the call began from; with `durability="exit"`, where those between never reach the saver, the run's
-last one. What a run leaves behind that was cancelled goes with the thread's next checkpoint as a stray, and is shown
-where it began. What a run has called whose checkpoint was refused is forgotten: it is no call of the thread's.
-
-*What is remembered*, so that no put has to read it from the store: of each thread, what it was written with at its
-latest checkpoints; of each run, the same, for checkpoints that are not stored (`durability="exit"`); the records of
-tasks that were not finished when a run began; and which run was at a thread last. Each of these is bounded: what was
-not used for longest is forgotten, and then drift is not noticed.
+A record waits for its task's writes or for its checkpoint, and is stored with the one that comes first, so it costs no
+round trip. What a put needs to know of its thread is remembered, within bounds; drift of other threads is not noticed.
 """
 
 from __future__ import annotations
@@ -92,31 +79,21 @@ if hasattr(os, "register_at_fork"):
 class WaitingRecord:
     """A record that waits.
 
-    Attributes:
-        record: The record.
-        thread_id: The thread of the call.
-        lineage: Per namespace around the call, the id of the checkpoint that its step began from.
-        tasks: The ids of its task and of those around it.
-        run: What tells the run from all others; `None` where LangGraph does not.
-        is_guessed: Whether another run may have called: the one that writes the task did.
-        is_ended: Whether the call is over, and the record complete.
-        is_written: Whether it is stored among a task's writes.
-        is_in_header: Whether it is stored in the header of a checkpoint.
-        call: What completes the record when the call is over, kept as long as the record waits.
-        refused: Why nothing may go on from its answer.
+    It leads to the next checkpoint of its run in the innermost namespace that is stored. Ids are ordered in time, so
+    that is the first one younger than the checkpoint that the call began from.
     """
 
     record: Record
     thread_id: str
-    lineage: Mapping[str, str]
-    tasks: Collection[str]
-    run: object = None
-    is_guessed: bool = False
+    lineage: Mapping[str, str]  # per namespace around the call: the id of the checkpoint that its step began from
+    tasks: Collection[str]  # the ids of its task and of those around it
+    run: object = None  # as `run_of` tells it from others; `None` where LangGraph does not
+    is_guessed: bool = False  # another run may have called: the one that writes the task did
     is_ended: bool = True
-    is_written: bool = False
+    is_written: bool = False  # among a task's writes
     is_in_header: bool = False
-    call: object = None
-    refused: Sequence[Change] = ()
+    call: object = None  # completes the record when the call is over, and is kept as long as the record waits
+    refused: Sequence[Change] = ()  # why the thread must not go on from its answer
 
     @property
     def is_stored(self) -> bool:
@@ -133,17 +110,11 @@ def check_refusals(records: Sequence[WaitingRecord]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The records that go with a checkpoint.
+    """The records that go with a checkpoint."""
 
-    Attributes:
-        led: Those that led to it, wherever they are stored.
-        new: Those of them that are in no header yet.
-        strays: Those that other runs have left behind.
-    """
-
-    led: Sequence[WaitingRecord] = ()
-    new: Sequence[WaitingRecord] = ()
-    strays: Sequence[WaitingRecord] = ()
+    led: Sequence[WaitingRecord] = ()  # those that led to it, wherever they are stored
+    new: Sequence[WaitingRecord] = ()  # those of them that are in no header yet
+    strays: Sequence[WaitingRecord] = ()  # those that cancelled runs have left behind
 
 
 NOTHING_SELECTED = Selection()
@@ -298,10 +269,7 @@ class WaitingRecords:
             return records
 
     def forget_thread(self, thread_id: str, removed: Collection[str | None] = frozenset()) -> None:
-        """Forget what waits of a thread, or of some of its checkpoints, that are deleted.
-
-        Another thread may have this name some day, and another run go on from the checkpoint before.
-        """
+        """Forget the records of a thread, or of some of its checkpoints, that are deleted."""
         with self._lock:
             thread = self._threads.pop(thread_id, None)
             if thread is None or not removed:
@@ -354,10 +322,7 @@ class KnownThreads:
         return thread_id in self._fingerprints or id(run) in self._of_runs
 
     def find_fingerprint(self, thread_id: str, checkpoint_id: str | None, run: object) -> Fingerprint:
-        """Return what a thread was written with up to a checkpoint.
-
-        If that one is not stored (yet), its run knows, or else the latest checkpoint before it.
-        """
+        """Return the fingerprint of a checkpoint; else that of its run, or of the latest checkpoint before it."""
         if checkpoint_id is None or not self.has_fingerprint(thread_id, run):
             return UNKNOWN
         with self._lock:
@@ -402,36 +367,10 @@ def _keep(kept: OrderedDict[K, T], key: K, value: T, most: int) -> None:
 # -- the hook ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class EntryRecord:
-    """What a checkpoint that is about to be put takes along.
-
-    Attributes:
-        about: For its header.
-        metadata: For its metadata.
-        drift: What has changed since the checkpoint it continues; `None` if nothing has.
-        fingerprint: What its thread was written with, up to and with it; `None` if nothing is known.
-        selection: The records that go with it.
-        run: The run that puts it.
-    """
-
-    about: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    drift: DriftReport | None = None
-    fingerprint: Fingerprint | None = None
-    selection: Selection = NOTHING_SELECTED
-    run: object = None
-
-
 class Recorder(Hook):
     """The records of one saver, shared by its copies. Any thread may call.
 
-    Args:
-        captures: Whether calls are captured; if not, what is known of a thread is carried on all the same.
-
-    Attributes:
-        waiting: The records that are not stored yet.
-        known: What is remembered of threads.
+    Without `captures`, the fingerprints of threads are carried on all the same.
     """
 
     tables = (CARRYOVERS,)
@@ -523,28 +462,49 @@ class Recorder(Hook):
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
     def draft_put(self, session: Session, put: Put) -> None:
-        """Add to a checkpoint what it takes along."""
-        entry = self._record_entry(put)
-        check_refusals(entry.selection.led)
-        if entry.drift and put.source in ("input", "loop"):  # what a person puts (`update_state`) is marked only
+        """Add the records that led to a checkpoint, the names of their models, and the thread's fingerprint."""
+        address, run, is_root = put.address, run_of(put.config), not put.address.checkpoint_ns
+        self._see_run(address.thread_id, run)
+        selection = self.waiting.select_for_entry(address, put.source, run)
+        put.notes[self] = selection, run, None
+        if is_root and self.graph_version:
+            put.header.metadata[GRAPH_VERSION] = self.graph_version
+        unfinished = self.known.find_unfinished(put.parent) if put.source == "loop" else ()
+        is_known = is_root and self.known.has_fingerprint(address.thread_id, run)
+        if selection is NOTHING_SELECTED and not unfinished and not is_known:
+            return
+        about: dict[str, Any] = {}
+        changes: Sequence[Change] = ()
+        new = {each.record["id"]: each.record for each in selection.new}
+        records = [*(record for record in unfinished if record["id"] not in new), *new.values()]
+        if records:
+            about["calls"] = records
+        if selection.strays:
+            about["strays"] = [
+                [dict(each.lineage), each.record if each.is_ended else {**each.record, "error": "Unfinished"}]
+                for each in selection.strays
+            ]
+        if is_root:
+            led = {record["id"]: record for record in [*records, *(each.record for each in selection.led)]}
+            fingerprint, changes = self._add_fingerprint(put, about, list(led.values()), run)
+            put.notes[self] = selection, run, fingerprint
+        check_refusals(selection.led)
+        if changes and put.source in ("input", "loop"):  # what a person puts (`update_state`) is marked only
+            drift = DriftReport(address.thread_id, tuple(changes))
             if self.on_drift == "raise":
-                raise DriftDetected(entry.drift)
-            warnings.warn(DriftWarning(entry.drift), stacklevel=2)
-        put.header.metadata.update(entry.metadata)
-        put.header.about.update(entry.about)
-        if entry.fingerprint is not None:
-            put.terms += [f"model:{name}" for name in entry.fingerprint.names]
-        put.notes[self] = entry
+                raise DriftDetected(drift)
+            warnings.warn(DriftWarning(drift), stacklevel=2)
+        put.header.about.update(about)
 
     def after_put(self, session: Session, put: Put) -> None:
-        """Note that a checkpoint is stored with what it took along."""
-        entry: EntryRecord = put.notes[self]
-        self.waiting.mark_stored(put.address, entry.selection, entry.run)
-        if entry.fingerprint is not None:
-            self.known.remember(put.address, entry.fingerprint)
+        """Note that a checkpoint is stored with its records."""
+        selection, run, fingerprint = put.notes[self]
+        self.waiting.mark_stored(put.address, selection, run)
+        if fingerprint is not None:
+            self.known.remember(put.address, fingerprint)
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
-        """Forget what a run has called whose checkpoint was refused. No trip, or one to say so of what is stored."""
+        """Discard the model calls of a run whose checkpoint was refused. No trip, or one if some are stored."""
         run, parent = run_of(put.config), put.parent
         if run is None or parent.checkpoint_ns or not isinstance(error, CheckpointConflict):
             return
@@ -557,45 +517,25 @@ class Recorder(Hook):
         except StoreError as failure:  # the run must hear why it was refused
             _log.warning("%s: calls of a run that was refused count as the thread's own: %s", parent, failure)
 
-    def _record_entry(self, put: Put) -> EntryRecord:
-        address, run, is_root = put.address, run_of(put.config), not put.address.checkpoint_ns
-        self._see_run(address.thread_id, run)
-        selection = self.waiting.select_for_entry(address, put.source, run)
-        entry = EntryRecord(selection=selection, run=run)
-        if is_root and self.graph_version:
-            entry.metadata[GRAPH_VERSION] = self.graph_version
-        unfinished = self.known.find_unfinished(put.parent) if put.source == "loop" else ()
-        is_known = is_root and self.known.has_fingerprint(address.thread_id, run)
-        if selection is NOTHING_SELECTED and not unfinished and not is_known:
-            return entry
-        new = {each.record["id"]: each.record for each in selection.new}
-        records = [*(record for record in unfinished if record["id"] not in new), *new.values()]
-        if records:
-            entry.about["calls"] = records
-        if selection.strays:
-            entry.about["strays"] = [
-                [dict(each.lineage), each.record if each.is_ended else {**each.record, "error": "Unfinished"}]
-                for each in selection.strays
-            ]
-        if is_root:
-            led = {record["id"]: record for record in [*records, *(each.record for each in selection.led)]}
-            self._add_fingerprint(entry, put, list(led.values()))
-        return entry
-
-    def _add_fingerprint(self, entry: EntryRecord, put: Put, records: Sequence[Record]) -> None:
-        thread_id, parent = put.address.thread_id, put.parent.checkpoint_id
+    def _add_fingerprint(
+        self, put: Put, about: dict[str, Any], records: Sequence[Record], run: object
+    ) -> tuple[Fingerprint | None, Sequence[Change]]:
+        """Add the fingerprint of a thread to a checkpoint. Return it, if one is known, and the drift to report."""
+        parent = put.parent.checkpoint_id
         if names := set().union(*map(names_of, records)):
-            entry.about["models"] = sorted(names)
-        before = self.known.find_fingerprint(thread_id, parent, entry.run)
+            about["models"] = sorted(names)
+        before = self.known.find_fingerprint(put.address.thread_id, parent, run)
         fingerprint, changes = update_fingerprint(before, records, self._versions_beside(before))
         if fingerprint.nodes:
-            self.known.remember_run(entry.run, fingerprint)
-            entry.fingerprint, entry.about["known"] = fingerprint, fingerprint.pack()
-        if entry.about and parent is None:  # else nobody could tell it from one whose ancestors were pruned
-            entry.about["first"] = True
-        if changes and self.on_drift != "ignore":
-            entry.metadata[MARK] = [str(change) for change in changes]
-            entry.drift = DriftReport(thread_id, tuple(changes))
+            self.known.remember_run(run, fingerprint)
+            about["known"] = fingerprint.pack()
+            put.terms += [f"model:{name}" for name in fingerprint.names]
+        if about and parent is None:  # else nobody could tell it from one whose ancestors were pruned
+            about["first"] = True
+        changes = [] if self.on_drift == "ignore" else changes
+        if changes:
+            put.header.metadata[MARK] = [str(change) for change in changes]
+        return fingerprint if fingerprint.nodes else None, changes
 
     def _versions_beside(self, before: Fingerprint) -> Mapping[str, str]:
         """Return the versions of today, to be compared with those that a thread was written with."""

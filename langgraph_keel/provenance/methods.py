@@ -12,7 +12,6 @@ from langgraph_keel.engine.faces import Component, Pages, faces, iterator_faces
 from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import query_of
-from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.hook import PACKAGE_VERSIONS, Recorder
@@ -21,7 +20,6 @@ from langgraph_keel.provenance.records import ModelCall
 
 if TYPE_CHECKING:
     from langgraph_keel.provenance.export import Label, OnSkip
-    from langgraph_keel.provenance.replay.replay import Order, Replayer
     from langgraph_keel.provenance.replay.verdict import Replay
 
 
@@ -42,7 +40,8 @@ class ProvenanceMethods(Component):
             InvalidConfig: The config names no usable thread.
             CorruptStore: Stored bytes do not add up.
         """
-        session, query = self.engine.session, _query_of(config)
+        address_of(config)  # `None`, for `list` all threads, names none
+        session, query = self.engine.session, query_of(config, None, None, None)
         found = yield from read_calls(session, query)
         recorder = session.hooks.find(Recorder)
         if recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
@@ -173,17 +172,10 @@ class ProvenanceMethods(Component):
             InvalidConfig: `config` names no usable thread.
             StoreError: The store failed. The thread is as it was: it is only read.
         """
-        from langgraph_keel.provenance.replay.replay import check_order
+        from langgraph_keel.provenance.replay.replay import Replayer, check_order
 
         options = {} if context is None else {"context": context}
         order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
-        return self._replayer(graph, order).replay()
-
-    replay, areplay = faces(_replay)
-
-    def _replayer(self, graph: Any, order: Order) -> Replayer:
-        from langgraph_keel.provenance.replay.replay import Replayer
-
         if not (callable(getattr(graph, "copy", None)) and hasattr(graph, "input_channels")):
             raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
         # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
@@ -192,13 +184,15 @@ class ProvenanceMethods(Component):
         saver = own if is_ours else self._saver
         twin = with_engine(saver, engine_apart(saver.engine))
         runnable = graph.copy({"checkpointer": twin, "cache": None})
-        return Replayer(twin.engine.session, runnable, order)
+        return Replayer(twin.engine.session, runnable, order).replay()
+
+    replay, areplay = faces(_replay)
 
 
 def engine_apart(engine: Engine) -> Engine:
-    """Return an engine on the same store that shares nothing else with this one: it records, and minds no drift.
+    """Return an engine on the same store that shares nothing else with this one: it records, and ignores drift.
 
-    Nothing prunes what it puts: a replay's fork stays whole until it was looked at.
+    It prunes nothing: a replay's fork stays whole until it was compared.
     """
     from langgraph_keel.provenance import capture
 
@@ -208,8 +202,3 @@ def engine_apart(engine: Engine) -> Engine:
     recorder = Recorder(PACKAGE_VERSIONS, known.graph_version if known else None, "ignore")
     hooks = Hooks([*(hook for hook in session.hooks.all if hook.hears_replays), recorder])
     return replace(engine, session=replace(session, memo=Memo(), hooks=hooks, on_conflict="fork"))
-
-
-def _query_of(config: Mapping[str, Any]) -> Query:
-    address_of(config)  # `None`, for `list` all threads, names none
-    return query_of(config, None, None, None)

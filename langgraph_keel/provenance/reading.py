@@ -49,19 +49,21 @@ class Trace:
     def marks(self) -> list[DriftMark]:
         """Return the marks of drift."""
         places = {entry.address: number for number, (entry, _) in enumerate(self.entries)}
-        return [
-            DriftMark(
-                checkpoint_id=str(entry.address.checkpoint_id),
-                step=header.metadata.get("step"),
-                call_id=self._first_after(places.get(replace(entry.address, checkpoint_id=entry.parent), -1), places),
-                changes=tuple(map(str, header.metadata[MARK])),
-            )
-            for entry, header in self.entries
-            if isinstance(header.metadata.get(MARK), list)
-        ]
-
-    def _first_after(self, place: int, places: Mapping[Address, int]) -> str | None:
-        return next((call.id for call in self.calls if places.get(_address(call), -1) > place), None)
+        found: list[DriftMark] = []
+        for entry, header in self.entries:
+            changes = header.metadata.get(MARK)
+            if isinstance(changes, list):
+                parent = places.get(replace(entry.address, checkpoint_id=entry.parent), -1)
+                call_id = next((call.id for call in self.calls if places.get(_address(call), -1) > parent), None)
+                found.append(
+                    DriftMark(
+                        checkpoint_id=str(entry.address.checkpoint_id),
+                        step=header.metadata.get("step"),
+                        call_id=call_id,
+                        changes=tuple(map(str, changes)),
+                    )
+                )
+        return found
 
 
 # -- of one header ---------------------------------------------------------------------------------------------
@@ -94,11 +96,7 @@ def read_calls(session: Session, query: Query) -> Plan[Sequence[ModelCall]]:
 
 
 def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
-    """Read the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned.
-
-    A record that is stored among a task's writes alone is of a task that has failed or asks, or whose step is not over.
-    It is shown at the checkpoint that the task began from; but not if its run was refused, which then led nowhere.
-    """
+    """Read the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned."""
     codec = session.codec.with_placeholders()  # what tasks have written beside the records is not looked at
     found = yield from read_entries(session, Query(thread_id))
     entries = [(entry, unpack_header(entry.header, codec, entry.address)) for entry, _ in found]
@@ -106,6 +104,8 @@ def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
     for entry, header in entries:
         _add(calls, unpack_calls(header.about.get("calls")), entry.address)
     beside = [(entry, unpack_batches(batches, codec, entry.address)[1]) for entry, batches in found]
+    # Records that are stored among writes alone are of tasks that have failed or ask, or whose step is not over. They
+    # are shown at the checkpoint that the task began from, unless their run was refused.
     refused = set().union(*(refused_in(stored) for _, stored in beside))
     for entry, stored in beside:
         written = (call for part in stored for call in unpack_calls(part))
@@ -148,12 +148,8 @@ def _find_beginning(lineage: Mapping[str, str], places: Collection[Address], oth
 
 def _add(calls: dict[str, ModelCall], records: Iterable[ModelCall], at: Address) -> None:
     for call in records:
-        here: Mapping[str, Any] = {
-            "thread_id": at.thread_id,
-            "checkpoint_ns": at.checkpoint_ns,
-            "checkpoint_id": at.checkpoint_id,
-        }
-        calls.setdefault(call.id, replace(call, **here))
+        here = replace(call, thread_id=at.thread_id, checkpoint_ns=at.checkpoint_ns, checkpoint_id=at.checkpoint_id)
+        calls.setdefault(call.id, here)
 
 
 def _address(call: ModelCall) -> Address:

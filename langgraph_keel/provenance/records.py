@@ -1,11 +1,7 @@
-"""Which model wrote a step, and with what: one record a call, as it is stored and as it is read.
+"""Which model wrote a step, and with what: one record a call. No prompt, no key and no header of a request is stored.
 
-A record is stored in two places: with the task's writes, so that a crash before the step's checkpoint does not lose it
-(a task that is done is not run again), and in the header of the checkpoint that the step led to, so that it lives as
-long as that; a prune carries it on (`carryover`). A reader knows a record by LangChain's id of the call, and shows it
-once, at the checkpoint it led to.
-
-Only what is named here is ever stored: no prompt, no key and no header of a request.
+A record is stored with the task's writes, so that a crash before the step's checkpoint does not lose it, and in the
+header of the checkpoint that the step led to. It is known by LangChain's id of the call, and shown once.
 """
 
 from __future__ import annotations
@@ -166,20 +162,20 @@ def unpack_call(stored: Any) -> ModelCall | None:
     """Return a record from what is stored, without what this version does not know or take; `None` if it is none."""
     if not isinstance(stored, dict) or not isinstance(stored.get("id"), str):
         return None
-    known = [name for name in stored if name in _ACCEPTED and isinstance(stored[name], _ACCEPTED[name])]
-    return ModelCall(**{name: _convert(stored[name], name) for name in known})
+    known: dict[str, Any] = {}
+    for name, value in stored.items():
+        if name not in _ACCEPTED or not isinstance(value, _ACCEPTED[name]):
+            continue
+        if isinstance(value, list):
+            value = tuple(part for part in value if isinstance(part, str))
+        elif isinstance(value, dict):
+            kind = object if name in ("parameters", "usage") else str
+            value = {key: part for key, part in value.items() if isinstance(key, str) and isinstance(part, kind)}
+        known[name] = value
+    return ModelCall(**known)
 
 
 _ACCEPTED = {name: _KINDS[_FIELDS[name].type] for name in _STORED}
-
-
-def _convert(value: Any, name: str) -> Any:
-    if isinstance(value, list):
-        return tuple(part for part in value if isinstance(part, str))
-    if isinstance(value, dict):
-        is_any = name in ("parameters", "usage")
-        return {key: part for key, part in value.items() if isinstance(key, str) and (is_any or isinstance(part, str))}
-    return value
 
 
 def unpack_calls(stored: Any) -> list[ModelCall]:

@@ -1,7 +1,6 @@
-"""The claim of a thread by the run that goes on from where it waits: one cell, changed by compare-and-set.
+"""The claim of a thread by the run that resumes it: one cell, changed by compare-and-set.
 
-LangGraph claims nothing: of two resumes that come at the same time, both read the question as open, and both run the
-node that asked. The claim is made before the run reads the thread, so a run that comes late reads what the other left.
+It is made before the run reads the thread. Without it, two concurrent resumes would both run the node that asked.
 """
 
 from __future__ import annotations
@@ -30,22 +29,14 @@ LATE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """Who goes on from where a thread waits.
+    """The run that has claimed a thread."""
 
-    Attributes:
-        holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
-        run_id: The run, as LangChain names it.
-        until: Milliseconds since 1970 up to which the claim holds unless it is renewed, by its holder's clock; more
-            with each renewal, and 0 if it is over. Nobody else's clock may be held against it (see `Watch`).
-        since: When it was made, ISO time.
-        deaths: How many runs in a row had left their claims in the thread before, as their processes died.
-    """
-
-    holder: str
-    run_id: str
+    holder: str  # its process (see `langgraph_keel.engine.leases`)
+    run_id: str  # as LangChain names it
+    # Milliseconds since 1970, by the holder's clock alone (see `Watch`); more with each renewal, and 0 if it is over.
     until: int
-    since: str
-    deaths: int = 0
+    since: str  # ISO time
+    deaths: int = 0  # runs in a row whose processes have died with their claims in the thread
 
 
 def _pack(record: ClaimRecord) -> list[Any]:
@@ -63,23 +54,14 @@ CLAIMS: CellTable[ClaimRecord] = CellTable("resume", "the claim of the run that 
 
 @dataclass(slots=True)
 class Claim:
-    """A claim that is ours, or one on its way.
-
-    Attributes:
-        thread_id: The thread.
-        token: Known before anything is sent.
-        record: What is claimed.
-        expected: What the cell must hold for it to be made.
-        is_acknowledged: Whether the store has said that it was made.
-        former: The claim that this one took the place of, if that was left by another process.
-    """
+    """A claim that is ours, or one on its way."""
 
     thread_id: str
-    token: str
+    token: str  # known before anything is sent
     record: ClaimRecord
-    expected: str | None = None
+    expected: str | None = None  # the token that the cell must hold for it to be made
     is_acknowledged: bool = False
-    former: ClaimRecord | None = None
+    former: ClaimRecord | None = None  # the claim that it replaced, if another process has left that
 
     @property
     def work(self) -> str:
@@ -143,10 +125,8 @@ def give_back(session: Session, claim: Claim) -> Plan[None]:
 
 
 def release(session: Session, claim: Claim, token: str) -> Plan[None]:
-    """Give a thread back. One trip; two if the claim was never acknowledged, and may still be on its way.
-
-    That one must find that what it expects is gone: a claim that is over takes its place, under `token`.
-    """
+    """Give a thread back. One trip; two if the claim was never acknowledged, and may still be on its way."""
+    # A claim on its way must find that the token it expects is gone: a claim that is over takes its place.
     claims = Cells(session, CLAIMS, claim.thread_id)
     if claim.is_acknowledged:
         yield from claims.remove({KEY: claim.token})

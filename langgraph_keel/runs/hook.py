@@ -1,20 +1,7 @@
-"""One run at a time goes on from where a thread waits: how a saver sees a run begin and end, and claims its thread.
+"""One run at a time resumes a thread: how a saver sees a run begin and end, and claims its thread.
 
-LangGraph tells a saver of neither. LangChain does: a handler that `register_configure_hook` names hears a graph begin
-with the very input it was given, in the context in which LangGraph then asks the saver for the checkpoint to begin
-from; and hears it end, also by an error, a cancellation or a stream that is given up, after all was stored. (Measured
-with langgraph 1.2.22. An asynchronous stream that is neither read on nor closed ends when its loop closes it.)
-
-A run that has asked, and does nothing more, has its thread no longer than that: whoever brings an answer takes it, in
-the same process at once (a stream that was left half read may never end), from another one when the run has been like
-that for a while. Should the run begin another task after all, that is refused.
-
-What claims: `Command(resume=...)`; any other `Command`, and `None`, unless it begins from a checkpoint named by id, for
-that forks. A run with new input claims nothing before it asks something: of two that begin so, one is told by
-`CheckpointConflict`. With `on_busy="wait"` it claims the thread, too, and waits in line for that (`turns`).
-
-With `on_unfinished="refuse"`, new input is refused if the checkpoint that its run begins from has steps left. A run
-reads that when it has its turn, and what others put after that is a conflict: so nothing comes in between.
+These claim: `Command` and `None`, unless the run begins from a checkpoint named by id, which forks; a run with new
+input when it asks something, or with `on_busy="wait"`, for which it waits in line (`turns`).
 """
 
 from __future__ import annotations
@@ -87,42 +74,25 @@ _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(slots=True)
 class _Start:
-    """A graph that has begun.
-
-    Attributes:
-        run_id: The run.
-        goes_on: Whether it goes on from where a thread waits, and brings no new input.
-        resume: The answer it brings.
-        thread_id: The thread that the caller has named, before LangGraph made text of it.
-        run: The run, once it has asked for its checkpoint.
-    """
+    """A graph that has begun."""
 
     run_id: UUID
-    goes_on: bool
-    resume: Any
-    thread_id: object
-    run: live.LiveRun | None = None
+    goes_on: bool  # it resumes a thread, and brings no new input
+    resume: Any  # the answer that it brings
+    thread_id: object  # as the caller has named it, before LangGraph made text of it
+    run: live.LiveRun | None = None  # once it has asked for its checkpoint
 
 
 @dataclass(slots=True, eq=False)
 class HeldThread:
-    """A thread that is claimed by a run of this process.
-
-    Attributes:
-        claim: The claim.
-        run: The run.
-        runs: Who keeps it.
-        session: Where it stands, and how it is written.
-        was_at_question: Whether the run did nothing more than ask when the claim was to be renewed last.
-        is_settled: Whether the claim was made or refused, and what a dead run has asked in vain is closed.
-    """
+    """A thread that is claimed by a run of this process."""
 
     claim: Claim
     run: live.LiveRun
     runs: RunClaims
     session: Session
-    was_at_question: bool = False
-    is_settled: bool = False
+    was_at_question: bool = False  # the run did nothing more than ask when the claim was to be renewed last
+    is_settled: bool = False  # the claim was made or refused, and the questions of a dead run are closed
 
     @property
     def token(self) -> str:
@@ -154,9 +124,10 @@ class HeldThread:
 
 
 class _RunHandler(BaseCallbackHandler):
-    """What LangChain calls when a graph, or anything else that it calls a chain, begins or ends; each has its own.
+    """LangChain calls it when a graph, or another chain, begins or ends. Each run has its own.
 
-    By its id alone, the end of a run cannot be told from that of another one: programs choose the ids.
+    A graph begins in the context in which LangGraph then asks the saver for its checkpoint, and ends after all was
+    stored, also by an error, a cancellation or a stream that is closed. Ids do not identify runs: programs choose them.
     """
 
     run_inline = True
@@ -235,18 +206,9 @@ def _now() -> int:
 
 
 class RunClaims(Hook):
-    """Claims threads for the runs of one saver, and gives them back.
-
-    Args:
-        plain_resume: Whether `Command(resume=value)`, which names no interrupt, may answer whatever is asked.
-        on_busy: Whether a run with new input waits until no other run has the thread.
-        busy_timeout: How long, in seconds.
-        on_unfinished: Whether new input takes the place of steps that are left.
-        lease: Milliseconds.
-    """
+    """Claims threads for the runs of one saver, and gives them back. `lease` is in milliseconds."""
 
     hears_replays = True
-
     tables = (CLAIMS, LINES)
 
     def __init__(
@@ -270,39 +232,43 @@ class RunClaims(Hook):
         _all.add(self)
 
     def begin(self, session: Session, reading: Reading) -> Plan[None]:
-        """Claim the thread that a run is about to read, if it goes on from where that waits: see `take`; else no trip.
-
-        Before it is read: a run that comes late must read the head that the other one has left. So it also waits for
-        what other runs of this process are storing there: those that were cancelled may do so for some time.
-        """
+        """Claim the thread that a run is about to read, if it resumes it: see `take`; else no trip."""
+        # Before it is read: a run that comes late must read the head that the other one has left. So it also waits for
+        # other runs of this process that are storing there: a cancelled run may do so for some time.
         start = _start.get()
         if start is None or not begins_run(reading.config):
             if storing and _may_wait(reading):  # an update of the state
                 yield from self.wait_for_stored(session, reading.address.thread_id)
             return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
-        self._check(start.resume)
+        self._check_resume(start.resume)
         thread_id = reading.address.thread_id
         if start.thread_id is not None and str(start.thread_id) == thread_id:
             thread_id_of(start.thread_id)  # LangGraph makes text of a list, too
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
-        waits = self._waits and not goes_on_from_head and not _has_thread(thread_id)
+        # The runs around this call: a run that one of their nodes begins must not wait for them.
+        outer = live.find_runs(run_of(var_child_runnable_config.get() or {}))
+        has_thread = any(run in held_threads and run.thread_id == thread_id for run in outer)
+        waits = self._waits and not goes_on_from_head and not has_thread
         if _may_wait(reading):
-            yield from self.wait_for_stored(session, thread_id, _has_others(session, thread_id))
+            has_others = any(run not in outer for run in live.find_runs_on(session.store, thread_id))
+            yield from self.wait_for_stored(session, thread_id, has_others)
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self] = run, (run, start)
         run.answers = start.resume if _is_by_id(start.resume) else {}
         if goes_on_from_head:
-            yield from self._go_on(self._new_claim(run, session))
+            # A run that only asks gives its thread up. Without such a run in this process, that costs no trip.
+            held = self._new_claim(run, session)
+            asking = yield from self._wait_for_questions(held)
+            yield from self._take(held, asking)
+            for each in asking:
+                _give_up(each, held.claim)
         elif waits:
             yield from self._take(self._new_claim(run, session), waits=True)
 
     def read(self, session: Session, reading: Reading) -> Plan[None]:
-        """Note where a run begins, and take away the answers that were given already or are given again.
-
-        One trip if the run is refused, and has claimed its thread; else none.
-        """
+        """Note where a run begins, and take away the answers that were given already or are given again."""
         if reading.result is None:
             return
         if self in reading.notes:
@@ -319,7 +285,7 @@ class RunClaims(Hook):
                 reading.result = without_replaced(reading, session.codec, run.answers)
 
     def _refuse_unfinished(self, session: Session, run: live.LiveRun, head: CheckpointTuple) -> Plan[None]:
-        """Refuse new input for a thread that has steps left, and leave the thread as it was."""
+        """Refuse new input for a thread that has steps left, and leave the thread as it was. One trip, or none."""
         nodes = next_nodes(head.checkpoint, head.checkpoint["channel_values"])
         if not (nodes or head.pending_writes):
             return
@@ -352,30 +318,27 @@ class RunClaims(Hook):
                 each.end_task(writes.task_id, writes.address.checkpoint_id if _asks(writes) else None)
 
     def claim_to_ask(self, session: Session, thread_id: str, config: Mapping[str, Any]) -> Plan[None]:
-        """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
+        """Claim the thread for a run that asks its first question, and began with new input; else no trip.
 
-        Whoever goes on meanwhile would run those again. And as long as it stands, the checkpoint of the question may
-        still come. No trip, if it is not the first question of a run that began with new input; of two tasks of a run
-        that ask at the same moment, one claims, and the other waits: the claim closes what was asked before it.
+        The answer may come while other tasks of the step run, and a run that resumed then would run those again. If two
+        tasks of a run ask at once, one claims and the other waits: the claim closes what was asked before it.
         """
         runs = [each for each in live.find_runs(run_of(config)) if each.thread_id == thread_id]
         run = next((each for each in runs if each not in held_threads), None)
         held = self._new_claim(run, session) if run else None
         if run is None or held is None or held_threads.setdefault(run, held) is not held:
-            while any(map(_is_claiming, runs)):
+            while any((claiming := held_threads.get(each)) and not claiming.is_settled for each in runs):
                 yield Pause(_SOON)
             return
         try:
             yield from self._take(held)
         except ThreadTaken as error:
-            _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
+            _log.info("%s", error)  # of two runs with new input, one gets a `CheckpointConflict`
 
     def wait_for_stored(self, session: Session, thread_id: str, has_others: bool = False) -> Plan[None]:
-        """Wait for what this process is storing on a thread; for a while. No trip.
-
-        It may be of a run that was cancelled, or of a stream that was left and is not closed yet. Between two
-        checkpoints of a run nothing is on its way, so that must be so for some looks.
-        """
+        """Wait, for a while, until this process stores nothing on a thread. No trip."""
+        # A run that was cancelled may store, or a stream that was left and is not closed yet. Between two checkpoints
+        # of a run nothing is on its way, so several looks must find nothing.
         if not (has_others or _is_storing(session, thread_id)):
             return
         until, looks, pause = self.timer() + self.patience, _LOOKS if has_others else 0, _TURN
@@ -406,7 +369,8 @@ class RunClaims(Hook):
                 else:
                     claim.record = replace(claim.record, until=self.clock() + self.lease)
                     try:
-                        return (yield from take(held.session, claim, self._is_known_to_be_over, self.timer))
+                        # Of a claim that is to be watched, this loop takes the next look.
+                        return (yield from take(held.session, claim, lambda *of: bool(self.is_over(*of)), self.timer))
                     except ThreadTaken as error:
                         holder, since = error.holder, error.since
                 if self.timer() >= until:
@@ -424,23 +388,13 @@ class RunClaims(Hook):
         record = ClaimRecord(this_holder(), str(run.run_id), now + self.lease, since)
         return HeldThread(Claim(run.thread_id, _token(), record), run, self, session)
 
-    def _check(self, resume: Any) -> None:
-        if resume is None or self._plain_resume == "allow" or _is_by_id(resume):
-            return
-        raise InvalidInput(
-            "Command(resume=value) answers whatever is asked when it comes, so a second click answers the next "
-            "question. This saver refuses it (plain_resume='refuse'): name the interrupt, Command(resume={id: value})"
-        )
-
-    def _go_on(self, held: HeldThread) -> Plan[None]:
-        """Claim a thread for a run that goes on from where it waits, also from a run which does no more than ask.
-
-        No trip more, if no run of this process has asked there that is not over.
-        """
-        asking = yield from self._wait_for_questions(held)
-        yield from self._take(held, asking)
-        for each in asking:
-            _give_up(each, held.claim)
+    def _check_resume(self, resume: Any) -> None:
+        if resume is not None and self._plain_resume == "refuse" and not _is_by_id(resume):
+            raise InvalidInput(
+                "Command(resume=value) answers whatever is asked when it comes, so a second click answers the next "
+                "question. This saver refuses it (plain_resume='refuse'): name the interrupt, "
+                "Command(resume={id: value})"
+            )
 
     def _wait_for_questions(self, held: HeldThread) -> Plan[Collection[live.LiveRun]]:
         """Return the runs of this process that do no more than ask in a thread, once that is so; none after a while."""
@@ -449,7 +403,10 @@ class RunClaims(Hook):
             if self.timer() >= until:
                 return ()
             yield Pause(_SOON)  # a run that nobody has left ends meanwhile
-            if (yield from _are_at_question(held.session, asking)):
+            for each in asking:
+                if not (yield from _is_at_question(held.session, each)):
+                    break
+            else:
                 return asking
         return ()
 
@@ -480,10 +437,7 @@ class RunClaims(Hook):
             held.is_settled = True
 
     def is_over(self, claim: Kept[ClaimRecord], asked: float) -> bool | None:
-        """Return whether a claim is over: see `IsOver`.
-
-        Clocks may say that it is not, which costs whoever is refused another attempt. They never say that it is.
-        """
+        """Return whether a claim is over: see `IsOver`. Clocks of other hosts never say that it is."""
         if claim.token.startswith(_ours):
             return all(held.token != claim.token for held in list(held_threads.values()))
         record = claim.record
@@ -491,10 +445,6 @@ class RunClaims(Hook):
             return True
         is_over = self.watch.is_over(claim.token, record.until, asked)
         return False if is_over is None and looks_alive(record.until, self.lease, self.clock()) else is_over
-
-    def _is_known_to_be_over(self, claim: Kept[ClaimRecord], asked: float) -> bool:
-        """As `is_over`, of a run that waits for its turn and looks again by itself."""
-        return bool(self.is_over(claim, asked))
 
     def end(self, held: HeldThread, later: bool) -> None:
         """Give back what a run has claimed: at once, or in the keeper's thread."""
@@ -518,16 +468,13 @@ def is_taken(session: Session, thread_id: str) -> Plan[bool]:
 
 
 def find_claim(session: Session, thread_id: str) -> Plan[tuple[ClaimRecord | None, bool | None]]:
-    """Return the claim of a thread, and whether it is over; `None` if it must be watched. One trip.
-
-    To be shown, or passed by: whoever acts claims the thread himself, or asks whether it `may_be_taken`.
-    """
+    """Return the claim of a thread, and whether it is over; `None` if it must be watched. To be shown. One trip."""
     found, is_over = yield from _judge_claim(session, thread_id)
     return found.record if found else None, is_over
 
 
 def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether the claim of a thread must be watched by whoever wants it; this was the first look. One trip."""
+    """Return whether the claim of a thread must be watched before it is taken; this was the first look. One trip."""
     _, is_over = yield from _judge_claim(session, thread_id)
     return is_over is None
 
@@ -561,13 +508,6 @@ def _is_at_question(session: Session, run: live.LiveRun) -> Plan[bool]:
     return bool((yield from session.store.scan(Query(run.thread_id, "", run.asked_at, limit=1))))
 
 
-def _are_at_question(session: Session, runs: Collection[live.LiveRun]) -> Plan[bool]:
-    for each in runs:
-        if not (yield from _is_at_question(session, each)):
-            return False
-    return True
-
-
 def _give_up(left: live.LiveRun, claim: Claim) -> None:
     """Let a run that does no more than ask do nothing more: its thread has been claimed so, or may be by anybody."""
     live.refuse_run(left, ThreadTaken(claim.thread_id, claim.record.holder, claim.record.since))
@@ -575,36 +515,14 @@ def _give_up(left: live.LiveRun, claim: Claim) -> None:
         held.runs.keeper.drop(held)
 
 
-def _is_claiming(run: live.LiveRun) -> bool:
-    """Return whether a task of a run claims its thread at this moment."""
-    held = held_threads.get(run)
-    return held is not None and not held.is_settled
-
-
 def _may_wait(reading: Reading) -> bool:
     """Return whether a read may wait: a blocking one in a loop would keep that from storing what it waits for."""
     return reading.is_async or asyncio._get_running_loop() is None
 
 
-def _find_outer() -> Collection[live.LiveRun]:
-    """Return the runs around this call: one that a node of theirs begins must not wait for them."""
-    return live.find_runs(run_of(var_child_runnable_config.get() or {}))
-
-
-def _has_thread(thread_id: str) -> bool:
-    """Return whether a run that has the thread is around this call."""
-    return any(run in held_threads and run.thread_id == thread_id for run in _find_outer())
-
-
 def _is_storing(session: Session, thread_id: str) -> bool:
     """Return whether this process is storing something on a thread."""
     return any(store is session.store and thread == thread_id for store, thread in list(storing.values()))
-
-
-def _has_others(session: Session, thread_id: str) -> bool:
-    """Return whether other runs of this process are under way on a thread."""
-    others = live.find_runs_on(session.store, thread_id)
-    return bool(others) and any(run not in _find_outer() for run in others)
 
 
 def _is_by_id(resume: Any) -> bool:

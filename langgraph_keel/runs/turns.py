@@ -1,9 +1,7 @@
-"""The line of runs that wait for a thread: who came first goes first, in whatever process (`on_busy="wait"`).
+"""The line of runs that wait for a thread, in the order in which they came (`on_busy="wait"`): one cell a thread.
 
-One cell a thread has the tickets of those that wait, changed by compare-and-set. The claim (`claims`) says who has
-the thread; the line says who may claim it next. Nobody compares the clocks of two hosts: a run that waits changes the
-beat of its ticket now and then, and whoever waits behind it takes out a ticket whose beat has not changed for a lease
-by the own clock, and at once one whose process is known to be dead.
+The clocks of two hosts are not compared. A run that waits changes the beat of its ticket now and then; a run behind it
+removes a ticket whose process is dead, or whose beat has not changed for a lease by its own clock.
 """
 
 from __future__ import annotations
@@ -22,18 +20,11 @@ KEY = "line"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The place of a run that waits.
-
-    Attributes:
-        token: Tells it from all others.
-        holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
-        since: When the run came, ISO time.
-        beat: Another number now and then, for as long as the run waits.
-    """
+    """The place of a run that waits."""
 
     token: str
-    holder: str
-    since: str
+    holder: str  # the run's process (see `langgraph_keel.engine.leases`)
+    since: str  # ISO time
     beat: int = 0
 
 
@@ -54,15 +45,7 @@ LINES: CellTable[Line] = CellTable("turns", "the line of runs that wait", _pack,
 
 
 class Place:
-    """The place of one run in the line for a thread.
-
-    Args:
-        session: What it runs on.
-        thread_id: The thread.
-        ticket: What stands in the line for the run, once it does.
-        lease: Seconds after which a ticket that does not change is nobody's.
-        timer: Returns seconds, of this process alone.
-    """
+    """The place of one run in the line for a thread. `lease` and `timer` are in seconds, of this process alone."""
 
     def __init__(
         self, session: Session, thread_id: str, ticket: Ticket, lease: float, timer: Callable[[], float]
@@ -89,12 +72,12 @@ class Place:
         tokens = [ticket.token for ticket in line]
         self._is_in = self._ticket.token in tokens
         ahead = line[: tokens.index(self._ticket.token)] if self._is_in else line
-        alive = [ticket for ticket in ahead if self._is_alive(ticket, asked)]
-        self._dead = {ticket.token for ticket in ahead if ticket not in alive}
-        return alive
-
-    def _is_alive(self, ticket: Ticket, asked: float) -> bool:
-        return not (is_dead(ticket.holder) or self._watch.is_over(ticket.token, ticket.beat, asked))
+        self._dead = {
+            ticket.token
+            for ticket in ahead
+            if is_dead(ticket.holder) or self._watch.is_over(ticket.token, ticket.beat, asked)
+        }
+        return [ticket for ticket in ahead if ticket.token not in self._dead]
 
     def stay(self) -> Plan[None]:
         """Wait in the line, where the run is or at the end. Two trips at first, and now and then, else none."""

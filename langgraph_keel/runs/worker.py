@@ -1,15 +1,7 @@
-"""Workers: threads go on as decisions about them arrive.
+"""Workers: threads are resumed as decisions about them arrive.
 
-A poll is one listing of the requests that are not over. What keeps two workers apart is the claim that every run makes
-which goes on from where a thread waits (`runs.hook`): the second one is refused before anything of it runs,
-and passes on. And a run is told to refuse answers to what is not asked any more, so that one that comes after another
-has ended begins no node anew.
-
-Notices: somebody has decided. They only spare a worker the wait for its next poll.
-
-A decision is stored before anybody is told of it, and a worker looks for itself what there is to do, so a notice that
-is lost costs one poll, and one too many costs a look. In this process every decision is heard; those of other processes
-where the store's server passes notices on (PostgreSQL, Redis).
+A poll is one listing of the open requests. Each run claims its thread (`runs.hook`), so a second worker is refused
+before a node runs. A notice of a decision spares a worker the wait for its next poll; one that is lost costs a poll.
 """
 
 from __future__ import annotations
@@ -17,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -39,8 +31,6 @@ from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, Thr
 from langgraph_keel.runs.hook import is_in_doubt
 
 _log = logging.getLogger(__name__)
-
-
 _LONGEST = 30.0
 """Most seconds until a thread that could not go on is looked at again."""
 # Of LangGraph: its servers set it, too. A run that answers what is not asked is refused before a node of it runs.
@@ -69,18 +59,11 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class SettledThread:
-    """A thread of which some task has all its answers.
-
-    Attributes:
-        thread_id: The thread.
-        ids: The requests that are settled, of such tasks.
-        since: When the first of them was decided, ISO time.
-        owner: Whose thread it is.
-    """
+    """A thread of which some task has all its answers."""
 
     thread_id: str
-    ids: frozenset[str]
-    since: str
+    ids: frozenset[str]  # of the requests of such tasks
+    since: str  # when the first of them was decided, ISO time
     owner: str
 
 
@@ -91,16 +74,13 @@ def find_settled(session: Session) -> Plan[Sequence[SettledThread]]:
     for held in (yield from Approvals(session).all(CURRENT)):
         if held.request.status != SUPERSEDED:
             by_thread[held.request.thread_id].append(request_at(held.request, now))
-    found = [each for thread_id, requests in by_thread.items() if (each := _settled_tasks(thread_id, requests))]
+    found: list[SettledThread] = []
+    for thread_id, requests in by_thread.items():
+        done = settled_in(requests)
+        if any(request.interrupt_id for request in done):
+            since = min(request.decision.at if request.decision else "" for request in done)
+            found.append(SettledThread(thread_id, frozenset(request.id for request in done), since, done[0].owner))
     return sorted(found, key=lambda each: (each.since, each.thread_id))
-
-
-def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> SettledThread | None:
-    done = settled_in(requests)
-    if not any(request.interrupt_id for request in done):
-        return None
-    since = min(request.decision.at if request.decision else "" for request in done)
-    return SettledThread(thread_id, frozenset(request.id for request in done), since, done[0].owner)
 
 
 def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
@@ -115,16 +95,11 @@ def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
 
 
 class RetryList:
-    """The threads that one worker need not try again, or not yet, of those that the last listing has named.
-
-    A request that is settled stays so, so the ids of the settled requests say what a thread was tried with.
-
-    Args:
-        poll: Seconds until a thread that cannot go on is looked at again; then longer and longer.
-    """
+    """The threads that one worker need not try again, or not yet, of those that the last listing has named."""
 
     def __init__(self, poll: float) -> None:
-        self._poll = poll
+        self._poll = poll  # seconds until a thread that cannot go on is looked at again; then longer and longer
+        # The ids of the settled requests that it was tried with, since when, and when to try again.
         self._known: dict[str, tuple[frozenset[str], float, float]] = {}
 
     def due(self, found: Sequence[SettledThread]) -> Sequence[SettledThread]:
@@ -150,15 +125,7 @@ class RetryList:
 
 
 class PollTimer:
-    """Says how long a worker waits: until the next poll, and in all.
-
-    Args:
-        poll: Seconds between two looks.
-        timeout: Seconds without work; `None` is for ever.
-
-    Raises:
-        InvalidInput: They are no such numbers.
-    """
+    """Says how long a worker waits, in seconds: until the next poll, and in all (`None` is for ever)."""
 
     def __init__(self, poll: float, timeout: float | None) -> None:
         if not _is_seconds(poll) or poll <= 0:
@@ -215,11 +182,9 @@ def _find_ready(session: Session, retries: RetryList) -> Plan[Sequence[str]]:
 
 
 def _find_due(session: Session, retries: RetryList) -> Plan[Sequence[SettledThread]]:
-    """Return the threads to try. A trip for each of several.
-
-    Those whose claims are to be watched come last, and have all been looked at by then: where a host has died with
-    many threads, a worker waits for one lease, and not for one after the other.
-    """
+    """Return the threads to try. A trip for each of several."""
+    # Threads whose claims must be watched come last, and have all been looked at by then: if a host has died with many
+    # threads, a worker waits for one lease, and not for one after the other.
     due = retries.due((yield from find_settled(session)))
     if len(due) == 1:
         return due
@@ -235,16 +200,7 @@ def _find_due(session: Session, retries: RetryList) -> Plan[Sequence[SettledThre
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Has a graph go on in the threads of a saver. Of `Inbox.run_when_decided`.
-
-    Attributes:
-        engine: What the saver runs on.
-        bell: Rings when somebody has decided.
-        graph: The graph, compiled with this saver.
-        config: What every run is given besides.
-        timer: How long to wait.
-        retries: The threads that need not be tried, or not yet.
-    """
+    """Has a graph go on in the threads of a saver. Of `Inbox.run_when_decided`."""
 
     engine: Engine
     bell: Bell

@@ -142,10 +142,7 @@ class KeptTool(_StandIn):
 
 
 def _format_result(result: Any, name: str, call_id: str | None) -> Any:
-    """Return a result in the form that the caller expects: a message for a model's call, else its content.
-
-    The same call may be made in either way, and must not be made twice for that.
-    """
+    """Return a result in the form that the caller expects: a message for a model's call, else its content."""
     if call_id is None:
         return result.content if isinstance(result, ToolMessage) else result
     listed = result if isinstance(result, list) and result else [result]

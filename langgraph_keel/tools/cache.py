@@ -1,8 +1,4 @@
-"""ToolCache: the ledger of tool calls as users meet it.
-
-It answers calls as they are made. Afterwards, it lets a person settle a call whose outcome is unknown, and reads a
-large result by its reference.
-"""
+"""ToolCache: answers tool calls from the ledger, settles them, and reads large results by their references."""
 
 from __future__ import annotations
 
@@ -68,8 +64,7 @@ _log = logging.getLogger(__name__)
 _LANGGRAPHS = ("langgraph.checkpoint.memory", "langgraph.checkpoint.sqlite", "langgraph.checkpoint.postgres")
 """Where LangGraph's own savers are."""
 _MARK = "seen."
-"""How the keys of those records begin by which another saver is seen to be one of the same store."""
-
+"""Prefix of the keys of the records by which another saver is seen to be one of the same store."""
 _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each cache."""
 
@@ -292,7 +287,11 @@ class ToolCache(Component):
         by_time: bool,
     ) -> Steps:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
-        if (cache := self._of_run(config)) is not self:
+        saver: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
+        engine, ours = engine_of(saver), self.engine
+        if engine is not None and engine.is_same_place(ours) and not engine.is_same_store(ours):
+            tenant = engine.session.tenant or ""  # whose graph runs: the ledger is the tenant's
+            cache = self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
             return (yield from cache.answer(tool, args, call_id, config, make, by_time))
         slot = take_slot(config)
         try:
@@ -308,15 +307,6 @@ class ToolCache(Component):
             return (yield from flow.answer(call))
         finally:
             slot.calls.learn(slot)
-
-    def _of_run(self, config: RunnableConfig) -> ToolCache:
-        """Return the cache of the tenant whose graph runs, for the ledger is the tenant's; this one, if it is ours."""
-        saver: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
-        ours, engine = self.engine, engine_of(saver)
-        if engine is None or not engine.is_same_place(ours) or engine.is_same_store(ours):
-            return self
-        tenant = engine.session.tenant or ""
-        return self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
 
     def _check_store(self, config: RunnableConfig, is_async: bool) -> Steps:
         """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer."""

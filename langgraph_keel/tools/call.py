@@ -42,17 +42,14 @@ _VERSIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call is made. Empty where the config does not say; `checkpoint_ns` is that of the graph.
-
-    `steps` says for each graph around it, by its namespace, which checkpoint the step runs from.
-    """
+    """Where a call is made. Empty where the config does not say."""
 
     thread_id: str
-    checkpoint_ns: str
+    checkpoint_ns: str  # of the graph
     checkpoint_id: str
     task_id: str
     run_id: str
-    steps: Mapping[str, str]
+    steps: Mapping[str, str]  # for each graph around it, by its namespace: the checkpoint that the step runs from
 
 
 def place_of(config: Mapping[str, Any]) -> Place:
@@ -80,7 +77,11 @@ def place_of(config: Mapping[str, Any]) -> Place:
 def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> tuple[Shelf, str]:
     """Return where a call is kept, and what of its scope is part of its key."""
     if callable(scope):
-        return Shelf(None, TOOLS), f"of {_evaluate_scope(tool, scope, config)}"
+        try:
+            return Shelf(None, TOOLS), f"of {text_of(scope(config), 'what it returns')}"
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise InvalidInput(f"tool {tool!r}: the scope function of its ToolPolicy failed: {why}") from error
     if scope == "run" and not place.run_id:
         raise InvalidConfig(
             f"tool {tool!r}: ToolPolicy(scope='run') needs a run_id in the run's config (in a subgraph: in its "
@@ -91,37 +92,18 @@ def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> t
     return Shelf(place.thread_id, TOOLS), f"run {place.run_id}" if scope == "run" else ""
 
 
-def _evaluate_scope(tool: str, scope: Callable[[RunnableConfig], str], config: RunnableConfig) -> str:
-    try:
-        return text_of(scope(config), "what it returns")
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise InvalidInput(f"tool {tool!r}: the scope function of its ToolPolicy failed: {why}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool, ready to be claimed.
-
-    Attributes:
-        policy: How the tool is kept.
-        shelf: Where the call is kept.
-        key: Its key.
-        record: What the ledger is to say of it.
-        config: The config it runs with.
-        args: Its validated arguments, those that are ignored left out.
-        slot: Its place among the calls of its task.
-        execute: Runs the tool, given the idempotency key.
-    """
+    """One call of a tool, ready to be claimed."""
 
     policy: ToolPolicy
     shelf: Shelf
     key: str
     record: CallRecord
     config: RunnableConfig
-    args: Mapping[str, Any]
+    args: Mapping[str, Any]  # validated, without those that are ignored
     slot: CallSlot
-    execute: Callable[[str], Any]
+    execute: Callable[[str], Any]  # runs the tool, given the idempotency key
 
     @property
     def is_alone(self) -> bool:
@@ -130,14 +112,7 @@ class Call:
 
 
 class CallBuilder:
-    """Makes calls of what a program asks for: who shares them, under which key, and what the ledger is to say of them.
-
-    Args:
-        policies: How tools are kept, by their names; `None` for one that is not kept at all.
-        default: How all others are.
-        context: What else must be the same for a call to be the same.
-        store_arguments: Whether the ledger gets the arguments.
-    """
+    """Makes calls of what a program asks for. Its arguments are those of `ToolCache`."""
 
     def __init__(
         self,
@@ -225,11 +200,8 @@ class CallBuilder:
         return known[1]
 
     def _warn_of_misspelt(self) -> None:
-        """Log, once, each policy that no tool has which is known, if one without a policy has nearly that name.
-
-        Which tools there are, nobody says: those of a `ToolNode` are known with its first call, others may come later.
-        So nothing is said of a policy that is like none of them.
-        """
+        """Log, once, each policy that no known tool has, if one without a policy has nearly that name."""
+        # The tools of a `ToolNode` are known with its first call, and others may come later.
         others = sorted(self._names - self._policies.keys())
         for name in sorted(self._policies.keys() - self._names - self._misspelt):
             for near in get_close_matches(name, others, 1, 0.8):
@@ -272,17 +244,14 @@ def _arguments_of(tool: BaseTool) -> set[str] | None:
 class Answers:
     """The answers of persons that a call uses: its own, and no others.
 
-    `interrupt()` finds them through LangGraph's scratchpad, which a twin stands in for while the call is made.
-
-    Args:
-        known: The places, in LangGraph's list of answers, of those that it used in earlier attempts.
+    `interrupt()` finds them through LangGraph's scratchpad, for which a twin stands in while the call is made.
     """
 
     def __init__(self, call: Call, known: Sequence[int]) -> None:
         self._configurable: Any = call.config.get("configurable") or {}
         self._config = call.config
         self._slot = call.slot
-        self._known = known
+        self._known = known  # the places, in LangGraph's list of answers, of those that it used in earlier attempts
         self._count = 0
         self.used: list[int] = []
 

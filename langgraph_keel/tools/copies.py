@@ -1,12 +1,6 @@
 """The ledger of a copy or a fork: the calls of the history that it shares with its source.
 
-A fork must not repeat a call that its history has made, nor one whose outcome is unknown at the fork point. A call that
-the source has made after that point is a new call in the fork. Which of these a call is, follows from its step:
-
-* Its result is part of a state in the fork: it was made before the fork point.
-* Its result is part of later states of the source only: it was made after.
-* Its result is part of no state: it was made before if its step runs from a checkpoint of the fork, such as the pending
-  step of the latest one. If that checkpoint was lost in a crash, its id decides: ids are in the order of creation.
+A fork must not repeat a call that its history has made, nor one whose outcome is unknown at the fork point.
 """
 
 from __future__ import annotations
@@ -27,11 +21,7 @@ _LOT = 100
 
 
 def copy_calls(session: Session, copy: Copy) -> Plan[None]:
-    """Copy the calls that a copy or a fork shares with its source. One trip if the ledger is empty.
-
-    Otherwise one for each 500 calls, one for the checkpoints of the source of a fork, one for each 100 calls copied to
-    read their results, and one for each to write it: no verb writes several cells.
-    """
+    """Copy the calls that a copy or a fork shares with its source. One trip, and at least one for each call."""
     calls, target = Cells(session, CALLS, copy.source), Cells(session, CALLS, copy.target)
     found = yield from calls.every()
     if found and copy.graph is not None:
@@ -65,10 +55,12 @@ class _Fork:
         self._later = {str(node.address.checkpoint_id) for node in later}
 
     def has_made(self, call: CallRecord) -> bool:
-        """Return whether a call belongs to the fork. One that waits for a person does not: the fork asks again."""
+        """Return whether a call was made before the fork point, or its outcome is unknown there."""
         step = steps_of(call).get("", "")
         if call.state == WAITING:
             return False  # the fork asks again
+        # Its result is part of a state in the fork; or of no state, and its step runs from a checkpoint of the fork. If
+        # that checkpoint was lost in a crash, its id decides: ids are in the order of creation.
         if self._past.knows(call, step) or step in self._ids - self._later_past.steps:
             return True
         is_later = self._later_past.knows(call, step) or step in self._later

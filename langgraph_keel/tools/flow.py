@@ -1,7 +1,6 @@
 """How one call is answered: claim it, run the tool, settle it; or replay it; or wait; or ask a person about it.
 
-It is written once, as a plan (see `engine.plan`) whose requests are those of the store and two more: to wait a moment,
-and to run the tool. The drivers below carry them out for threads and for loops.
+A plan (see `engine.plan`) whose requests are those of the store and two more: to wait a moment, and to run the tool.
 """
 
 from __future__ import annotations
@@ -85,13 +84,7 @@ Steps: TypeAlias = Plan[Any]
 
 
 class Flow:
-    """The plans of calls, over one ledger.
-
-    Args:
-        clock: Milliseconds since 1970.
-        lease: Milliseconds that a claim holds unless it is renewed.
-        by_time: Whether the first question in time is shown (async), and not the first in the order of the calls.
-    """
+    """The plans of calls, over one ledger. `clock` and `lease`: milliseconds. `by_time`: see `TaskCalls.ask`."""
 
     def __init__(
         self,
@@ -120,37 +113,34 @@ class Flow:
         """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two or three."""
         if call.slot.is_in_itself:
             return (yield RunTool(partial(call.execute, call.record.lineage)))
-        try:
-            return (yield from self._find_or_make(call))
-        finally:
-            self._under_way.end(call.slot)
-
-    def _find_or_make(self, call: Call) -> Steps:
         pause, is_watched = _SOON, False
         doubt: Doubtful | None = None
-        while True:
-            self._under_way.begin(call.slot, call.record.thread_id, call.record.checkpoint_id)
-            verdict = yield from self._claim(call, doubt)
-            doubt = None
-            if isinstance(verdict, SpokenFor):
-                call = _with_own_key(call)
-            elif isinstance(verdict, Busy):
-                call.slot.calls.learn(call.slot)  # whoever makes this call may come later in the same task
-                self._under_way.end(call.slot)
-                if not is_watched and looks_lost(verdict.record, self._clock()):
-                    is_watched = True
-                    log_watch(call.key, verdict.record)
-                yield Pause(pause)
-                pause = min(pause * 1.5, _LATE)
-            elif isinstance(verdict, Claim):
-                return (yield from self._make(call, verdict))
-            elif isinstance(verdict, Doubtful) and self._is_doubt_of_another(verdict, call):
-                call = yield from self._copy_doubt(call, verdict)
-            else:
-                yield from self._wait_for_others(call, verdict.record)
-                call, doubt, settled = yield from self._resolve(call, verdict)
-                if doubt is None:
-                    return settled
+        try:
+            while True:
+                self._under_way.begin(call.slot, call.record.thread_id, call.record.checkpoint_id)
+                verdict = yield from self._claim(call, doubt)
+                doubt = None
+                if isinstance(verdict, SpokenFor):
+                    call = _with_own_key(call)
+                elif isinstance(verdict, Busy):
+                    call.slot.calls.learn(call.slot)  # the call that makes it may come later in the same task
+                    self._under_way.end(call.slot)
+                    if not is_watched and looks_lost(verdict.record, self._clock()):
+                        is_watched = True
+                        log_watch(call.key, verdict.record)
+                    yield Pause(pause)
+                    pause = min(pause * 1.5, _LATE)
+                elif isinstance(verdict, Claim):
+                    return (yield from self._make(call, verdict))
+                elif isinstance(verdict, Doubtful) and _asks_for_another(verdict.record, call):
+                    call = yield from self._copy_doubt(call, verdict)
+                else:
+                    yield from self._wait_for_others(call, verdict.record)
+                    call, doubt, settled = yield from self._resolve(call, verdict)
+                    if doubt is None:
+                        return settled
+        finally:
+            self._under_way.end(call.slot)
 
     def _wait_for_others(self, call: Call, record: CallRecord) -> Plan[None]:
         """Wait until it is known which call of the task has used which answer, and which of them asked."""
@@ -179,11 +169,6 @@ class Flow:
         call, settled = yield from self._judge(call, verdict)
         return call, verdict if settled is None else None, settled
 
-    def _is_doubt_of_another(self, doubt: Doubtful, call: Call) -> bool:
-        asks = call.policy.unknown == "ask" and bool(call.record.task_id)
-        is_live = not is_same_call(doubt.record, call.record) and not is_past(doubt.record, call.record)
-        return asks and is_live
-
     def _copy_doubt(self, call: Call, doubt: Doubtful) -> Plan[Call]:
         """Record another call's doubt for this one too: a person's answer must find it, whichever is answered first."""
         call = _with_own_key(call)
@@ -208,10 +193,7 @@ class Flow:
             yield from self._wait_for(lambda: not self._under_way.has_any(*where))
 
     def _wait_to_ask(self, call: Call, asks: int) -> Plan[None]:
-        """Raise the questions of an async step in the order of their numbers: the first that is raised is shown.
-
-        What the store answers first would be raised first, and its answer be given to the call that asked first.
-        """
+        """Raise the questions of an async step in the order of their numbers: the first that is raised is shown."""
         calls = call.slot.calls
         if not self._by_time:
             return
@@ -242,10 +224,7 @@ class Flow:
     # -- a call that was made by another name ------------------------------------------------------------------------
 
     def _look_for_orphan(self, call: Call, claim: Claim) -> Plan[Verdict]:
-        """Return the claim; or what became of an orphan (`orphans.py`), which is this call from then on.
-
-        One trip, if there is no equal call in the thread.
-        """
+        """Return the claim, or the state of an orphan (`orphans.py`), which is this call from then on."""
         own, pause, waited = claim.record, _MOMENT, 0.0
         while True:
             asked = self._watch.timer()
@@ -274,12 +253,9 @@ class Flow:
             own = claim.record
 
     def _adopt(self, call: Call, claim: Claim, orphan: Orphan) -> Plan[Verdict | None]:
-        """Return what became of an orphan, as this call's own; `None` if another call was quicker.
-
-        The claim says first that it goes on from there: if this is cut off, what is left is a doubt with the orphan's
-        idempotency key.
-        """
+        """Return the state of an orphan as this call's own; `None` if another call was quicker."""
         record = orphan.kept.record
+        # If this is cut off, a doubt with the orphan's idempotency key is left.
         before = FAILED if record.state == FAILED else UNKNOWN
         claim.record = replace(claim.record, lineage=record.lineage, before=before)
         if not (yield from self._ledger.renew(claim, self._clock() + self._lease)):
@@ -294,7 +270,7 @@ class Flow:
         ours = replace(claim.record, state=state, before="", is_kept=body is not None, nbytes=len(body or b""))
         ours = replace(ours, started_at=record.started_at, until=record.until, ended_at=record.ended_at)
         ours = replace(ours, is_persons=record.is_persons, decided=record.decided)
-        settlement = self._ledger.settlement(ours, body or b"", cell.expires_at)
+        settlement = self._ledger.cell(ours, body=body or b"", expires_at=cell.expires_at)
         if not (yield from self._write(claim, settlement)):
             return Busy(record)
         if body is None:
@@ -350,7 +326,7 @@ class Flow:
         return replace(claim.record, state=state, ended_at=self._clock(), **more)
 
     def _defer(self, claim: Claim, record: CallRecord) -> None:
-        settlement = self._ledger.settlement(record)
+        settlement = self._ledger.cell(record)
         self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
 
     def _write(self, claim: Claim, settlement: Cell) -> Plan[bool]:
@@ -364,7 +340,7 @@ class Flow:
     def _give_up(self, claim: Claim, state: str, **more: Any) -> Plan[None]:
         # What the tool has raised says more than a store that fails too: the lease runs out, the outcome is unknown.
         with suppress(StoreError):
-            yield from self._write(claim, self._ledger.settlement(self._end(claim, state, **more)))
+            yield from self._write(claim, self._ledger.cell(self._end(claim, state, **more)))
 
     def _store_result(self, call: Call, claim: Claim, result: Any, answers: Sequence[int]) -> Steps:
         if is_error(result):
@@ -380,7 +356,7 @@ class Flow:
         more |= {"answers": answers, "taken": call.slot.places, "asks": 0}
         ttl = call.policy.ttl
         expires_at = None if ttl is None else self._clock() + int(ttl * 1000)
-        settlement = self._ledger.settlement(self._end(claim, DONE, **more), body or b"", expires_at)
+        settlement = self._ledger.cell(self._end(claim, DONE, **more), body=body or b"", expires_at=expires_at)
         if not (yield from self._write(claim, settlement)):
             _log.warning(
                 "tool %r was slow, and its claim was taken over: its result may not be stored", claim.record.tool
@@ -391,7 +367,13 @@ class Flow:
     def _encode_result(self, call: Call, result: Any) -> bytes | None:
         """Return a result as it is stored, or `None` if it may not or cannot be used again."""
         policy = call.policy
-        if not _may_be_kept(call, result):
+        try:
+            if policy.cache_if is not None and not policy.cache_if(result):
+                return None
+        except Exception:  # the tool has run: the agent still gets its result
+            _log.exception(
+                "tool %r: its result is not kept, because cache_if of its ToolPolicy failed", call.record.tool
+            )
             return None
         try:
             body = self._codec.encode([result])
@@ -421,7 +403,7 @@ class Flow:
             return call, None
         if call.policy.unknown == "raise":
             record = replace(doubt.record, state=UNKNOWN, retries=False)
-            # Whoever settles it need not watch it once more; and it is to be settled, whatever its policy was before.
+            # UNKNOWN now, so that `settle` does not have to wait for another lease, whatever its policy was before.
             if doubt.record.state in (CLAIMED, UNKNOWN) and doubt.record != record:
                 yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_for_calls_under_way(call)
@@ -448,13 +430,10 @@ class Flow:
         return call, message if is_settled else None
 
 
-def _may_be_kept(call: Call, result: Any) -> bool:
-    """Return what `cache_if` of the policy says. The tool has run: if that fails, the agent still gets its result."""
-    try:
-        return call.policy.cache_if is None or bool(call.policy.cache_if(result))
-    except Exception:
-        _log.exception("tool %r: its result is not kept, because cache_if of its ToolPolicy failed", call.record.tool)
-        return False
+def _asks_for_another(doubt: CallRecord, call: Call) -> bool:
+    """Return whether a doubt that a person is asked about is that of another call, which may still be resumed."""
+    asks = call.policy.unknown == "ask" and bool(call.record.task_id)
+    return asks and not is_same_call(doubt, call.record) and not is_past(doubt, call.record)
 
 
 def _with_own_key(call: Call) -> Call:

@@ -1,13 +1,7 @@
-"""No tool acts in a replay: what it would be answered comes from the ledger of the thread that is replayed.
+"""No tool acts in a replay: a `ToolCache` answers from the ledger, and a handler stops any other tool.
 
-Two things keep tools from running. A `ToolCache` asks `find_guard` first, and then only reads the ledger. Any other
-tool is stopped before it begins: LangChain lets a handler that raises do so. The handler goes with the context,
-which reaches tools called with `callbacks=[]`, and with the config, which reaches threads without a context. In a
-thread with neither, a second handler stops every tool as long as anything is replayed in this process: nothing there
-says that the tool is not of the replay. Out of reach is what is no tool to LangChain, such as `pay.func(...)`.
-
-Whose replay a call belongs to is never read from what a config says, which may come from a stranger who would read
-another thread's results by it: only from the context, and from the fork's id, which this process has drawn by lot.
+The replay of a call is found by the context and by the fork's random id. Anything else in a config may come from a
+stranger, who would read another thread's results by it. `pay.func(...)`, which is no tool to LangChain, is not stopped.
 """
 
 from __future__ import annotations
@@ -44,33 +38,22 @@ class OtherVersion:
 
 
 class Refused(BaseException):
-    """Ends the run in which a tool was refused.
-
-    No `except Exception: pay_otherwise()`, no `RetryPolicy` and no `handle_tool_errors` may go on from there.
-    """
+    """Ends the run in which a tool was refused: `except Exception` and `RetryPolicy` do not catch it."""
 
 
-class _ToolHandler(BaseCallbackHandler):
+class ToolHandler(BaseCallbackHandler):
+    """Hears of each tool that LangChain begins to run, and stops it by raising an error."""
+
     raise_error = run_inline = True
     # Tools go with `ignore_agent`, which must stay False.
     ignore_llm = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
 
 
-class ToolGuard(_ToolHandler):
-    """What one replay knows of tools, and the handler that stops them.
+class ToolGuard(ToolHandler):
+    """The tools of one replay, and the handler that stops them.
 
-    Args:
-        source: The thread that is replayed.
-        fork: The thread it is replayed in.
-        allowed: The names of tools that may run.
-        step_of: Returns the step of the source's root graph in which a call was made; `None` if that is not recorded.
-
-    Attributes:
-        step: The step that is under way.
-        run_id: The run whose steps are replayed, if it had an id.
-        refused: The calls that did not run, in order.
-        versions: The tools that were another version then.
-        shelves: Per store, the calls in the ledger of the source.
+    It goes with the context, which reaches tools called with `callbacks=[]`, and with the config, which reaches threads
+    without a context.
     """
 
     def __init__(
@@ -79,12 +62,12 @@ class ToolGuard(_ToolHandler):
         self.source = source
         self.fork = fork
         self.allowed = frozenset(allowed)
-        self._step_of = step_of
+        self._step_of = step_of  # of the source's root graph; `None` if it is not recorded
         self.step = -1
-        self.run_id: str | None = None
+        self.run_id: str | None = None  # of the run whose steps are replayed
         self.refused: list[ToolNotReplayed] = []
         self.versions: dict[OtherVersion, None] = {}
-        self.shelves: dict[int, Mapping[str, CallRecord]] = {}
+        self.shelves: dict[int, Mapping[str, CallRecord]] = {}  # per store, the ledger of the source
         self._lock = Lock()
         self._given: dict[tuple[str, str, str], str] = {}
 
@@ -109,18 +92,19 @@ class ToolGuard(_ToolHandler):
             self.versions[OtherVersion(self.step, tool, recorded, now)] = None
 
     def choose(self, call: CallRecord, found: Mapping[str, CallRecord]) -> str | None:
-        """Return the key of the recorded call that answers one; a task that runs again gets the same ones again.
-
-        What has used a person's answer is for one call, of its own step: the ledger keeps the last of those only.
-        """
+        """Return the key of the recorded call that answers one; a task that runs again gets the same ones again."""
         mine = call.task_id, call.tool_call_id, call.place
         with self._lock:
             if mine not in self._given:
-                may = {key: record for key, record in found.items() if self._may_answer(key, record)}
-                free = [(_distance(record, call), key) for key, record in may.items()]
+                free = [
+                    # The ids of checkpoints are ordered in time.
+                    ((record.tool_call_id, record.place) != mine[1:], record.checkpoint_id, record.started_at, key)
+                    for key, record in found.items()
+                    if self._may_answer(key, record)
+                ]
                 if not free:
                     return None
-                self._given[mine] = min(free)[1]
+                self._given[mine] = min(free)[-1]
             return self._given[mine]
 
     def _may_answer(self, key: str, record: CallRecord) -> bool:
@@ -128,6 +112,7 @@ class ToolGuard(_ToolHandler):
             return key not in self._given.values()
         if not speaks_for_one(record):
             return True
+        # A result that used a person's answer is for one call, of its own step: the ledger keeps only the last.
         return key not in self._given.values() and self._step_of(record) in (None, self.step)
 
     @contextmanager
@@ -146,11 +131,6 @@ class ToolGuard(_ToolHandler):
         """Forget what the ledger says. The thread of a fork that is kept is one like any other from then on."""
         self.shelves.clear()
         _forks.end(self, is_kept=is_kept)
-
-
-def _distance(record: CallRecord, call: CallRecord) -> tuple[bool, str, int]:
-    is_other = (record.tool_call_id, record.place) != (call.tool_call_id, call.place)
-    return is_other, record.checkpoint_id, record.started_at  # ids of checkpoints are ordered in time
 
 
 class _Forks:
@@ -190,8 +170,8 @@ def find_guard(config: Mapping[str, Any]) -> ToolGuard | None:
     return _guard.get() or _forks.of((config.get("configurable") or {}).get("thread_id"))
 
 
-class _Strays(_ToolHandler):
-    """Stops tools in threads of which nothing says where they belong."""
+class _Strays(ToolHandler):
+    """Stops every tool in threads without a context or config, while anything is replayed in this process."""
 
     def on_tool_start(
         self, serialized: dict[str, Any] | None, input_str: str, *, parent_run_id: Any = None, **more: Any

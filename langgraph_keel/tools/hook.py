@@ -47,13 +47,7 @@ class LedgerHook(Hook):
         yield from copy_calls(session, copy)
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Forget the calls that a prune has left behind. One trip, if nothing is forgotten.
-
-        Those are calls whose results are part of all that stays, if no equal call is answered with them: failed ones,
-        those that used a person's answer, and those past their `ttl`. And calls that answer no other (`scope="call"`):
-        a later call must not be taken for one of them. Where only a part of what stays has its result, and no longer
-        tells, its record does.
-        """
+        """Forget the calls that a prune has left behind. One trip, if nothing is forgotten."""
         stays = [header for node, header in roots_in(leaving.moments) if node.stamp in leaving.kept]
         since = min((made_at(header) or 0 for header in stays), default=None)
         if since is None:
@@ -67,6 +61,8 @@ class LedgerHook(Hook):
             if not call.invocation:
                 is_over = not leaving.run_ids and _is_past(call, cell, since, now, past)
                 return None if is_over else call
+            # A call that answers no other (`scope="call"`) goes when its result is part of all that stays. If it is
+            # part of some of that, the record says so from now on.
             step = steps_of(call).get("", "")
             known = {first: each.knows(call, step) for first, each in pasts().items()}
             if call.state not in (DONE, FAILED) or not any(known.values()):
@@ -111,10 +107,7 @@ def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell],
 
 
 def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], CallRecord | None]) -> Plan[int]:
-    """Remove or rewrite the calls of a shelf; return how many were removed.
-
-    One trip a page; three more for every page with something to remove, and two for each record that is rewritten.
-    """
+    """Remove or rewrite the calls of a shelf; return how many were removed. One trip a page, and more for changes."""
     calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
     page = yield from calls.page()
     while page:

@@ -1,7 +1,6 @@
 """Names for the invocations of graphs in this process: a call is past if the same invocation has gone on since.
 
-LangGraph stores a checkpoint while the step that begins from it runs already (`durability="async"`), or only the last
-one of an invocation (`"exit"`). Until then, nothing in the store says that two calls are of one invocation.
+With `durability="async"` or `"exit"`, LangGraph stores too late for the store to say so.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from langgraph_keel.engine.config import run_of
 from langgraph_keel.engine.runs import find_runs
 
 _MOST = 1000
-"""Invocations whose names are remembered. One that is forgotten gets another name, and its calls are known by the
-checkpoints that are stored."""
+"""Invocations whose names are remembered. The calls of others are known by the checkpoints that are stored."""
 
 
 class Invocations:

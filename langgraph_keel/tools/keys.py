@@ -42,10 +42,8 @@ _SAFE = 2**53 - 1
 """The largest integer that RFC 8785 can write: JSON's numbers are doubles."""
 _TAG = "$keel"
 _NAMED = (datetime, date, time, UUID, Decimal, PurePath)
-
-
 _TOOLS = "tools"
-"""Under which key the secret stands."""
+"""The key under which the secret is stored."""
 
 
 class HashSecret:
@@ -101,10 +99,8 @@ def _is_model(schema: Any) -> bool:
 def _model_of(
     schema: Any, known: frozenset[str] | None, ignore: frozenset[str]
 ) -> tuple[type[BaseModel] | None, frozenset[str]]:
-    """Return the model to validate with, in which what nobody gives may be missing; and the names that are injected.
-
-    LangChain's `tool_call_schema` would not do: it drops aliases, settings (`extra="allow"`) and validators.
-    """
+    """Return the model to validate with, in which injected arguments may be missing; and their names."""
+    # LangChain's `tool_call_schema` would not do: it drops aliases, settings (`extra="allow"`) and validators.
     if known is None or not _is_model(schema):
         return None, frozenset(ignore)
     injected = frozenset(schema.model_fields) - known

@@ -1,11 +1,7 @@
 """The ledger of tool calls: claimed before a tool runs, settled before its result is used.
 
 A call is a cell (see `engine.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body, once the
-tool is done, the result. Who holds the token of a claim may settle it; whoever takes a claim over gives it a new token,
-so a holder that was thought dead cannot write over what came after it (fencing). A claim is one swap, which a hit
-refuses and answers with the result: one round trip. Settling is the second.
-
-The ledger as people read it: each call, what became of it, how often it was answered since, and what that saved.
+tool is done, the result. A claim that is taken over gets a new token, so its former holder cannot settle it (fencing).
 """
 
 from __future__ import annotations
@@ -31,17 +27,13 @@ from langgraph_keel.errors import short_key
 _log = logging.getLogger(__name__)
 
 TOOLS = "tool"
-"""The kind of cells that calls of tools are."""
-
+"""The kind of the cells of calls."""
 HITS = "hits"
-"""The kind of cells that count how often a call was answered from the ledger, under the keys of the calls."""
-
+"""The kind of the cells that count how often a call was answered from the ledger, under the keys of the calls."""
 OWN = "."
 """In the key of a call that answers no other (`scope="call"`): after the hash of all calls like it, before its own."""
-
 LEASE = 30.0
 """Seconds without a renewal after which a claim counts as left, unless a `ToolCache` says otherwise."""
-
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
 
@@ -55,80 +47,45 @@ COUNTS: CellTable[int] = CellTable(
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call of a tool, as the ledger has it. Times are milliseconds since 1970.
-
-    Attributes:
-        tool: The tool's name.
-        version: What the tool was then; a result of another version is no hit.
-        state: `claimed`, `done`, `failed`, `unknown` or `waiting`.
-        started_at: When the tool began to run.
-        until: Until when the claim holds, unless it is renewed, by its holder's clock; more with each renewal. Nobody
-            else's clock may be held against it (see `langgraph_keel.engine.leases.Watch`).
-        holder: Who claimed it: host, process, and which of them (see `langgraph_keel.engine.leases`).
-        lineage: The idempotency key: the same for every attempt at one call, until that is settled for good.
-        thread_id: The thread it was made in.
-        checkpoint_ns: The namespace of the graph that made it.
-        checkpoint_id: The checkpoint whose step made it.
-        task_id: The task of that step.
-        run_id: The run, as `delete_for_runs` knows it.
-        tool_call_id: The model's name for the call.
-        ended_at: When the tool ended.
-        is_kept: Whether the result is there to be replayed.
-        place: What else tells it from other calls of its task: the call it is made inside of, its number among equals.
-        answers: The places, in LangGraph's list for the task, of the answers of persons that the tool used.
-        decisions: The places of those about the fate of an earlier attempt.
-        taken: The places of all of them, and of those that calls made inside of this one used.
-        asks: Whether it asked, and was not answered: 1 for the question of the step that was shown, or higher.
-        is_persons: Whether its result uses a person's answer: it is replayed to the very same call only.
-        before: The state of an earlier attempt at the same call, if it was taken over.
-        nbytes: How many bytes the stored result has.
-        cost: What a call costs, as the user says.
-        error: What it failed with.
-        decided: What a person said became of it: `retry`, `done` or `skip`.
-        args: The arguments, if the user lets them be stored.
-        steps: Of a call in a subgraph: for each graph around it, by its namespace, which checkpoint the step ran from.
-        invocation: Which invocation of the root graph made such a call (`invocations.py`).
-        past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
-        lease: Milliseconds within which its holder renews the claim.
-        untold: What the audit trail does not say yet of a person's decision: `secret`, `at`, `by`, `result`.
-        retries: Whether the policy it was made with makes it again after a crash.
-        copied_from: Of an unknown call of a fork or a copy, the thread whose ledger may learn how it ended.
-    """
+    """One call of a tool, as the ledger has it. Times are milliseconds since 1970."""
 
     tool: str
-    version: str
+    version: str  # of the tool; a result of another version is not a hit
     state: str
     started_at: int
-    until: int
-    holder: str
-    lineage: str
+    until: int  # how long the claim holds, by its holder's clock alone (see `leases.Watch`); more with each renewal
+    holder: str  # host, process, and which of them (see `langgraph_keel.engine.leases`)
+    lineage: str  # the idempotency key: the same for every attempt at one call, until that is settled for good
     thread_id: str = ""
     checkpoint_ns: str = ""
-    checkpoint_id: str = ""
+    checkpoint_id: str = ""  # the checkpoint whose step made it
     task_id: str = ""
-    run_id: str = ""
-    tool_call_id: str = ""
-    place: str = ""
+    run_id: str = ""  # as `delete_for_runs` knows it
+    tool_call_id: str = ""  # the model's name for the call
+    place: str = ""  # in its task: the call that it is made inside of, and its number among equal calls
     ended_at: int | None = None
-    is_kept: bool = False
+    is_kept: bool = False  # its result is stored
+    # Positions in LangGraph's list of the task's answers: those that the tool used, those about the fate of an earlier
+    # attempt, and all that this call used, including its nested calls.
     answers: Sequence[int] = ()
     decisions: Sequence[int] = ()
     taken: Sequence[int] = ()
-    asks: int = 0
-    is_persons: bool = False
-    before: str = ""
-    nbytes: int = 0
+    asks: int = 0  # the number of its question that was not answered; 1 is the question that was shown
+    is_persons: bool = False  # its result uses a person's answer, and is replayed to the very same call only
+    before: str = ""  # the state of an earlier attempt that was taken over
+    nbytes: int = 0  # of the stored result
     cost: float | None = None
     error: str | None = None
-    decided: str = ""
-    args: Any = None
-    steps: Mapping[str, str] = field(default_factory=dict)
-    invocation: str = ""
-    past_of: Sequence[str] = ()
-    lease: int = 0
-    retries: bool = False
+    decided: str = ""  # what a person said became of it: `retry`, `done` or `skip`
+    args: Any = None  # if the user lets them be stored
+    steps: Mapping[str, str] = field(default_factory=dict)  # in a subgraph: see `call.Place`
+    invocation: str = ""  # the invocation of the root graph that made such a call (`invocations.py`)
+    past_of: Sequence[str] = ()  # checkpoints whose states have its result, though a prune removed the way to them
+    lease: int = 0  # milliseconds within which its holder renews the claim
+    retries: bool = False  # the policy it was made with makes it again after a crash
+    # What the audit trail does not say yet of a person's decision: `secret`, `at`, `by`, `result`.
     untold: Mapping[str, Any] = field(default_factory=dict)
-    copied_from: str = ""
+    copied_from: str = ""  # of an unknown call of a fork or a copy: the thread whose ledger may learn how it ended
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -170,21 +127,13 @@ SECRETS: CellTable[bytes] = CellTable(
 
 @dataclass(slots=True)
 class Claim:
-    """A call that is ours to make: until `record.until`, unless it is renewed. Or a claim on its way.
-
-    Attributes:
-        shelf: Where the call belongs.
-        key: The hash of the call.
-        token: The claim's token, known before anything is sent.
-        record: What is claimed, as it was sent last.
-        expected: What the cell must hold for that.
-    """
+    """A call that is ours to make: until `record.until`, unless it is renewed. Or a claim on its way."""
 
     shelf: Shelf
     key: str
-    token: str
-    record: CallRecord
-    expected: str | None = None
+    token: str  # known before anything is sent
+    record: CallRecord  # as it was sent last
+    expected: str | None = None  # the token that the cell must hold
 
     @property
     def work(self) -> str:
@@ -286,33 +235,24 @@ class Ledger:
     def renew(self, claim: Claim, until: int) -> Plan[bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
         claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
-        cell = self._cell(claim.record, token=claim.token)
+        cell = self.cell(claim.record, token=claim.token)
         return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, cell)).done
 
     def withdraw(self, draft: Claim, now: int) -> Plan[None]:
-        """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
-
-        A claim that comes later finds that what it expects is gone. What the call was before, it is again: it keeps its
-        idempotency key, and a doubt stays one.
-        """
+        """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips."""
         calls, done = self._calls(draft.shelf), False
         while not done:
             cell = (yield from calls.read_raw([draft.key])).get(draft.key)
             token = cell.token if cell else None
             if token not in (draft.token, draft.expected):
                 return
-            done = (yield from calls.swap_raw(draft.key, token, self._undo(draft, cell, now))).done
-
-    def _undo(self, draft: Claim, cell: Cell | None, now: int) -> Cell:
-        """Return what stands where a claim was withdrawn: what was there before it, under a new token."""
-        if cell is not None and cell.token != draft.token:
-            return replace(cell, token=self._session.new_token())
-        record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
-        return self._cell(replace(record, error="it never began") if record.state == FAILED else record)
-
-    def settlement(self, record: CallRecord, result: bytes = b"", expires_at: int | None = None) -> Cell:
-        """Return how a call ended, ready to be written: more than once does no harm."""
-        return self._cell(record, body=result, expires_at=expires_at)
+            if cell is not None and cell.token != draft.token:
+                # A claim that comes later finds that the token it expects is gone.
+                new = replace(cell, token=self._session.new_token())
+            else:  # a doubt stays a doubt, with its idempotency key
+                record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
+                new = self.cell(replace(record, error="it never began") if record.state == FAILED else record)
+            done = (yield from calls.swap_raw(draft.key, token, new)).done
 
     def settle(self, claim: Claim, settlement: Cell) -> Plan[bool]:
         """Write how a call ended; return whether the claim was still ours. One trip, durable."""
@@ -320,7 +260,7 @@ class Ledger:
 
     def settle_doubt(self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes) -> Plan[bool]:
         """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip."""
-        return (yield from self._calls(shelf).swap_raw(key, expected, self._cell(record, body=body))).done
+        return (yield from self._calls(shelf).swap_raw(key, expected, self.cell(record, body=body))).done
 
     def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
         """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
@@ -331,29 +271,28 @@ class Ledger:
         return {other: kept for other, kept in calls if other != key}
 
     def take_over(self, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
-        """Take over what became of a call, body and all; `None` if somebody else was quicker.
-
-        One trip; two for a result, which stays where it is, for those who go on from its own step.
-        """
+        """Take over how a call has ended, with its body; `None` if another call was quicker. One trip, or two."""
         calls, cell, left = self._calls(shelf), kept.cell, None
         yield from tell_settlement(self._session, shelf, key, kept)
         if kept.record.state == DONE:
             found = (yield from calls.read_raw([key])).get(key)
             if found is None or found.token != kept.token:
                 return None
+            # A result also stays where it is, for runs that go on from its own step.
             cell, left = found, replace(found, token=self._session.new_token())
         return cell if (yield from calls.swap_raw(key, kept.token, left)).done else None
 
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
-        yield from self._calls(shelf).swap_raw(key, token, self._cell(record, token=token))
+        yield from self._calls(shelf).swap_raw(key, token, self.cell(record, token=token))
 
     def _calls(self, shelf: Shelf) -> Cells[CallRecord]:
         return Cells(self._session, CALLS, shelf.thread_id)
 
-    def _cell(
+    def cell(
         self, record: CallRecord, *, token: str | None = None, body: bytes = b"", expires_at: int | None = None
     ) -> Cell:
+        """Return the cell of a call, ready to be written: more than once does no harm."""
         cells = Cells(self._session, CALLS, record.thread_id)  # which shelf makes no difference here
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
 
@@ -361,8 +300,8 @@ class Ledger:
 def find_end(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
     """Return how an unknown call of a fork or a copy has ended, as the ledger that it was copied from knows by now.
 
-    One trip if there may be such an end, and one more for each fork of a fork; else none. Only what was done counts: a
-    call that failed, or may be made again, is that of one of the two threads, and a person says whose.
+    One trip for each fork of a fork; none if there is no such end. A call that failed there, or may be made again, does
+    not count: a person says whose it is.
     """
     record, seen = kept.record, {shelf.thread_id}
     while record.state == UNKNOWN and record.copied_from not in ("", *seen):
@@ -385,13 +324,9 @@ def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> P
 
 
 def tell_settlement(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[None]:
-    """Append a person's decision to the audit trail, unless that was done. No trip if it was, else six and more.
-
-    The process that wrote the decision does this, and so does each one that is about to change the record: the first
-    may have died in between.
-    """
+    """Append a person's decision to the audit trail, unless that was done. No trip if it was, else six and more."""
     record = kept.record
-    if record.untold:
+    if record.untold:  # the process that wrote it may have died before it appended it
         at, secret, content = event_of(key, record)
         yield from append(session, record.thread_id, at, "settled", content, secret)
         yield from rewrite(Cells(session, CALLS, shelf.thread_id), key, kept, replace(record, untold={}), kept.token)
@@ -566,13 +501,9 @@ class CallPages:
         return [_describe(key, kept, hits.get(key, 0), session.milliseconds) for key, kept in page]
 
 
-def _cost(stored: Any) -> float | None:
-    is_number = isinstance(stored, (int, float)) and math.isfinite(stored)
-    return stored if is_number else None
-
-
 def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int) -> KeptCall:
     record, expires_at = kept.record, kept.cell.expires_at
+    is_cost = isinstance(record.cost, (int, float)) and math.isfinite(record.cost)
     return KeptCall(
         record.thread_id,
         key,
@@ -582,7 +513,7 @@ def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int) -> KeptCall
         iso_time(record.started_at),
         None if record.ended_at is None else iso_time(record.ended_at),
         hits,
-        _cost(record.cost),
+        record.cost if is_cost else None,
         record.nbytes,
         record.is_kept,
         record.error,

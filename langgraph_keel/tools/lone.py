@@ -1,7 +1,4 @@
-"""Refuses tools of a sync graph whose `ToolNode` has the async wrapper of a cache alone: it runs them without it.
-
-LangGraph asks nobody then. So LangChain asks here before a tool runs, and the stack tells which node runs it.
-"""
+"""Refuses tools of a sync graph whose `ToolNode` has the async wrapper of a cache alone: it runs them without it."""
 
 from __future__ import annotations
 
@@ -11,17 +8,14 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import BaseTool
 
 from langgraph_keel._langgraph import register_configure_hook, wrappers_of
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.tools.guard import ToolHandler
 
 
-class _ToolHandler(BaseCallbackHandler):
-    raise_error = run_inline = True
-    ignore_llm = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
-
+class _LoneHandler(ToolHandler):
     def on_tool_start(self, *given: Any, **more: Any) -> None:
         """Refuse a tool that would run without the ledger."""
         if asyncio._get_running_loop():
@@ -37,7 +31,7 @@ class _ToolHandler(BaseCallbackHandler):
 
 
 def _find_node() -> tuple[BaseTool | None, tuple[Any, Any]]:
-    """Return the tool that is about to run, and the wrappers of the `ToolNode` that runs it; none if none does."""
+    """Return the tool that is about to run, and the wrappers of the `ToolNode` that runs it, as the stack tells."""
     tool, frame = None, sys._getframe().f_back
     while frame is not None:
         owner = frame.f_locals.get("self")
@@ -51,7 +45,7 @@ def _find_node() -> tuple[BaseTool | None, tuple[Any, Any]]:
     return None, (None, None)
 
 
-_HANDLER = _ToolHandler()
+_HANDLER = _LoneHandler()
 _handler: ContextVar[Any] = ContextVar("keel_lone", default=_HANDLER)
 
 

@@ -12,11 +12,10 @@ from typing import Any
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
 from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME
-from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.engine import EngineSaver, engine_of
-from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.engine import Engine, EngineSaver, engine_of
+from langgraph_keel.engine.faces import faces
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.tables import NODE_CACHE, Cells
 from langgraph_keel.errors import InvalidInput, ValueRefused
 
@@ -50,73 +49,52 @@ class KeelCache(BaseCache[Any]):
         self._saver = saver
 
     @property
-    def _codec(self) -> Codec:
-        return self._saver.engine.session.codec
-
-    def _run(self, plan: Plan[Any]) -> Any:
-        return run(plan, self._saver.engine.driver)
-
-    async def _arun(self, plan: Plan[Any]) -> Any:
-        return await arun(plan, self._saver.engine.async_driver)
-
-    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
-        """Return what is stored under these keys and has not expired. One round trip."""
-        found: dict[FullKey, Any] = self._run(self._get(keys))
-        return found
-
-    async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
-        """As `get`, asynchronously."""
-        found: dict[FullKey, Any] = await self._arun(self._get(keys))
-        return found
-
-    def set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
-        """Store values, each with the seconds it lives (`None` is for ever)."""
-        self._run(self._set(pairs))
-
-    async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
-        """As `set`, asynchronously."""
-        await self._arun(self._set(pairs))
-
-    def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """Forget what is stored in these namespaces; in all of them if none are given."""
-        self._run(self._clear(namespaces))
-
-    async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """As `clear`, asynchronously."""
-        await self._arun(self._clear(namespaces))
+    def engine(self) -> Engine:
+        """What its plans are carried out by."""
+        return self._saver.engine
 
     def _get(self, keys: Sequence[FullKey]) -> Plan[dict[FullKey, Any]]:
+        """Return what is stored under these keys and has not expired. One round trip."""
         if not keys:
             return {}
         by_name = {_name(key): key for key in keys}
         cells = yield from self._cells.read_raw(by_name)
         now = _now()
         live = {name: cell for name, cell in cells.items() if cell.is_live(now)}
-        values = ((by_name[name], self._revive(cell)) for name, cell in live.items())
-        return {key: value[0] for key, value in values if value}
+        found: dict[FullKey, Any] = {}
+        for name, cell in live.items():
+            try:
+                (found[by_name[name]],) = self.engine.session.codec.decode(cell.body)
+            except ValueRefused as error:  # it is made again, and written over
+                _log.warning("a cached result is not used: %s", error)
+        return found
 
-    def _revive(self, cell: Cell) -> list[Any]:
-        """Return a stored value in a list; none if it may not be revived here: it is made again, and written over."""
-        try:
-            return self._codec.decode(cell.body)
-        except ValueRefused as error:
-            _log.warning("a cached result is not used: %s", error)
-            return []
+    get, aget = faces(_get)
 
     def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Plan[None]:
+        """Store values, each with the seconds it lives (`None` is for ever)."""
         for key, (value, ttl) in pairs.items():
-            if _is_the_nodes_own(value):
+            # LangGraph gives a deque of writes.
+            writes = value if isinstance(value, (list, tuple, deque)) else ()
+            firsts = [each[0] for each in writes if isinstance(each, (list, tuple)) and each]
+            if not any(isinstance(first, str) and first in _ASKED for first in firsts):
                 until = None if ttl is None else _now() + int(ttl * 1000)
-                cell = self._cells.cell(list(key[0]), body=self._codec.encode([value]), expires_at=until)
+                body = self.engine.session.codec.encode([value])
+                cell = self._cells.cell(list(key[0]), body=body, expires_at=until)
                 yield from self._cells.overwrite_raw(_name(key), cell)
 
-    def _clear(self, namespaces: Sequence[Namespace] | None) -> Plan[None]:
+    set, aset = faces(_set)
+
+    def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Plan[None]:
+        """Forget what is stored in these namespaces; in all of them if none are given."""
         for prefix in [""] if namespaces is None else [_prefix(namespace) for namespace in namespaces]:
             yield from self._cells.clear(prefix)
 
+    clear, aclear = faces(_clear)
+
     @property
     def _cells(self) -> Cells[Sequence[str]]:
-        return Cells(self._saver.engine.session, NODE_CACHE, None)
+        return Cells(self.engine.session, NODE_CACHE, None)
 
 
 def _prefix(namespace: Namespace) -> str:
@@ -128,13 +106,6 @@ def _prefix(namespace: Namespace) -> str:
 def _name(key: FullKey) -> str:
     namespace, name = key
     return _prefix(namespace) + sha256(name.encode(errors="surrogatepass")).hexdigest()
-
-
-def _is_the_nodes_own(value: Any) -> bool:
-    if not isinstance(value, (list, tuple, deque)):  # LangGraph gives a deque
-        return True
-    channels = {write[0] for write in value if isinstance(write, (list, tuple)) and write and isinstance(write[0], str)}
-    return not channels & _ASKED
 
 
 def _now() -> int:

@@ -1,16 +1,7 @@
 """Orphans: calls that were made, and of whose results the thread knows nothing.
 
-A call that answers no other (`scope="call"`) is known by its task, and a task by the checkpoint that its step runs
-from. That may be lost with its process: LangGraph stores it while the step runs already (`durability="async"`), or none
-before the end (`"exit"`). The run begins again from an earlier one, the model is asked again, and what is one call has
-another name. A rewind does the same. So before a tool runs, each equal call of its thread is looked at:
-
-* It is *past* if the thread has gone on with its result: from its checkpoint, a step led to the one that ours runs
-  from. Then ours is another call. So it is if both are of the same step.
-* Else it is an orphan, and ours is taken for the same call.
-
-Ways are followed in the store. Where a checkpoint is not stored yet, it is waited for; of an invocation that stores
-none before its end, the calls are known by the invocation's name, which its last checkpoint notes.
+A call is known by the checkpoint of its step. If that is lost with its process (or left by a rewind), the run begins
+again from an earlier one, the model is asked again, and the same call has another name.
 """
 
 from __future__ import annotations
@@ -35,13 +26,7 @@ NOTE = "invocation"
 
 
 class Parting(NamedTuple):
-    """Where the ways of two calls part: the outermost graph of which they have other steps.
-
-    Attributes:
-        namespace: Its namespace.
-        theirs: The checkpoint that the step of one of them ran from.
-        ours: The one that the other's does.
-    """
+    """The outermost graph of which two calls have different steps, and the checkpoints that those run from."""
 
     namespace: str
     theirs: str
@@ -64,19 +49,12 @@ def find_parting(record: CallRecord, mine: CallRecord) -> Parting | None:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What lies behind a checkpoint.
+    """The history of a checkpoint."""
 
-    Attributes:
-        way: The checkpoints on the way back from it, itself included.
-        steps: Those of which the step's results are part of its state.
-        invocations: Those that had ended on the way, and the last checkpoint of each.
-        originals: What checkpoints on the way are twins of.
-    """
-
-    way: Set[str]
-    steps: Set[str]
-    invocations: Mapping[str, str]
-    originals: Set[str]
+    way: Set[str]  # the checkpoints on the way back from it, itself included
+    steps: Set[str]  # those whose step's results are part of its state
+    invocations: Mapping[str, str]  # those that had ended on the way, and the last checkpoint of each
+    originals: Set[str]  # of checkpoints on the way that are twins
 
     def knows(self, record: CallRecord, checkpoint_id: str) -> bool:
         """Return whether the result of a call, of a step from this checkpoint, is part of the state."""
@@ -122,17 +100,11 @@ def _original(header: Header, headers: Mapping[Any, Header]) -> Header | None:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A call of whose result its thread knows nothing.
-
-    Attributes:
-        key: Its key.
-        kept: What the ledger says of it.
-        is_certain: Whether the thread cannot know of it.
-    """
+    """A call of whose result its thread knows nothing."""
 
     key: str
     kept: Kept[CallRecord]
-    is_certain: bool = True
+    is_certain: bool = True  # the thread cannot know of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +119,10 @@ def find_orphan(
     config: Mapping[str, Any],
     is_patient: bool,
 ) -> Plan[Orphan | Pending | None]:
-    """Return the orphan that a call is to be taken for; `None` if all equal calls are other calls.
+    """Return the orphan that a call is to be taken for; `None` if all equal calls are other calls. One trip, or none.
 
-    One trip; none if all of them are of the same step or invocation.
+    An equal call is past if it is of the same step, or the thread has gone on with its result: a step led from its
+    checkpoint to ours. Calls of an invocation that stores no checkpoint before its end are known by its name.
     """
     orphans = [Orphan(key, kept) for key, kept in equals.items() if is_same_call(kept.record, mine)]
     theirs: dict[str, dict[str, str]] = {}
@@ -184,16 +157,18 @@ def _is_own(record: CallRecord, mine: CallRecord) -> bool:
 
 
 def _choose(orphans: Collection[Orphan], equals: Mapping[str, Kept[CallRecord]], mine: CallRecord) -> Orphan | None:
-    """Return the orphan that a call is taken for: best one of the same name, else the first.
-
-    Calls of one idempotency key are one call, known on several branches: it is no orphan, if the thread knows of one.
-    """
+    """Return the orphan that a call is taken for: best one of the same name, else the first."""
     lost = {orphan.key for orphan in orphans}
+    # Calls of one idempotency key are one call, known on several branches. It is no orphan if the thread knows of one.
     known = {kept.record.lineage for key, kept in equals.items() if key not in lost}
     of_lineage: dict[str, Orphan] = {}
     for orphan in sorted(orphans, key=lambda each: (each.kept.record.state != DONE, each.key)):
-        if orphan.kept.record.lineage not in known and _can_stand_for_another(orphan.kept, mine.started_at):
-            of_lineage.setdefault(orphan.kept.record.lineage, orphan)
+        record, is_done = orphan.kept.record, orphan.kept.record.state == DONE
+        # A tool that has asked a person asks again.
+        has_asked = record.state == WAITING or (is_done and record.is_persons and not record.decided)
+        is_usable = not has_asked and (not is_done or orphan.kept.cell.is_live(mine.started_at))
+        if record.lineage not in known and is_usable:
+            of_lineage.setdefault(record.lineage, orphan)
 
     def rank(orphan: Orphan) -> tuple[bool, bool, int, str]:
         record = orphan.kept.record
@@ -201,13 +176,6 @@ def _choose(orphans: Collection[Orphan], equals: Mapping[str, Kept[CallRecord]],
         return not is_named_so, record.state == FAILED, record.started_at, orphan.key
 
     return min(of_lineage.values(), key=rank, default=None)
-
-
-def _can_stand_for_another(kept: Kept[CallRecord], now: int) -> bool:
-    """Return whether a result may be used again. A tool that has asked a person asks again."""
-    record = kept.record
-    has_asked = record.state == WAITING or (record.state == DONE and record.is_persons and not record.decided)
-    return not has_asked and (record.state != DONE or kept.cell.is_live(now))
 
 
 def stores_meanwhile(session: Session, config: Mapping[str, Any]) -> bool:

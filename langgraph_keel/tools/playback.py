@@ -1,6 +1,6 @@
-"""A call of a tool in a replay: answered with what the ledger of the thread that is replayed says, or not at all.
+"""A call of a tool in a replay, answered from the ledger of the thread that is replayed, or not at all.
 
-Nothing is claimed and nothing is written. The tool runs only if whoever replays allows it by its name.
+The call is not claimed, and the ledger is not written. The tool runs only if the replay allows it by its name.
 """
 
 from __future__ import annotations
@@ -31,17 +31,13 @@ _CHANGED = "the thread has called it with the same arguments, but its schema has
 
 
 class Playback:
-    """Answers calls of tools in one replay.
-
-    Args:
-        secret: The key of the hash; `None` if there is none yet, and so no call in the ledger either.
-    """
+    """Answers calls of tools in one replay."""
 
     def __init__(self, guard: ToolGuard, builder: CallBuilder, session: Session, secret: bytes | None) -> None:
         self._guard = guard
         self._builder = builder
         self._session = session
-        self._secret = secret
+        self._secret = secret  # the key of the hash; `None` if there is none yet, and so no call in the ledger either
 
     def answer(
         self,
@@ -56,7 +52,10 @@ class Playback:
         guard, is_allowed = self._guard, tool.name in self._guard.allowed
         if self._secret is None and not is_allowed:
             raise guard.refuse(tool.name, _NEVER)
-        config = self._config_of_source(config)
+        # It names the thread and the run that are replayed: a scope may depend on them.
+        values = {**(config.get("configurable") or {}), "thread_id": guard.source}
+        run = {} if guard.run_id is None else {"run_id": guard.run_id}
+        config = {**config, "configurable": values, "metadata": {**(config.get("metadata") or {}), **run}}
         call = self._builder.build(tool, args, call_id, config, slot, self._secret or b"", make)
         if is_allowed:
             return (yield RunTool(partial(make, call.record.lineage)))
@@ -70,17 +69,18 @@ class Playback:
         limit = call.policy.offload_bytes
         return result if limit is None else shorten(result, reference_of(call.shelf, key, body), limit)
 
-    def _config_of_source(self, config: RunnableConfig) -> RunnableConfig:
-        """Return a config that names the thread and the run that are replayed: a scope may depend on them."""
-        values = {**(config.get("configurable") or {}), "thread_id": self._guard.source}
-        about = dict(config.get("metadata") or {})
-        if self._guard.run_id is not None:
-            about["run_id"] = self._guard.run_id
-        return {**config, "configurable": values, "metadata": about}
-
     def _find_answer(self, call: Call, args: Mapping[str, Any]) -> Plan[tuple[str, CallRecord, bytes]]:
         """Return the recorded call that answers this one: its key, its record, and its result."""
-        known = yield from self._read_calls_like(call)
+        session, shelves = self._session, self._guard.shelves
+        known: Mapping[str, CallRecord]
+        if call.shelf.thread_id is None:
+            # A key of its own is of a call that used a person's answer, and is not shared; the rest has one key.
+            known = {key: kept.record for key, kept in (yield from self._calls(call).read([call.key])).items()}
+        else:
+            store = id(session.store)
+            if store not in shelves:
+                shelves[store] = yield from read_ledger(session, self._guard.source)
+            known = shelves[store]
         candidates = _calls_under([call.key.partition(OWN)[0]], known)
         key = self._guard.choose(call.record, candidates)
         if key is None:
@@ -97,18 +97,6 @@ class Playback:
     def _calls(self, call: Call) -> Cells[CallRecord]:
         return Cells(self._session, CALLS, call.shelf.thread_id)
 
-    def _read_calls_like(self, call: Call) -> Plan[Mapping[str, CallRecord]]:
-        """Return what the ledger says of all calls in the thread; of a call that threads share, of that one."""
-        session, shelves = self._session, self._guard.shelves
-        if call.shelf.thread_id is None:
-            # A key of its own is of a call that used a person's answer, and is not shared; the rest stands under one.
-            calls = yield from self._calls(call).read([call.key])
-            return {key: kept.record for key, kept in calls.items()}
-        store = id(session.store)
-        if store not in shelves:
-            shelves[store] = yield from read_ledger(session, self._guard.source)
-        return shelves[store]
-
     def _refuse(
         self, call: Call, args: Mapping[str, Any], known: Mapping[str, CallRecord], reason: str | None
     ) -> Refused:
@@ -118,24 +106,19 @@ class Playback:
         return self._guard.refuse(tool, reason, is_new=is_new, called=dict(args))
 
     def _explain_change(self, call: Call, args: Mapping[str, Any], known: Mapping[str, CallRecord]) -> str | None:
-        """Return what to say of a call that is another one only by what the tool's schema adds; `None` if it is not.
-
-        The other version of the tool is noted too.
-        """
-        for record in _calls_under(self._keys_before_change(call, args), known).values():
-            self._guard.note_version(call.record.tool, record.version, call.record.version)
-            return _CHANGED
-        return None
-
-    def _keys_before_change(self, call: Call, args: Mapping[str, Any]) -> list[str]:
-        """Return the keys that a call had if the schema did not add all that nobody has given, or one thing of it."""
+        """Return what to say of a call that differs only by what the tool's schema adds; `None` if that is not so."""
         added = [name for name in call.args if name not in args]
         if not added:
-            return []
+            return None
         tool, config = call.record.tool, call.config
         scope = shelf_of(tool, call.policy.scope, place_of(config), config)[1], self._builder.context_of(config)
+        # Its keys if the schema did not add all that is not given, or one thing of it.
         less = [{name: value for name, value in call.args.items() if name not in left} for left in (added, *zip(added))]
-        return [key_of(self._secret or b"", tool, scope, each) for each in less]
+        keys = [key_of(self._secret or b"", tool, scope, each) for each in less]
+        for record in _calls_under(keys, known).values():
+            self._guard.note_version(tool, record.version, call.record.version)
+            return _CHANGED
+        return None
 
 
 def _calls_under(keys: Collection[str], known: Mapping[str, CallRecord]) -> dict[str, CallRecord]:

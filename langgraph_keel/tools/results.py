@@ -1,7 +1,4 @@
-"""Results of tools, stored and played again: with the new call's id, no old message id, and marked as a replay.
-
-Here is also what is raised when nobody knows how a call ended, what a person is asked then, and how answers are read.
-"""
+"""Results of tools, stored and replayed; and the errors, questions and answers about calls of unknown outcome."""
 
 from __future__ import annotations
 
@@ -100,7 +97,8 @@ def shorten(result: Any, reference: str, limit: int) -> Any:
 
     def cut(message: BaseMessage) -> BaseMessage:
         text = message.content
-        if not isinstance(message, ToolMessage) or not isinstance(text, str) or len(data := _bytes(text)) <= limit:
+        data = text.encode(errors="surrogatepass") if isinstance(text, str) else b""
+        if not isinstance(message, ToolMessage) or not isinstance(text, str) or len(data) <= limit:
             return message
         whole = {"reference": reference, "sha256": sha256(data).hexdigest(), "bytes": len(data)}
         shown = f"{text[:_PREVIEW]}\n[... {len(data):,} bytes in all; the whole result: {reference}]"
@@ -108,10 +106,6 @@ def shorten(result: Any, reference: str, limit: int) -> Any:
         return message.model_copy(update={"content": shown, "artifact": None, "response_metadata": about})
 
     return _map_messages(result, cut)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")
 
 
 def reference_of(shelf: Shelf, key: str, body: bytes) -> str:
@@ -135,13 +129,10 @@ def _digest(body: bytes) -> str:
 
 
 def ask_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, Any]:
-    """Ask a person; return the decision, and the result if one was given.
-
-    LangGraph gives all answers of a task again at every attempt, and the last one again after every crash: an answer
-    to an earlier question of this call must not be taken for one to this. So only the first question about a call may
-    be answered by a word alone.
-    """
+    """Ask a person; return the decision, and the result if one was given."""
     question = question_of(call, doubt)
+    # LangGraph gives all answers of a task again at every attempt: an answer to an earlier question of this call must
+    # not be taken for one to this. So only the first question about a call may be answered by a word alone.
     needs_name = is_same_call(doubt.record, call.record) and doubt.record.before == UNKNOWN
     while True:
         answer = answers.ask(question)

@@ -80,25 +80,21 @@ def settle_call(
         )
 
 
-def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[CallRecord]]]:
-    calls = yield from Cells(session, CALLS, shelf.thread_id).every(key.partition(OWN)[0])
-    found = [each for each in calls if begins_with(each[0], key)]
-    if len(found) != 1:
-        where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
-        if found:
-            raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
-        raise NotFound(f"there is no call {where} whose key begins with {key!r}")
-    return found[0]
-
-
 def _watch_one(
     session: Session, shelf: Shelf, key: str, now: int, watch: Watch
 ) -> Plan[tuple[str, Kept[CallRecord], bool]]:
     """Find a call, and whether nobody knows how it ended: its claim may have to be watched for a lease."""
+    where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
     is_watched = False
     while True:
         asked = watch.timer()
-        key, kept = yield from _find_one(session, shelf, key)
+        calls = yield from Cells(session, CALLS, shelf.thread_id).every(key.partition(OWN)[0])
+        found = [each for each in calls if begins_with(each[0], key)]
+        if len(found) > 1:
+            raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
+        if not found:
+            raise NotFound(f"there is no call {where} whose key begins with {key!r}")
+        key, kept = found[0]
         if (yield from adopt(session, shelf, key, kept)):
             continue
         record, lost = kept.record, is_lost(kept, watch, asked)

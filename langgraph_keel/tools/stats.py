@@ -1,7 +1,6 @@
 """The account of a cache: what it saw in this process, and per call how often the ledger answered it.
 
-A hit is one round trip, and a count of it would be another: so counts are gathered, and written every few seconds by
-the keeper's thread. A process that is killed loses the last of them; no result depends on them.
+Counts are gathered and written every few seconds: a killed process loses the last of them. No result depends on them.
 """
 
 from __future__ import annotations

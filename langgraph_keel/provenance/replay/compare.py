@@ -1,9 +1,6 @@
-"""Where two states differ, when what is random by nature is set aside: the ids of messages and calls, times, marks.
+"""Where two states differ, apart from times, marks, and ids of messages and calls that are renamed consistently.
 
-Ids may differ, if they do so consistently: what one side calls "a" wherever it is named, the other may call "b". All
-else is equal to the byte, or a difference: 1 is not 1.0, and a tuple is no list.
-
-Calls of models are compared call by call of a node, field by field.
+All else is equal to the byte, or a difference: 1 is not 1.0, and a tuple is not a list.
 """
 
 from __future__ import annotations
@@ -67,10 +64,9 @@ BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
 
 
 class Nothing:
-    """What stands where one side has something and the other has nothing."""
+    """Stands for a value that one side does not have."""
 
     def __repr__(self) -> str:
-        """Say so."""
         return "nothing"
 
 
@@ -112,15 +108,6 @@ def show(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text):,} characters)"
 
 
-def _show_both(was: Any, now: Any) -> tuple[str, str]:
-    """Return two values as a difference shows them: of long texts the place where they part."""
-    if type(was) is type(now) is str and max(len(was), len(now)) > LONGEST // 2:
-        alike = next((n for n, pair in enumerate(zip(was, now, strict=False)) if pair[0] != pair[1]), 0)
-        cut = max(0, alike - LONGEST // 4)
-        was, now = (("..." if cut else "") + text[cut:] for text in (was, now))
-    return show(was), show(now)
-
-
 def state_of(values: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
     """Return what of a checkpoint's channels is compared: the nodes that come next in one field."""
     nodes = sorted(name.removeprefix(BRANCH_TO) for name in values if name.startswith(BRANCH_TO))
@@ -154,14 +141,10 @@ class Names:
 
 
 class Comparison:
-    """Compares the states of one replay, in order.
-
-    Args:
-        packed: Returns a value as it is stored: for values that are made of nothing we know.
-    """
+    """Compares the states of one replay, in order."""
 
     def __init__(self, packed: Callable[[Any], bytes], limit: int) -> None:
-        self._packed = packed
+        self._packed = packed  # returns a value as it is stored, for values of unknown classes
         self._limit = limit
         self._names = Names()
         self._found: list[tuple[str, Any, Any]] = []
@@ -173,7 +156,15 @@ class Comparison:
         """Return where two states differ, as far as the limit."""
         self._found, self._starts = [], starts or {}
         self._mapping("", was, now)
-        return [Difference(step, path, *_show_both(before, after)) for path, before, after in self._found]
+        found: list[Difference] = []
+        for path, before, after in self._found:
+            if type(before) is type(after) is str and max(len(before), len(after)) > LONGEST // 2:
+                # Of long texts, the place where they part is shown.
+                pairs = enumerate(zip(before, after, strict=False))
+                cut = max(0, next((n for n, pair in pairs if pair[0] != pair[1]), 0) - LONGEST // 4)
+                before, after = (("..." if cut else "") + text[cut:] for text in (before, after))
+            found.append(Difference(step, path, show(before), show(after)))
+        return found
 
     def _note(self, path: str, was: Any, now: Any) -> None:
         if len(self._found) < self._limit:
@@ -325,25 +316,17 @@ def find_declared(graph: Any) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedSteps:
-    """The steps of the root graph that both sides have.
+    """The steps of the root graph that both sides have."""
 
-    Attributes:
-        run_of: Of each step the number of the run that made it, ascending by step. With `durability="exit"` a step
-            stands for those before it.
-        again: The steps in which a task has failed or asked, and so was run again.
-    """
-
+    # Per step, ascending, the number of its run. With `durability="exit"` a step stands for those before it.
     run_of: Mapping[int, int]
-    again: Collection[int]
+    again: Collection[int]  # the steps in which a task has failed or asked, and so was run again
 
 
 def compare_calls(
     steps: ComparedSteps, was: tuple[History, Sequence[ModelCall]], now: tuple[History, Sequence[ModelCall]]
 ) -> tuple[list[Difference], list[int]]:
-    """Return where calls differ, in the order of the steps; and the steps in which they cannot be compared.
-
-    Those are of runs with no recorded call at all: whoever made them did not record (`provenance=False`).
-    """
+    """Return where calls differ, in the order of the steps; and the steps of runs without any recorded call."""
     before, after = (_group_calls(list(steps.run_of), *side) for side in (was, now))
     recorded = {steps.run_of[group[0]] for group in before}
     groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))

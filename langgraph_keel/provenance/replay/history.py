@@ -1,8 +1,6 @@
 """A thread as it was written: the trunk of its root graph, who was asked what, and what the runs were given.
 
-Task ids are hashes of checkpoint ids, so a replay has other ones. A task is recognized by its place: the namespace, the
-step, and LangGraph's path of the task in it, all without ids. `Recall` finds what the runs were given besides their
-inputs: answers to questions, and updates by `Command`.
+Task ids are hashes of checkpoint ids, so a replay has others. A task is recognized by its place, which has no ids.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import unpack_batches, unpack_header
 from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Batch, Entry, Query
-from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import NotFound
 from langgraph_keel.provenance.reading import read_entries
@@ -41,23 +38,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordedCheckpoint:
-    """A recorded checkpoint, without its values.
-
-    Attributes:
-        address: Where it is.
-        parent: The id of the checkpoint it continues.
-        step: Its step.
-        source: `"input"`, `"loop"`, `"update"` or `"fork"`.
-        metadata: Its metadata.
-        writes: What stands with it: task, channel and value.
-    """
+    """A recorded checkpoint, without its values."""
 
     address: Address
     parent: str | None
     step: int
-    source: str
+    source: str  # `"input"`, `"loop"`, `"update"` or `"fork"`
     metadata: Mapping[str, Any]
-    writes: Sequence[tuple[str, str, Any]] = field(repr=False)
+    writes: Sequence[tuple[str, str, Any]] = field(repr=False)  # task, channel and value
 
     @property
     def id(self) -> str:
@@ -105,7 +93,13 @@ class History:
 
     def trunk(self, head: str | None, start: str | None) -> list[RecordedCheckpoint]:
         """Return the way from a checkpoint to the one that was put last of those that come from it."""
-        end = head if start is None else self._last_after(start, head)
+        end = head
+        if start is not None:
+            after = {start: None}  # in order
+            for checkpoint in self.checkpoints:
+                if not checkpoint.address.checkpoint_ns and checkpoint.parent in after:
+                    after[checkpoint.id] = None
+            end = head if head in after else next(reversed(after))
         way: list[RecordedCheckpoint] = []
         for checkpoint_id in walk_back(end, self._origins):
             checkpoint = self._roots[checkpoint_id]
@@ -118,13 +112,6 @@ class History:
             what = "has no checkpoints" if start is None else f"has no checkpoint {start!r} of its root graph"
             raise NotFound(f"thread {self.thread_id!r} {what}")
         return way[::-1]
-
-    def _last_after(self, start: str, head: str | None) -> str:
-        after = {start: None}  # in order
-        for checkpoint in self.checkpoints:
-            if not checkpoint.address.checkpoint_ns and checkpoint.parent in after:
-                after[checkpoint.id] = None
-        return head if head in after else next(reversed(after))
 
     # -- places ------------------------------------------------------------------------------------------------
 
@@ -153,16 +140,14 @@ class History:
             yield from ((checkpoint, task, channel, value) for task, channel, value in checkpoint.writes)
 
     def pending(self, root: str) -> dict[str, tuple[Place, int]]:
-        """Return the questions that the root graph waits for at a checkpoint: by their ids, who asks, and which one.
-
-        A question in a subgraph stands with each task around it too; who asks is the innermost.
-        """
+        """Return the questions that the root graph waits for at a checkpoint: by their ids, who asks, and which one."""
         answers = self.answers(root)
         waiting = self._waiting(root)
         asked: dict[str, Place] = {}
         for checkpoint, task, channel, value in self._within(root):
             for question in value if channel == ASKED else ():
                 place = self.place(checkpoint, task)
+                # A question in a subgraph is stored with each task around it too; the innermost asks it.
                 if question.id in waiting and len(place.namespace) >= len(asked.get(question.id, ("",))[0]):
                     asked[question.id] = place
         return {name: (place, len(answers.get(place, ()))) for name, place in asked.items()}
@@ -217,39 +202,22 @@ def read_history(session: Session, thread_id: str) -> Plan[History]:
     for _, batches in found:
         # A task that an update stands in for has its own path elsewhere.
         paths |= {batch.task_id: batch.task_path for batch in batches if batch.task_path}
-    return History(
-        thread_id,
-        [_unpack_checkpoint(entry, batches, session.codec) for entry, batches in found],
-        defaultdict(str, paths),
-    )
-
-
-def _unpack_checkpoint(entry: Entry, batches: Sequence[Batch], codec: Codec) -> RecordedCheckpoint:
-    where = entry.address
-    metadata = unpack_header(entry.header, codec, where).metadata
-    writes, _ = unpack_batches(batches, codec, where)
-    step = metadata.get("step")
-    return RecordedCheckpoint(
-        entry.address,
-        entry.parent,
-        step if isinstance(step, int) else -1,
-        str(metadata.get("source", "")),
-        metadata,
-        writes,
-    )
+    checkpoints: list[RecordedCheckpoint] = []
+    for entry, batches in found:
+        metadata = unpack_header(entry.header, session.codec, entry.address).metadata
+        writes, _ = unpack_batches(batches, session.codec, entry.address)
+        step, source = metadata.get("step"), str(metadata.get("source", ""))
+        step = step if isinstance(step, int) else -1
+        checkpoints.append(RecordedCheckpoint(entry.address, entry.parent, step, source, metadata, writes))
+    return History(thread_id, checkpoints, defaultdict(str, paths))
 
 
 class Recall:
-    """Finds what the runs of the original were given besides their inputs, for a replay to give it again.
-
-    Args:
-        history: The original.
-        taken: Per task, the places in its list of answers of those that tools have used: in a replay the ledger answers
-            for them, and nobody is asked.
-    """
+    """Finds what the runs of the original were given besides their inputs: answers, and updates by `Command`."""
 
     def __init__(self, history: History, taken: Mapping[str, Collection[int]]) -> None:
         self._history = history
+        # Per task, the places in its list of answers of those that tools have used: in a replay the ledger answers.
         self._taken = taken
         self._done: set[str] = set()
 
@@ -271,25 +239,18 @@ class Recall:
 
     def find_answers(self, before: RecordedCheckpoint, asked: Mapping[str, tuple[Place, int]]) -> Any:
         """Return the next answers to the questions of a step, as a command; `None` if they are not recorded."""
-        answers = self._answers_of_people(before.id)
+        tasks, answers = self._history.tasks(before.id), self._history.answers(before.id)
+        for place, all_given in answers.items():
+            taken = self._taken.get(tasks[place], ())
+            answers[place] = [answer for nth, answer in enumerate(all_given) if nth not in taken]
         given = {name: answers[place][nth] for name, (place, nth) in asked.items() if nth < len(answers.get(place, ()))}
         if not given and len(asked) == 1 and before.id not in self._done:
             given = {name: answer for name in asked for answer in self._history.last_answer(before.id)}
             self._done.add(before.id)
         if not given:
             return None
-        return _command(resume=given, update=self._update(before))
-
-    def _update(self, before: RecordedCheckpoint) -> Any:
         command = self.find_command(before)
-        return None if command is None else command.update
-
-    def _answers_of_people(self, root: str) -> dict[Place, list[Any]]:
-        tasks, answers = self._history.tasks(root), self._history.answers(root)
-        return {
-            place: [answer for nth, answer in enumerate(given) if nth not in self._taken.get(tasks[place], ())]
-            for place, given in answers.items()
-        }
+        return _command(resume=given, update=None if command is None else command.update)
 
 
 def _command(**parts: Any) -> Any:

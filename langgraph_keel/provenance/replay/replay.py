@@ -1,9 +1,7 @@
 """Would it happen again? A thread is run once more in a fork, as it was run before, and compared step by step.
 
-This is a plan (`engine.plan`) whose requests are those of the store and `Play`, which runs the graph. It follows the
-trunk of the root graph: it gives each run what it was given, and each question the answer that it got, and goes one
-step past the end if the record has begun one there that failed, or asks. The thread itself is only read; everything is
-written to the fork, which is deleted in the end.
+A plan (`engine.plan`) whose requests are those of the store and `Play`, which runs the graph. It follows the trunk of
+the root graph, and goes one step past its end if the record has begun one there that failed, or asks.
 """
 
 from __future__ import annotations
@@ -141,7 +139,7 @@ class Replayer:
         self._ended: str | None = None
         self._error: Exception | None = None
         self._left: list[RecordedCheckpoint] = []
-        self._bound: dict[str, Any] = {}
+        self._bound: dict[str, Any] = {}  # recorded parameters that models are given by the config
 
     def replay(self) -> Plan[Replay]:
         """Replay the thread; return the verdict."""
@@ -152,8 +150,13 @@ class Replayer:
         is_kept = False
         try:
             yield from self._begin()
-            self._calls = yield from self._read_recorded_calls()
-            self._bound = self._bindings()
+            calls = yield from read_calls(self._session, Query(self._order.source))
+            self._old = {call.id for call in calls}
+            trunk, left = ({checkpoint.id for checkpoint in each} for each in (self._trunk, self._left))
+            self._calls = [call for call in calls if self._is_on(call, trunk, left)]
+            agreed = find_agreed([call for call in self._calls if call.error is None])
+            wanted = agreed.keys() if self._order.bind else find_declared(self._graph)
+            self._bound = {name: value for name, value in agreed.items() if name in wanted}
             yield from self._follow()
             result = yield from self._result()
             is_kept = self._order.keep
@@ -174,18 +177,6 @@ class Replayer:
             self._made[first.id] = first.id
         if not self._left and not find_outcomes(self._was, first.id):
             self._ended = f"nothing was recorded after step {first.step}"
-
-    def _read_recorded_calls(self) -> Plan[list[ModelCall]]:
-        calls = yield from read_calls(self._session, Query(self._order.source))
-        self._old = {call.id for call in calls}
-        kept, left = {checkpoint.id for checkpoint in self._trunk}, {checkpoint.id for checkpoint in self._left}
-        return [call for call in calls if self._is_on(call, kept, left)]
-
-    def _bindings(self) -> dict[str, Any]:
-        """Return the recorded parameters that models are handed by the config."""
-        recorded = find_agreed([call for call in self._calls if call.error is None])
-        wanted = recorded.keys() if self._order.bind else find_declared(self._graph)
-        return {name: value for name, value in recorded.items() if name in wanted}
 
     def _step_of(self, call: CallRecord) -> int | None:
         step = self._was.root_step(call.checkpoint_ns, call.checkpoint_id)
@@ -225,7 +216,7 @@ class Replayer:
         return checkpoint.source == "fork" and (parent is None or parent.step != checkpoint.step)
 
     def _copy(self, checkpoint: RecordedCheckpoint) -> Plan[Any]:
-        """Put what somebody else than the graph has made, as it is: exact as long as nothing differs so far."""
+        """Put a checkpoint of `update_state` as it is: exact as long as nothing differs so far."""
         what = f"step {checkpoint.step} was made by update_state"
         if self._found:
             raise _Ended(f"{what}, which cannot be done again on a state that differs")
@@ -389,12 +380,18 @@ class Replayer:
         found, uncompared = self._differences_of_calls(now, calls)
         found += [Difference(v.step, f"tool {v.tool}.version", v.recorded, v.now) for v in self._guard.versions]
         found = sorted([*found, *self._found, *self._differences_of_tasks(now)], key=lambda each: each.step)
+        ended = self._ended
+        if not ended and (cached := next((call for call in calls if call.cached), None)):
+            where = f"the call of a model in node {cached.node!r}, step {cached.step}"
+            ended = f"{where}, was answered by LangChain's cache: switch it off, set_llm_cache(None)"
+        elif not ended and (names := cached_subgraphs(self._graph)):
+            ended = f"the node cache of subgraph {names[0]!r} may have answered: compile it without"
         return Replay(
             source=self._order.source,
             thread_id=self._fork.thread_id if self._order.keep else None,
             steps=len(self._compared),
             differences=tuple(found[: self._order.limit]),
-            ended=self._ended or self._find_cache(calls),
+            ended=ended,
             calls=tuple(calls),
             uncompared=tuple(uncompared),
             error=self._error,
@@ -423,12 +420,3 @@ class Replayer:
                 yield from compare(checkpoint.step + 1, was, its) if was else ()
                 if not was and (its or self._is_past or self._error):
                     self._ended = f"the record does not say what became of step {checkpoint.step + 1}"
-
-    def _find_cache(self, calls: Sequence[ModelCall]) -> str | None:
-        for call in calls:
-            if call.cached:
-                where = f"the call of a model in node {call.node!r}, step {call.step}"
-                return f"{where}, was answered by LangChain's cache: switch it off, set_llm_cache(None)"
-        for name in cached_subgraphs(self._graph):
-            return f"the node cache of subgraph {name!r} may have answered: compile it without"
-        return None

@@ -1,7 +1,4 @@
-"""Running the graph of a replay, for some steps at a time, and the fork that these runs write to.
-
-`Play` is the one request of a replay's plan that does not go to the store.
-"""
+"""Running the graph of a replay, for some steps at a time, and the fork that these runs write to."""
 
 from __future__ import annotations
 
@@ -33,37 +30,21 @@ from langgraph_keel.tools.guard import Refused, ToolGuard
 
 @dataclass(slots=True)
 class Played:
-    """What became of a run.
+    """The result of a run."""
 
-    Attributes:
-        made: The steps it has made and their checkpoints.
-        error: What it ended in.
-    """
-
-    made: list[tuple[int, str]] = field(default_factory=list)
+    made: list[tuple[int, str]] = field(default_factory=list)  # steps and their checkpoints
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Play(Call):
-    """A request: run the graph until it has made a step, and not a task further.
-
-    Attributes:
-        graph: The graph, on the replay's own saver.
-        given: Its input.
-        config: Its config.
-        until: The step.
-        since: The checkpoint it begins from, which LangGraph reports once more.
-        guard: What keeps its tools from running.
-        options: Other arguments of the run.
-        on_step: Called with the number of each step.
-    """
+    """A request: run the graph until it has made a step, and not a task further."""
 
     graph: Any
     given: Any
     config: Mapping[str, Any]
     until: int
-    since: str | None
+    since: str | None  # the checkpoint it begins from, which LangGraph reports once more
     guard: ToolGuard
     options: Mapping[str, Any] = field(default_factory=dict)
     on_step: Callable[[int], object] | None = None
@@ -136,24 +117,16 @@ def cached_subgraphs(graph: Any) -> list[str]:
 
 
 class Fork:
-    """The thread of a replay.
-
-    Attributes:
-        head: The id of its latest checkpoint.
-        questions: What it waits for, as far as `pending` has found out.
-    """
+    """The thread of a replay."""
 
     def __init__(self, session: Session, thread_id: str) -> None:
         self.thread_id = thread_id
-        self.head: str | None = None
-        self.questions: Sequence[Any] = ()
+        self.head: str | None = None  # the id of its latest checkpoint
+        self.questions: Sequence[Any] = ()  # that it waits for, as far as `pending` has found out
         self._session = session
 
     def begin_at(self, source: History, first: RecordedCheckpoint) -> Plan[None]:
-        """Begin with a recorded checkpoint, and with what there was before it: subgraphs and delta channels need that.
-
-        The checkpoint itself is put anew, without the writes of its tasks, which are to run again.
-        """
+        """Begin with a recorded checkpoint, and with its history: subgraphs and delta channels need that."""
         before = {each.id for each in source.trunk(first.parent, None)} if source.root(first.parent) else set()
         inner = any(each.address.checkpoint_ns and each.id < first.id for each in source.checkpoints)
         if before or inner:
@@ -161,6 +134,7 @@ class Fork:
             plain = replace(self._session, hooks=Hooks())
             yield from checkpoints.copy_thread(plain, source.thread_id, self.thread_id)
             yield from remove(plain, self.thread_id, partial(_choose_kept, before=before, first=first.id))
+        # Put again, without the writes of its tasks, which are to run again.
         found = yield from self.read(first)
         yield from self._put(found, first.id, first.parent)
 
