@@ -1,8 +1,6 @@
 """Objects as files in a directory.
 
-Of obstore's own way to keep files, three things would break what a saver promises (0.12, by strace): it never calls
-`fsync`, so that a power cut takes what was acknowledged; all on the machine may read its files; and a process that was
-forked after it was used waits for ever.
+Not by obstore (0.12): it never calls `fsync`, others may read its files, and a forked process waits for ever.
 """
 
 from __future__ import annotations
@@ -44,16 +42,7 @@ _TRIES = 10
 
 
 class DirectoryObjects:
-    """Keeps objects in a directory, which is made when a store has its first one. Only its owner may read it.
-
-    The folder of a store stays, though it be empty: where it is missing, a disk is not mounted, or is another one.
-
-    A file is there as a whole or not at all: what a process that died has left of one is listed under a name that
-    nothing refers to, so that it is swept.
-
-    Raises:
-        InvalidInput: There is something else.
-    """
+    """Keeps objects in a directory, which is made when a store has its first one. Only its owner may read it."""
 
     exempt: Sequence[str] = ("Backups and copies of the directory of objects (blobs=).",)
 
@@ -144,9 +133,14 @@ class DirectoryObjects:
     def _make_file(self, name: str, write: Callable[[str, int], None], made: set[str]) -> None:
         """Make a file under a name of its own, and rename it; add the directories that have to be synced."""
         within, _, file = name.rpartition("/")
+        above, _, last = within.rpartition("/")
         for _ in range(_TRIES):
-            self._make_inner_folder(within, made)
-            new = f"{file}~{token_hex(4)}"
+            if not self._is_there(within):
+                self._check_folder(within)
+                with self._open(above) as folder, suppress(FileExistsError):
+                    os.mkdir(last, 0o700, dir_fd=folder)
+                made.add(above)
+            new = f"{file}~{token_hex(4)}"  # one that is left by a process that died is listed, and swept
             try:
                 with self._open(within) as folder:
                     try:
@@ -163,16 +157,6 @@ class DirectoryObjects:
             return
         raise StoreBusy(f"{self.place}: {within} was removed {_TRIES} times before there was a file in it")
 
-    def _make_inner_folder(self, within: str, made: set[str]) -> None:
-        """Make the folder of a thread, if it is not there."""
-        if self._is_there(within):
-            return
-        self._check_folder(within)
-        above, _, last = within.rpartition("/")
-        with self._open(above) as folder, suppress(FileExistsError):
-            os.mkdir(last, 0o700, dir_fd=folder)
-        made.add(above)
-
     def _make_folder(self, folder: Path) -> None:
         """Make the folder of a store, and those that it is in."""
         missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
@@ -182,7 +166,7 @@ class DirectoryObjects:
             _sync(os.open(each, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def _check_folder(self, name: str) -> None:
-        """See that the folder is there of the store that a name is of."""
+        """Check that the folder of a store is there: it stays, though empty, unless the disk is not mounted."""
         store = name.partition("/")[0]
         if not self._is_there(store):
             raise StoreUnavailable(

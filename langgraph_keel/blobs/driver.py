@@ -1,8 +1,4 @@
-"""Objects in a bucket (S3, GCS, Azure), by the package obstore.
-
-What is asynchronous is obstore's own; who blocks waits for a loop in a thread of this driver. An error of obstore says
-more than may be shown (signatures stand in the URLs of some requests), so its first line is kept, without queries.
-"""
+"""Objects in a bucket (S3, GCS, Azure), by the package obstore."""
 
 from __future__ import annotations
 
@@ -56,11 +52,7 @@ def open_bucket(url: str) -> BucketObjects:
 
 
 class BucketObjects:
-    """Keeps objects in a bucket.
-
-    Args:
-        place: What it is called in errors.
-    """
+    """Keeps objects in a bucket."""
 
     exempt: Sequence[str] = (
         "What a bucket that keeps versions, or is replicated or backed up, has of objects (blobs=) that were deleted: "
@@ -93,7 +85,15 @@ class BucketObjects:
         try:
             return await self._carry_out(request)
         except (BaseError, OSError, ValueError) as error:
-            raise _named_error(self.place, error) from None
+            status = re.search(r"status code: (\d+)", str(error))
+            code = status[1] if status else ""
+            if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in ("401", "403"):
+                why = f"{self.place}: it does not let this program in: {_first_line(error)}"
+                raise AccessDenied(why) from None
+            if isinstance(error, FileNotFoundError) or code == "404":
+                raise StoreUnavailable(f"{self.place}: there is no such bucket") from None
+            kind = StoreUnavailable if isinstance(error, BaseError) else StoreError
+            raise kind(f"{self.place}: {_first_line(error)}") from None
 
     def close(self) -> None:
         """See `Objects.close`."""
@@ -183,17 +183,7 @@ def _check_process(place: str) -> None:
         )
 
 
-def _named_error(place: str, error: Exception) -> StoreError:
-    status = re.search(r"status code: (\d+)", str(error))
-    code = status[1] if status else ""
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or code in ("401", "403"):
-        return AccessDenied(f"{place}: it does not let this program in: {_first_line(error)}")
-    if isinstance(error, FileNotFoundError) or code == "404":
-        return StoreUnavailable(f"{place}: there is no such bucket")
-    kind = StoreUnavailable if isinstance(error, BaseError) else StoreError
-    return kind(f"{place}: {_first_line(error)}")
-
-
 def _first_line(error: BaseException) -> str:
+    # Not more of it, and no queries: the URLs of some requests contain signatures.
     line = str(error).split("\n", 1)[0].split(": <?xml", 1)[0]
     return re.sub(r"(https?://[^\s?]*)\?\S*", r"\1?...", line)[:500]

@@ -1,6 +1,6 @@
-"""What is asked of the place where objects are: requests that plans yield beside those for the database.
+"""Requests to the place where objects are, which plans yield beside those for the database.
 
-An object is written once, under a name that nobody has used before, and is deleted; nothing ever changes one.
+An object is written once, under a new name, and deleted; it never changes.
 """
 
 from __future__ import annotations
@@ -62,26 +62,17 @@ class ListObjects(ObjectRequest):
 
 @record
 class Listed:
-    """An object as a listing shows it.
-
-    Attributes:
-        written_at: When it was written, in milliseconds since 1970, by the clock of the place.
-    """
+    """An object as a listing shows it."""
 
     name: str
-    written_at: int
+    written_at: int  # milliseconds since 1970, by the clock of the place
 
 
 class Objects(Protocol):
-    """A place where objects are.
+    """A place where objects are."""
 
-    Attributes:
-        place: Where that is, as it may be shown: without what lets somebody in.
-        exempt: What stays there of objects that were deleted: a sentence each, for receipts.
-    """
-
-    place: str
-    exempt: Sequence[str]
+    place: str  # as it may be shown, without credentials
+    exempt: Sequence[str]  # a sentence for receipts on each place where deleted objects may still be
 
     def send(self, request: ObjectRequest) -> Any:
         """Carry out a request, blocking."""

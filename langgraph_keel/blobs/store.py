@@ -1,39 +1,24 @@
-"""A store that keeps the large bodies of another one in objects: rows of values, and what tasks have written.
+"""A store that keeps the large bodies of another one in objects: rows of values, and writes of tasks.
 
-It stands between the engine (or the store that seals) and any backend, so none of them knows of it. A body over a limit
-is written to an object, and the row holds what says which (`engine.encoding.bodies.Absent`): what tells this store from
-others that share the place, a token, the SHA-256 of the body, its size. On the way back the object stands in the place
-of that again. What is read needs one request more if an object is not known, however many there are.
+The row has a note instead (`engine.encoding.bodies.Absent`): the id of the store, a token, the SHA-256 of the body, and
+its size. With a keyring, this store is below the one that seals: digests are of sealed bytes, and tell nothing.
 
-*Below the seals.* With a keyring, what comes here is sealed, so objects are, too, and the digest is that of sealed
-bytes: it says nothing of what they hold. Above them, digests would stand in the clear beside the objects, and tell
-whether two values are the same; and where a database is copied row by row, the keys that go along would not open them.
+*Order.* An object is written before its row, and deleted after it: a failure leaves an object without a row at most.
 
-*Order.* An object is written before its row, and deleted after it. So a put that fails, or a process that dies, leaves
-an object that nothing refers to, and never a row without its object.
+*Names.* `<store>/<thread>/<digest>-<token>`. The folder of a thread is named by a hash of its id. Rows are copied
+unchanged with a thread: a reader looks into the folder of its own thread.
 
-*Names.* `<store>/<thread>/<digest>-<token>`: a thread has a folder of its own, so that deleting one breaks no other;
-a copy of a thread copies the objects, and rows are copied as they are, for who reads looks into the folder of its own
-thread. The folder is named by a hash, for a bucket is shown to others than a database is.
+*No second reference.* No request can delete an object only if nobody refers to it again. So only the put that has
+written an object ever refers to it (by the token), and one without a reference is deleted after an hour (`GRACE`). An
+object whose row was removed is deleted at once: rows that no entry shows are never shown again.
 
-*Nobody refers again to an object.* Were an object named by its digest alone, a put would use one again that holds the
-same; and a sweep that has just found that nothing refers to that, and is about to delete it, would take it away from
-under the row that is written meanwhile. No request deletes an object only if nobody has written it again, so no order
-of looking and deleting helps. Therefore each upload has a name of its own, by its token: only the put that has written
-an object ever refers to it, and one that nothing has referred to since it was written an hour ago (`GRACE`) is deleted
-without a race. What a row has referred to that was removed is deleted at once: no put can come back to it, as rows
-that no entry shows are never shown again. It costs that what is put twice is kept twice, as it is within a database.
+*A copy* writes objects under names that a deletion may be about to remove. So a deletion first writes a mark beside
+them (`_Mark`). A copy looks for marks after its rows are there: if there is one, it is taken back and refused; if not,
+nothing else will be removed, and it sees what is missing. A prune sets no mark: it could only harm a thread that was
+deleted and copied again between two of its requests.
 
-*A copy* is what writes again: its objects have the names that they have in the source, under another folder, which a
-thread may have had that is being deleted, or that was. So whoever removes what a copy may need says so first, by an
-object beside them that is there until the others are gone (`_Mark`). A copy looks for that after its rows are there:
-if there is one, the copy is taken back and refused; if there is none, then all has gone that will, and it sees what is
-missing. A prune says nothing of it. It could only harm a thread that was deleted and copied anew between two of its
-requests.
-
-*The clock* by which an hour is over is this machine's, and an object's time is the place's. Buckets refuse requests
-that are signed more than 15 minutes away from their own time, and a directory is on this machine, or has one that
-mounts it.
+*The clock* of the hour is this machine's, and an object's time is the place's: buckets refuse requests that are signed
+more than 15 minutes away from their own time.
 """
 
 from __future__ import annotations
@@ -72,6 +57,7 @@ from langgraph_keel.engine.encoding.bodies import (
     rows_in,
 )
 from langgraph_keel.engine.layers import Layer
+from langgraph_keel.engine.listing import read_names
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
     Batch,
@@ -83,7 +69,6 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Occupied,
     Outcome,
-    Page,
     Query,
     Replacement,
     Row,
@@ -106,7 +91,6 @@ GRACE = 3_600_000
 """Milliseconds after which an object that nothing refers to belongs to no put any more that is under way."""
 WRITES = 500
 """Writes that are listed at once."""
-THREADS = 500
 _ROUNDS = 20
 """How often a thread is read that is pruned meanwhile."""
 
@@ -118,15 +102,10 @@ _STRAY = re.compile(r"\x1fobjects/([0-9a-f]{32})")
 
 
 class _Mark(NamedTuple):
-    """Says in a folder that objects are being removed there that a copy may write again.
+    """Says in a folder that objects are being removed there that a copy may write again."""
 
-    Attributes:
-        name: The object that says so. One that a process left that died counts for an hour, and is swept.
-        written_at: When it was written, in milliseconds since 1970.
-    """
-
-    name: str
-    written_at: int
+    name: str  # of an object, which counts for an hour, and is swept if its process died
+    written_at: int  # milliseconds since 1970
 
 
 def _milliseconds() -> int:
@@ -134,15 +113,7 @@ def _milliseconds() -> int:
 
 
 class BlobStore(Layer):
-    """Keeps what is large in another store in objects.
-
-    Args:
-        store: That store.
-        objects: Where the objects are; only what it says of itself is used here.
-        limit: Bytes above which a body is kept in an object.
-        room: Bytes of objects that are remembered, so that they are not fetched again.
-        clock: Returns the time in milliseconds since 1970.
-    """
+    """Keeps bodies of another store of more than `limit` bytes in objects, and `room` bytes of them in memory."""
 
     def __init__(
         self,
@@ -166,10 +137,7 @@ class BlobStore(Layer):
     # -- writing -----------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """See `Store.write_entry`. One request more if something is large, before the row is written.
-
-        The first one of a saver takes one trip more, as does that of a thread of a tenant, and of a store two.
-        """
+        """See `Store.write_entry`. One request more if something is large; for the first one, up to two trips more."""
         if any(self._is_large(row.body) for rows in new.repacks.values() for row in rows):
             # It would be uploaded with all that is in objects by itself already, and a packed row only saves space.
             small = {name: [row for row in rows if not self._is_large(row.body)] for name, rows in new.repacks.items()}
@@ -375,11 +343,7 @@ class BlobStore(Layer):
         yield self._ask(Remove([mark.name]))
 
     def _sweep_outside(self, thread_id: str) -> Plan[None]:
-        """Delete objects of a thread that nothing refers to, an hour after they were written.
-
-        One request; if there are some so old, all rows and writes of the thread are read, but not what is in objects.
-        Four more to delete some.
-        """
+        """Delete objects of a thread without a reference, an hour after they were written. One request, or more."""
         old = self._old((yield from self._list(thread_id)))
         if old and (left := old - (yield from self._find_names(thread_id))):
             yield from self._sweep(left)
@@ -391,11 +355,7 @@ class BlobStore(Layer):
         yield from self._remove_marked(mark, self._old((yield self._ask(ListObjects(folder)))).intersection(left))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`. Objects that it referred to go after it, and what is left of puts that failed.
-
-        One that was written within the last hour, and that nothing has referred to, may be of a put that is under way,
-        and begins the thread anew: it stays, and is found as a stray (`list_strays`).
-        """
+        """See `Store.delete_thread`. Objects go after it; one of a put that may be under way stays, as a stray."""
         if stray := _STRAY.fullmatch(thread_id):
             store = yield from self._find_id()
             if left := self._old((yield self._ask(ListObjects(f"{store.hex()}/{stray[1]}"))) if store else ()):
@@ -426,25 +386,9 @@ class BlobStore(Layer):
         listed: Sequence[Listed] = yield self._ask(ListObjects(store.hex()))
         folders = {each.name.split("/")[1] for each in listed}
         if folders:
-            folders -= yield from self._find_folders()
+            folders -= {_folder_of(name) for name in (yield from read_names(self.inner, passes=True))}
         strays = sorted(f"\x1fobjects/{folder}" for folder in folders)
         return [*names, *(name for name in strays if after is None or name > after)][:limit]
-
-    def _find_folders(self) -> Plan[set[str]]:
-        """Return the folders of all threads that there are."""
-        found: set[str] = set()
-        place: tuple[str, str] | None = None
-        while True:
-            page = yield from self.inner.read_threads(Page(place, THREADS, tolerant=True))
-            found |= {_folder_of(info.thread_id) for info, _ in page}
-            if len(page) < THREADS:
-                break
-            place = page[-1][0].updated_at, page[-1][0].thread_id
-        names: Sequence[str] = yield from self.inner.list_strays(None, THREADS)
-        while names:
-            found |= {_folder_of(name) for name in names}
-            names = (yield from self.inner.list_strays(names[-1], THREADS)) if len(names) == THREADS else ()
-        return found
 
     def delete_all(self, limit: int) -> Plan[int]:
         """See `Store.delete_all`. Objects go first: what says where they are goes with the rest."""
@@ -470,11 +414,9 @@ class BlobStore(Layer):
         return listed
 
     def _find_names(self, thread_id: str, upto: Entry | None = None) -> Plan[set[str]]:
-        """Return the names of the objects that a thread refers to, or those of its past up to an entry.
-
-        An entry that shows rows of an earlier one is asked for both. So all is read again if one was removed meanwhile,
-        or put again: what the earlier one shows would be missing.
-        """
+        """Return the names of the objects that a thread refers to, or those of its past up to an entry."""
+        # An entry that shows rows of an earlier one is asked for both. So all is read again if one was removed, or put
+        # again, while it was read.
         graph: Graph = yield from self.inner.read_graph(thread_id)
         for _ in range(_ROUNDS):
             names = yield from self._find_names_in(thread_id, graph, upto)
@@ -507,10 +449,7 @@ class BlobStore(Layer):
     # -- copying -----------------------------------------------------------------------------------------------
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`. Objects are copied first, in their place, and looked at once more after the rows.
-
-        A request for the copies; and of both threads, all rows and writes are read, but not what is in objects.
-        """
+        """See `Store.copy_thread`. Objects are copied first, and checked after the rows, which are read twice."""
         if (yield from self._find_id()) is not None:
             entries: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
             if entries or (yield from self.inner.list_writes(target, None, 1)):

@@ -1,16 +1,9 @@
-"""The keys that records are sealed with: one for each thread, one for what threads share, and what wraps them.
+"""The keys that seal records: one for each thread and one for shared records, and the keys that wrap them.
 
-A master key wraps the key of the store (`storekey`), that wraps the keys of threads, and these seal records. Wrapped
-keys stand in cells, which are the only ones that are not sealed. That of a thread goes with the thread; a backup of
-before has both.
-
-*Renewal.* The store gets a new key, and so does what threads share, in one request. From then on whoever seals a record
-of a thread whose key the new one does not wrap first gives the thread another key, which does; those of before stay
-beside it, wrapped anew, and open what they have sealed. A saver that is open hears of it by looking at the cell of the
-store again when it is about to seal something, and has last looked `Keyring.refresh` seconds ago.
-
-What a thread has been copied from stays sealed as it was: its cell then holds the keys of the other thread, too. The
-other thread gets a new one, so that what is written there later does not open in the copy.
+A master key wraps the key of the store (`storekey`), which wraps the keys of threads. Wrapped keys are in cells, the
+only ones that are not sealed. After a renewal of the store's key, a thread gets another key before its next record is
+sealed; earlier keys stay, wrapped by the new key of the store, and open what they have sealed. A copy of a thread has
+the keys of its source, too, and the source gets a new one.
 """
 
 from __future__ import annotations
@@ -45,37 +38,24 @@ _MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """A key that seals records.
+    """A key that seals records."""
 
-    Attributes:
-        id: Four bytes that name it, in each record that it has sealed.
-        origin: The thread whose records it seals, as their places name it; `None` for what threads share.
-        sealer: What seals with it.
-        wrapped: The key as it is stored.
-        wrapper: The name of the key of the store that wraps it.
-        since: The name of the one that the store had when this one was made. It is authenticated: a key that somebody
-            has had before a renewal cannot be made to look like one of after it.
-    """
-
-    id: bytes
-    origin: str | None
+    id: bytes  # four bytes, in each record that it has sealed
+    origin: str | None  # its thread, as the records' places name it; `None` for shared records
     sealer: Sealer
-    wrapped: bytes
-    wrapper: bytes = FIRST
+    wrapped: bytes  # the key as it is stored
+    wrapper: bytes = FIRST  # the name of the key of the store that wraps it
     since: bytes = FIRST
+    """The name of the store's key when this one was made. It is authenticated: a key from before a renewal cannot be
+    presented as one from after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataKeys:
-    """The keys of a thread, or of what threads share.
+    """The keys of a thread, or of shared records."""
 
-    Attributes:
-        keys: By their ids; the first one seals what is new.
-        cell: The cell of the thread that holds them; an empty one of what threads share.
-    """
-
-    keys: Mapping[bytes, DataKey]
-    cell: Cell = _NO_CELL
+    keys: Mapping[bytes, DataKey]  # by their ids; the first one seals new records
+    cell: Cell = _NO_CELL  # of the thread, which holds them
 
     @property
     def current(self) -> DataKey:
@@ -85,21 +65,13 @@ class DataKeys:
 
 @dataclass(frozen=True, slots=True)
 class _StoreKeys:
-    """What opens the keys of threads.
+    """The keys of the store, which open the keys of threads."""
 
-    Attributes:
-        store_id: Tells this store from all others: what is copied to another one by hand does not open there.
-        id: The name of the key of the store.
-        wrappers: All keys that it has had, by their names: they open the keys of threads.
-        shared: The keys of what threads share.
-        names: What hides names; `None` if they stand there as they are.
-    """
-
-    store_id: str
-    id: bytes
-    wrappers: Mapping[bytes, Sealer]
+    store_id: str  # unique: records that are copied by hand do not open in another store
+    id: bytes  # the name of its current key
+    wrappers: Mapping[bytes, Sealer]  # all keys that it has had, by their names
     shared: DataKeys
-    names: Names | None = None
+    names: Names | None = None  # `None` if names are not hidden
 
     @property
     def wrapper(self) -> Sealer:
@@ -113,12 +85,7 @@ class _StoreKeys:
 
 
 class KeyChest:
-    """Finds and makes the keys of one store.
-
-    Args:
-        tenant: The tenant whose store it is; empty for none.
-        root: The keys of the threads of no tenant, if this is the store of a tenant.
-    """
+    """Finds and makes the keys of one store, or of a tenant's (`root` has those of the threads of no tenant)."""
 
     def __init__(
         self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
@@ -194,10 +161,7 @@ class KeyChest:
         return (yield from self._learn(thread_id, cells[KEY])) if KEY in cells else None
 
     def find_to_seal(self, thread_id: str) -> Plan[DataKeys | None]:
-        """Return the keys of a thread as `find`, of which the current one is as new as the key of the store.
-
-        Two trips more if it was not, and one if the store was not looked at for long.
-        """
+        """Return the keys of a thread, its current one as new as the store's. Up to three trips more than `find`."""
         yield from self._open_store_to_seal()
         found = yield from self.find(thread_id)
         if found is None or self._is_renewed(found.current):
@@ -237,17 +201,14 @@ class KeyChest:
             held = swapped
 
     def advance(self, thread_id: str) -> Plan[None]:
-        """Give a thread another key for what is new: a copy has those of before. Four trips, more if others do it, too.
-
-        Processes that have the thread open hear of it when they next look at the cell of the store, which changes.
-        """
+        """Give a thread another key for new records: a copy has the earlier ones. Four trips, or more."""
         while (found := (yield from self.find(thread_id))) is not None:
             own = yield from self._open_store()
             cell = _cell_of([_new_key(own, thread_id), *found.keys.values()], thread_id)
             self.forget(thread_id)
             if (yield from self._store.swap_cell(Shelf(thread_id, KIND), KEY, found.cell.token, cell)).done:
                 yield from self._learn(thread_id, cell)
-                yield from self._change(lambda stored, own: stored)
+                yield from self._change(lambda stored, own: stored)  # other processes notice the new cell
                 return
 
     def restore(self, thread_id: str, before: DataKeys | None) -> Plan[None]:
@@ -299,13 +260,9 @@ class KeyChest:
         return stored.master_id, ""
 
     def accepts_plain(self) -> Plan[bool]:
-        """Return whether records in plain text are read: the keyring is for a migration, and that has not ended.
-
-        No trip if the keyring is for none, else one: whoever has the store open is to know at once that it has ended.
-        """
-        if not self._keyring.migrate:
-            return False
-        return not (yield from self.is_migrated())
+        """Return whether records in plain text are read: in a migration that has not ended. At most one trip."""
+        # It is read each time: a saver that is open must know at once that a migration has ended.
+        return self._keyring.migrate and not (yield from self.is_migrated())
 
     def is_migrated(self) -> Plan[bool]:
         """Return whether a migration of the store has ended. One trip."""
@@ -326,11 +283,7 @@ class KeyChest:
         yield from self._change(end)
 
     def rotate(self) -> Plan[tuple[str | None, str]]:
-        """Wrap what the master key wraps with the current one; return the names of the key before, and of that one.
-
-        Two trips, and two for each who was quicker; one if there is nothing to do. No record is touched, and whoever
-        has the store open goes on. Cut off anywhere, it was done or it was not.
-        """
+        """Wrap the key of the store with the current master key; return the names of the former one and of it."""
         current = self._keyring.current
 
         def wrap(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -342,10 +295,7 @@ class KeyChest:
     # -- another key of the store --------------------------------------------------------------------------------
 
     def begin_renewal(self) -> Plan[bytes | None]:
-        """Give the store a key that the current master key wraps, and what threads share another one. Two trips.
-
-        One trip if that was done, with this master key, and the renewal has not ended.
-        """
+        """Give the store a new key, and shared records another one. Two trips; one if that was done already."""
         current = self._keyring.current
 
         def renew(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -361,10 +311,7 @@ class KeyChest:
         return (yield from self._look()).id
 
     def renew_thread(self, thread_id: str) -> Plan[tuple[DataKeys | None, bool]]:
-        """See that the key of the store wraps the keys of a thread, and that one made since then seals what is new.
-
-        Two trips, and two for each who was quicker; one if that is so.
-        """
+        """Wrap the keys of a thread by the store's key, and give it a new one if its key is older. Two trips."""
         while True:
             cell: Cell | None = (yield from self._store.read_cells(Shelf(thread_id, KIND), [KEY])).get(KEY)
             if cell is None:
@@ -417,7 +364,13 @@ class KeyChest:
                 # A saver without keys sees by them that the store is encrypted, also for tenants that are yet to come.
                 with suppress(AccessDenied):  # a role of one tenant may not write what the others share
                     yield from self._root.shared()
-            made = self._new_cell()
+            key = Sealer(token_bytes(KEY_BYTES))
+            stored = StoreCell(token_hex(16), self._tenant, "", b"", ())
+            keys = _StoreKeys(stored.store_id, FIRST, {FIRST: key}, DataKeys({}))
+            stored = replace(stored, shared=_parts_of([_new_key(keys, None)]))
+            if self._no_names is not None:
+                stored = stored.with_names(key, self._no_names)
+            made = stored.wrap(key, self._keyring.current).to_cell()
             swapped = yield from self._store.swap_cell(STORE, KEY, None, made)
             cell = made if swapped.done else swapped.cell
         assert cell is not None
@@ -462,15 +415,6 @@ class KeyChest:
             if (yield from self._store.swap_cell(STORE, KEY, cell.token, new.to_cell())).done:
                 return stored
         return None
-
-    def _new_cell(self) -> Cell:
-        key = Sealer(token_bytes(KEY_BYTES))
-        stored = StoreCell(token_hex(16), self._tenant, "", b"", ())
-        own = _StoreKeys(stored.store_id, FIRST, {FIRST: key}, DataKeys({}))
-        stored = replace(stored, shared=_parts_of([_new_key(own, None)]))
-        if self._no_names is not None:
-            stored = stored.with_names(key, self._no_names)
-        return stored.wrap(key, self._keyring.current).to_cell()
 
 
 def _keys_in(stored: StoreCell, key: Sealer) -> _StoreKeys:

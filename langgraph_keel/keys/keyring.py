@@ -1,8 +1,6 @@
-"""Master keys: where they come from, and what they do, which is to wrap other keys.
+"""Master keys: where they come from, and how they wrap other keys: that of the store, and those of tenants.
 
-Nothing is ever encrypted with a master key but keys: that of the store and those of tenants, which wrap those of
-threads. So another master key means that a few small records are written again (`rotate`), and a key management service
-is asked once for each tenant and process, and once more after a renewal.
+So `rotate` rewrites a few small records, and a key management service is asked once for each tenant and process.
 """
 
 from __future__ import annotations
@@ -233,21 +231,20 @@ def parse_keys(text: str, where: str) -> list[LocalKey]:
     parts = [part for part in re.split(r"[\s,]+", text) if part]
     if not parts:
         raise InvalidInput(f"{where} holds no key: `keel keys new` prints one")
-    return [_parse_key(part, nth, where) for nth, part in enumerate(parts, 1)]
-
-
-def _parse_key(part: str, nth: int, where: str) -> LocalKey:
-    id, colon, secret = part.partition(":")
-    try:
-        decoded = b64decode(secret, validate=True)
-    except ValueError:
-        decoded = b""
-    if not colon or not _ID.fullmatch(id) or len(decoded) != KEY_BYTES:
-        raise InvalidInput(
-            f"key {nth} of {where} is none: it takes id:secret, with a secret of {KEY_BYTES} bytes in base64, which is "
-            "44 characters. Was it cut off?"
-        )
-    return LocalKey(id, decoded)
+    keys = []
+    for nth, part in enumerate(parts, 1):
+        id, colon, secret = part.partition(":")
+        try:
+            decoded = b64decode(secret, validate=True)
+        except ValueError:
+            decoded = b""
+        if not colon or not _ID.fullmatch(id) or len(decoded) != KEY_BYTES:
+            raise InvalidInput(
+                f"key {nth} of {where} is none: it takes id:secret, with a secret of {KEY_BYTES} bytes in base64, "
+                "which is 44 characters. Was it cut off?"
+            )
+        keys.append(LocalKey(id, decoded))
+    return keys
 
 
 def new_key(id: str) -> str:

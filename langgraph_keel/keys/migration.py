@@ -1,10 +1,7 @@
-"""Sealing what a store holds in plain text: thread by thread, while others read and write.
+"""Sealing what a store holds in plain text, thread by thread, while others read and write.
 
-Each record is sealed where it stands, by a request that leaves it alone if that was done already, or if it is not there
-any more (`Store.replace_plain`). So it may be cut off anywhere, several may do it at once, and what is to be done is
-found by looking. Whoever reads meanwhile finds each record in plain text or sealed. Whoever writes seals, so what is in
-plain text becomes less; but a copy of a thread is made of its records as they are. So it has ended when all of the
-store was looked at and nothing in plain text was found.
+Each record is replaced unless that was done already (`Store.replace_plain`), so it may be cut off anywhere and run
+concurrently. It has ended when all of the store was read and nothing in plain text was found.
 """
 
 from __future__ import annotations
@@ -37,18 +34,11 @@ _DAMAGE = CorruptStore, KeyMissing
 
 @dataclass(slots=True)
 class Sealed:
-    """What was done to a store.
+    """What was done to a store."""
 
-    Attributes:
-        threads: In how many threads something stood in plain text.
-        records: How many records were sealed.
-        failed: Threads that cannot be read, and why; of what threads share, the empty name.
-        is_done: Whether nothing stands in the store in plain text any more.
-    """
-
-    threads: set[str] = field(default_factory=set)
+    threads: set[str] = field(default_factory=set)  # that had something in plain text
     records: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # why threads cannot be read; the empty name: shared records
     is_done: bool = True
 
 
@@ -89,11 +79,7 @@ def _count(seal: Plan[int], thread_id: str | None, done: Sealed) -> Plan[None]:
 
 
 def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
-    """Seal what a thread holds; return how many records stood there in plain text.
-
-    Again if a checkpoint that was there is not found any more, as it was removed or put again: one that was put after
-    it, and was not there yet, may show the rows that it has shown.
-    """
+    """Seal what a thread holds; return how many records were in plain text."""
     count = 0
     for _ in range(ROUNDS):
         store.chest.forget(thread_id)  # another one of this name may have come
@@ -108,6 +94,7 @@ def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
             found, sealed = yield from _seal_entries(store, thread_id, graph, nodes)
             missing += len(nodes) - found
             count += sealed
+        # A checkpoint that is missing was removed or put again, and one that was put after it may show its rows.
         if not missing:
             return count + (yield from _seal_shelves(store, thread_id))
     raise StoreBusy(f"thread {thread_id!r} was looked at {ROUNDS} times, and checkpoints were removed each time")

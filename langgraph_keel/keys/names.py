@@ -1,12 +1,8 @@
 """A store that hides names: of channels, of namespaces, of tasks and of their paths, which name nodes.
 
-It stands below the one that seals (`store`), which binds records to names as they are, and above a backend, which knows
-hidden ones only. A name becomes a token, the same one everywhere in a store (AES-SIV, RFC 5297), which the key of names
-opens again: so what is asked for by a name is found, and nothing needs a list of names. Sizes are padded. The root's
-namespace is empty, and stays so: a backend has to know the root.
-
-Keys and tokens of cells that are a hash of a label, of an owner or of a node, made without a key, could be guessed.
-They are permuted, so that they are hashes with one: of the same length, and with the same beginning where they had it.
+Below the store that seals, a name becomes a token: AES-SIV (RFC 5297) of the padded name, the same everywhere in a
+store, in URL-safe base64. The root's namespace stays empty. Keys and tokens of cells that are hashes of a label, an
+owner or a node, made without a key, could be guessed: each half of such a hash is encrypted.
 """
 
 from __future__ import annotations
@@ -100,15 +96,7 @@ class Names:
 
 
 class NamelessStore(Renaming):
-    """Hides the names of channels, namespaces and tasks from the store below.
-
-    Cells are listed in the order of their stored keys.
-
-    Args:
-        store: The store below.
-        names: A plan that returns the `Names` to use, or `None` if the store does not hide names. Its argument is
-            whether a write follows.
-    """
+    """Hides the names of channels, namespaces and tasks from the store below; `names` returns them, or `None`."""
 
     def __init__(self, store: Store[Any, Any], names: Callable[[bool], Plan[Names | None]]) -> None:
         def find_maps(to_write: bool) -> Plan[tuple[NameMap, NameMap] | None]:

@@ -1,8 +1,6 @@
-"""Another key of the store, and another data key for each thread, while others read and write.
+"""Renewal of the key of the store, and of the data key of each thread, while others read and write.
 
-The store gets its key first, in one request; from then on what is new is wrapped by it. Then the threads get theirs,
-one after the other, each by compare-and-set. So it may be cut off anywhere, several may do it at once, and whoever does
-it again goes on with what is left.
+It may be cut off anywhere, run concurrently, and be repeated: each thread gets its key by compare-and-set.
 """
 
 from __future__ import annotations
@@ -18,15 +16,10 @@ from langgraph_keel.keys.store import SealedStore
 
 @dataclass(slots=True)
 class Renewal:
-    """What was done to a store.
+    """What was done to a store."""
 
-    Attributes:
-        threads: How many threads have got another key.
-        failed: Threads whose keys cannot be read, and why.
-    """
-
-    threads: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    threads: int = 0  # that have got another key
+    failed: dict[str, str] = field(default_factory=dict)  # threads whose keys cannot be read, and why
 
 
 def renew(store: SealedStore, tell: Tell) -> Plan[Renewal]:

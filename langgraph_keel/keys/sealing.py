@@ -1,9 +1,8 @@
 """How one record is sealed: AES-256-GCM with a random nonce, bound to where it stands.
 
 A sealed record is a frame of its own kind (`engine.encoding.bodies.SEALED`): the kind, four bytes that name the data
-key, twelve of nonce, and the ciphertext with its tag. Where a record stands (its *place*) is no part of it, but is
-authenticated with it: moved, it does not open. Compressed frames are sealed, not the other way round; their sizes are
-padded (`padded_size`).
+key, twelve of nonce, and the ciphertext with its tag. The *place* of a record is authenticated with it, and no part of
+it: moved, it does not open. Compressed frames are sealed, not the other way round; sizes are padded (`padded_size`).
 """
 
 from __future__ import annotations
@@ -27,14 +26,7 @@ _END = b"\x80"
 
 
 class Sealer:
-    """Seals with one key.
-
-    NIST SP 800-38D allows 2**32 records with random nonces for a key: a thread would have to be put four thousand
-    million times.
-
-    Raises:
-        InvalidInput: The package `cryptography` is missing.
-    """
+    """Seals with one key."""
 
     __slots__ = ("_decrypt", "_encrypt", "secret")
 
@@ -50,7 +42,7 @@ class Sealer:
 
     def seal(self, data: bytes, place: bytes) -> bytes:
         """Return a nonce, the ciphertext, and its tag."""
-        nonce = os.urandom(_NONCE)
+        nonce = os.urandom(_NONCE)  # a key seals at most 2**32 records with random nonces (NIST SP 800-38D)
         return nonce + self._encrypt(nonce, data, place)
 
     def open(self, sealed: bytes, place: bytes) -> bytes:
@@ -96,11 +88,7 @@ def open_sealed(body: bytes, sealer: Sealer, place: bytes) -> bytes:
 
 
 def padded_size(size: int) -> int:
-    """Return the size that data is padded to: Padmé, of which an eighth is the most that it adds, from 64 bytes on.
-
-    It tells of a size of n bytes log2(log2(n)) bits (Nikitin et al., "Reducing Metadata Leakage from Encrypted Files
-    and Communication with PURBs", PoPETs 2019).
-    """
+    """Return the size that data is padded to, at most an eighth more from 64 bytes on (Padmé, PoPETs 2019)."""
     if size <= 64:
         return 64
     exponent = size.bit_length() - 1

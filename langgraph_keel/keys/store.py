@@ -1,19 +1,10 @@
-"""A store that seals what another one keeps: headers, rows of values, writes and cells, each where it stands.
+"""A store that seals what another one keeps: headers, rows of values, writes and cells, each for its place.
 
-It stands between the engine and any backend, so neither knows of it. Everything the engine gives it in the clear is
-sealed on its way in, and what comes out was sealed at that very place, or a named error is raised. What stands in the
-clear: ids of threads, checkpoints, runs and tasks, names of namespaces and channels (unless a `NamelessStore` below it
-hides them), which items a version shows, keys and tokens of cells, times of last activity, and sizes, padded. Of what
-threads can be found by, such as their owners, stands there a keyed hash: that two threads have one in common can be
-seen, and not which.
-
-*Order.* The number of an item is given by the store in the very request that writes it, so no row can be bound to it.
-Instead the sealed header of each entry holds a digest of each of its channels: of the items that it shows, in their
-order. Rows that were exchanged, left out, or are of another version do not add up to it. It costs what is new: a list
-that grows goes on from the digest of what it was.
-
-*What it cannot see*: that a whole thread, or a whole cell, was put back to what it was at an earlier time, and that the
-last entries or writes of a thread were taken away. For that, something outside of the store has to know what is last.
+Not sealed are: ids of threads, checkpoints, runs and tasks, names of namespaces and channels (unless `NamelessStore`
+hides them), which items a version shows, keys and tokens of cells, times, and padded sizes. Marks by which threads are
+found are keyed hashes. The number of an item is given by the store, so no row can be bound to it: the sealed header of
+each entry has a digest of the items of each channel, in order. It is not noticed that a whole thread or cell was put
+back to an earlier state, or that the last entries or writes of a thread were removed.
 """
 
 from __future__ import annotations
@@ -76,10 +67,8 @@ _PLAIN = (
 _OTHER = "it was put after another checkpoint, or by another run, than is said"
 
 Digests: TypeAlias = dict[str, tuple[int, bytes]]
-"""By channel, in their order: the kind of the value, and the digest of its items; empty where it has none.
-
-`None` in their place: the entry stands there in plain text, as a store that is being migrated may have it.
-"""
+"""By channel, in order: the kind of the value, and the digest of its items, or nothing if it has none. `None` instead
+of them: the entry is in plain text."""
 
 
 def _again(read: Callable[Concatenate[SealedStore, P], Plan[T]]) -> Callable[Concatenate[SealedStore, P], Plan[T]]:
@@ -96,12 +85,7 @@ def _again(read: Callable[Concatenate[SealedStore, P], Plan[T]]) -> Callable[Con
 
 
 class SealedStore(Layer):
-    """Seals what another store keeps.
-
-    Args:
-        tenant: The tenant whose store it is; empty for none.
-        root: The keys of the threads of no tenant, if this is the store of a tenant.
-    """
+    """Seals what another store keeps. `root` has the keys of the threads of no tenant, in a tenant's store."""
 
     def __init__(
         self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
@@ -123,8 +107,10 @@ class SealedStore(Layer):
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
         """See `Store.write_entry`. Up to four trips more for the first one of a thread."""
         address = new.address
-        if new.read_known is not None and (unproved := self._find_unproved(new)):
-            new = replace(new, known=(yield from new.read_known(unproved)))
+        if new.read_known is not None:
+            old = [name for name, ref in new.refs.items() if any(lo < NEW for lo, _ in ref.runs)]
+            if unproved := [name for name in old if self._goes_on(new, name) is None]:
+                new = replace(new, known=(yield from new.read_known(unproved)))
         sums = {name: found for name, ref in new.refs.items() if ref.runs and (found := self._sum(new, name))}
         missing = [name for name, ref in new.refs.items() if ref.runs and name not in sums]
         again = (yield from self._again(new, missing)) if missing else {}
@@ -152,11 +138,6 @@ class SealedStore(Layer):
             if is_first:
                 yield from self.chest.keep(address.thread_id)
         return outcome
-
-    def _find_unproved(self, new: NewEntry) -> Collection[str]:
-        """Return the channels of which the items are not known that are there already."""
-        old = [name for name, ref in new.refs.items() if any(lo < NEW for lo, _ in ref.runs)]
-        return [name for name in old if self._goes_on(new, name) is None]
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
         """See `Store.write_batch`. Up to four trips more for the first one of a thread."""
@@ -254,14 +235,12 @@ class SealedStore(Layer):
         return deleted
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`. Up to eight trips more.
-
-        Records stay sealed as they are: the target gets the keys of the source first, and the source another one
-        afterwards, so that the target does not open what is written there later.
-        """
+        """See `Store.copy_thread`. Up to eight trips more."""
         occupying: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
         if occupying:  # keys would be given, and taken away again
             return (yield from self.inner.copy_thread(source, target, upto))
+        # Records stay sealed as they are: the target gets the keys of the source, and the source another one
+        # afterwards, so that the target does not open what is written there later.
         before, keys = yield from self.chest.adopt(source, target)
         if upto is not None and keys is not None and upto.address.thread_id == source:
             upto = yield from self._reseal(upto, keys)
@@ -285,10 +264,7 @@ class SealedStore(Layer):
         return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
 
     def read_threads(self, page: Page) -> Plan[Sequence[Listed]]:
-        """See `Store.read_threads`. A trip more for each thread whose keys are not known.
-
-        If the page is tolerant, a thread that does not open is listed with what stands in the clear, and logged.
-        """
+        """See `Store.read_threads`. A trip more for each thread whose keys are not known."""
         hidden = replace(page, terms=(yield from self._narrow(page.terms)))
         listed: Sequence[Listed] = yield from self.inner.read_threads(hidden)
         if not page.tolerant:
@@ -455,10 +431,7 @@ class SealedStore(Layer):
         return self._digests.get(key, ({}, {}))
 
     def _again(self, new: NewEntry, missing: Sequence[str]) -> Plan[Digests]:
-        """Return the digests of channels that are put again as `base` has them, as a rewind does. One trip.
-
-        One more if some are changed, and this process does not remember their rows.
-        """
+        """Return the digests of channels that are put again as `base` has them. One trip, or two."""
         thread_id = new.address.thread_id
         graph: Graph = yield from self.inner.read_graph(thread_id)
         node = next((node for node in graph.nodes if node.stamp == new.base), None)
@@ -481,10 +454,7 @@ class SealedStore(Layer):
         _keep(self._digests, (entry.address.thread_id, entry.stamp), (entry.refs, digests), _ENTRIES)
 
     def _sum(self, new: NewEntry, channel: str) -> Any:
-        """Return the sum of the items that a channel is put with, which goes on from the last one if that is possible.
-
-        `None` if its items are not at hand, as it is put again just as it stands in `base`.
-        """
+        """Return the sum of the items that a channel is put with; `None` if they are not at hand."""
         ref, fresh = new.refs[channel], new.appends.get(channel, ())
         if (known := self._goes_on(new, channel)) is not None:
             found = known[1].copy()
@@ -557,19 +527,13 @@ def digest_of(found: Any) -> bytes:
 
 
 class Seals:
-    """Seals and opens the records of one thread, or those that threads share.
-
-    Args:
-        store_id: What tells the store from others.
-        keys: The keys; `None` where all that is opened stands there in plain text.
-        accepts_plain: Whether a record in plain text is taken as it is: the store is being migrated.
-    """
+    """Seals and opens the records of one thread, or those that threads share."""
 
     __slots__ = ("_accepts_plain", "_keys", "_store_id")
 
     def __init__(self, store_id: str, keys: DataKeys | None, *, accepts_plain: bool = False) -> None:
         self._store_id = store_id
-        self._keys = keys
+        self._keys = keys  # `None` where only records in plain text are opened
         self._accepts_plain = accepts_plain
 
     def _seal(self, frame: bytes, *place: Any) -> bytes:
@@ -591,12 +555,9 @@ class Seals:
             raise SealBroken(f"{where}: {error}") from None
 
     def _open_value(self, body: bytes, where: str, *place: Any) -> bytes:
-        """Open a row or writes, which may be kept in an object: what stands for it is in plain text, and passed on.
-
-        Whoever can write to the database can put such a note there. What he gets by it is what he gets by deleting the
-        record: a named error at the value, `BlobLost` or `BlobsMissing`, or `SealBroken` for an object that is not what
-        was sealed. Cells are never kept so: in the place of one, `_open` refuses it.
-        """
+        """Open a row or writes. The note on an object that holds it is in plain text, and passed on."""
+        # By a forged note, an attacker gains what deleting the record gains: a named error at the value. Cells are
+        # never kept in objects.
         return body if body.startswith(ABSENT) else self._open(body, where, *place)
 
     def _check_plain(self, where: str) -> None:

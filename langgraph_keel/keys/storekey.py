@@ -1,7 +1,6 @@
 """The key of a store, which wraps the keys of its threads, and the cell that holds it, wrapped by the master key.
 
-A renewed store has a new key, and those of before, which the new one wraps: with them is opened what nobody has
-wrapped anew yet. A store that was never renewed has its cell as the first version of Keel wrote it.
+A renewed store has a new key, which wraps the earlier ones: they open the keys that nobody has wrapped again yet.
 """
 
 from __future__ import annotations
@@ -27,31 +26,18 @@ _ID_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class StoreCell:
-    """What the cell of a store holds.
+    """What the cell of a store holds."""
 
-    Attributes:
-        store_id: Tells this store from all others: what is copied to another one by hand does not open there.
-        tenant: The tenant whose store it is; empty for none. It is authenticated.
-        master_id: The name of the master key that wraps the store's.
-        wrapped: The key of the store, wrapped.
-        shared: The data keys of what threads share, each as its parts, the current one first.
-        id: The name of the key of the store.
-        earlier: The keys of before, by their names, wrapped by the current one; the latest first.
-        is_renewing: Whether the keys of threads are being wrapped anew.
-        ended: What says that a migration has ended, if one has.
-        names: The key of names, wrapped by that of the store, if names are hidden. It stays the same.
-    """
-
-    store_id: str
-    tenant: str
-    master_id: str
-    wrapped: bytes
-    shared: Sequence[Any]
-    id: bytes = FIRST
-    earlier: Sequence[tuple[bytes, bytes]] = ()
-    is_renewing: bool = False
-    ended: bytes | None = None
-    names: bytes | None = None
+    store_id: str  # unique: records that are copied by hand do not open in another store
+    tenant: str  # empty for none; authenticated
+    master_id: str  # the name of the master key that wraps the store's
+    wrapped: bytes  # the key of the store
+    shared: Sequence[Any]  # the data keys of shared records, each as its parts, the current one first
+    id: bytes = FIRST  # the name of the key of the store
+    earlier: Sequence[tuple[bytes, bytes]] = ()  # by name, wrapped by the current one, the latest first
+    is_renewing: bool = False  # whether the keys of threads are being wrapped again
+    ended: bytes | None = None  # says, sealed, that a migration has ended
+    names: bytes | None = None  # the key of names, wrapped by that of the store, if names are hidden
 
     @property
     def context(self) -> bytes:

@@ -25,19 +25,12 @@ CHAIN = {LINKS.kind, CONTENTS.kind, HEADS.kind}
 
 @dataclass(slots=True)
 class Moved:
-    """What was done to the cells of a target.
-
-    Attributes:
-        count: How many were written or removed there.
-        nbytes: Bytes of those.
-        kept: Those that the target has otherwise, and keeps: kind and key.
-        damaged: Why a cell was not copied, by the thread that it belongs to.
-    """
+    """The changes that a copy makes to the cells of its target."""
 
     count: int = 0
     nbytes: int = 0
-    kept: list[str] = field(default_factory=list)
-    damaged: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)  # kinds and keys of cells that differ in the target, and stay
+    damaged: dict[str, str] = field(default_factory=dict)  # why a cell was not copied, by the thread that it belongs to
 
 
 class CellCopy:
@@ -97,10 +90,8 @@ class CellCopy:
         self._size = min(_PAGE, 2 * len(wanted)) if nbytes < _BYTES else max(1, len(wanted) // 2)
 
     def join_chain(self) -> Plan[None]:
-        """Copy the audit trail, if that of the target is the beginning of it, or empty. All of it, or nothing.
-
-        The head is read before the links, and written after them: it must never be ahead of the last one.
-        """
+        """Copy the whole audit trail, if the target's is empty or the beginning of it; else nothing."""
+        # The head is read before the links, and written after them: it must never be ahead of the last one.
         heads: Mapping[str, Cell] = yield from on(SOURCE, self._source.read_cells(HEADS, [HEAD]))
         pair = _Pair(self._source, self._target, LINKS)
         while (found := (yield from pair.next())) is not None:
@@ -120,10 +111,7 @@ class CellCopy:
     def find_difference(
         self, shelf: Shelf, is_meant: Callable[[str, Cell], bool], *, is_whole: bool = False
     ) -> Plan[str | None]:
-        """Return the first cell that the target has not as the source has it, body and all; `None` if there is none.
-
-        The token is no content: of what two stores have got from a third one, each has tokens of its own.
-        """
+        """Return the first cell that differs between source and target; `None` if none does. Tokens may differ."""
         keys: list[str] = []
         pair = _Pair(self._source, self._target, shelf)
         while (found := (yield from pair.next())) is not None:
@@ -158,7 +146,7 @@ def _content(cells: Mapping[str, Cell], key: str) -> tuple[bytes, bytes] | None:
 
 
 class _Pair:
-    """Walks along a shelf of both stores at once: each key that one of them has, and its cells."""
+    """Iterates over a shelf of both stores at once: each key that one of them has, and its cells."""
 
     def __init__(self, source: Store[Any, Any], target: Store[Any, Any], shelf: Shelf) -> None:
         self._theirs, self._ours = Shelves(source, shelf), Shelves(target, shelf)

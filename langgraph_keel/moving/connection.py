@@ -1,8 +1,6 @@
-"""Where LangGraph's savers have kept threads, opened for reading only: a SQLite file, or a PostgreSQL database.
+"""Databases in which LangGraph's savers keep threads, opened for reading only: a SQLite file, or PostgreSQL.
 
-Nothing is written, no table is made or changed, and nothing is locked that a writer would wait for: SQLite is opened
-`mode=ro`, PostgreSQL reads in transactions that are `READ ONLY`, one for each thread. What fails is a named error, in
-which no password stands.
+Nothing is written, and no writer has to wait. No error contains a password.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Connection(Protocol):
     """A database that is read."""
 
     mark: str
-    """What stands for a value in a statement."""
+    """The placeholder of a value in a statement."""
 
     def read(self, statement: str, *values: Any) -> Sequence[Sequence[Any]]:
         """Return the rows that a statement finds."""

@@ -1,14 +1,9 @@
-"""All threads of a store, or some, to another one: again until both hold the same, while others write.
-
-Each thread is looked at on both sides (`outline`). What the target lacks is added, or all of it is made anew where the
-source has removed something. Then a second pass does the same with what has changed meanwhile, and compares each value.
-Whatever it is cut off by, the next one finds by looking how far it has come.
-"""
+"""Copies threads to another store in two passes, while others write; it may be cut off and repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from langgraph_keel.display.text import count_of, format_size
@@ -32,10 +27,10 @@ from langgraph_keel.moving.pair import SOURCE, TARGET, on
 from langgraph_keel.moving.thread import ThreadChanged, ThreadCopy
 
 Tell: TypeAlias = Callable[[int, int | None, int], object]
-"""Is told how many threads were looked at, of how many, and how many bytes went over."""
+"""Called with how many threads were looked at, of how many, and how many bytes were copied."""
 Mode: TypeAlias = Literal["copy", "look", "verify"]
 _ROUNDS = 3
-"""How often a thread is copied that changes meanwhile, before it is said to."""
+"""Copies of a thread that keeps changing, before it is reported as changing."""
 _RESERVED = {OBJECTS.kind, STORE.kind, KIND}
 """Kinds of cells that a store keeps for itself: which objects are its own, and its keys."""
 
@@ -102,20 +97,8 @@ class CopyReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {
-            "copied": self.copied,
-            "same": self.same,
-            "bytes": self.nbytes,
-            "exists": dict(self.exists),
-            "failed": dict(self.failed),
-            "changing": list(self.changing),
-            "differs": dict(self.differs),
-            "kept": list(self.kept),
-            "gone": list(self.gone),
-            "left": list(self.left),
-            "mode": self.mode,
-            "is_done": self.is_done,
-        }
+        fields = asdict(self)
+        return {"bytes": fields.pop("nbytes"), **fields, "is_done": self.is_done}
 
     def __str__(self) -> str:
         """Say it in a line."""
@@ -168,13 +151,7 @@ def copy_store(
 
 
 class StoreCopy:
-    """Copies the threads of a store to another one.
-
-    Args:
-        origin: Where the source is: two stores may have threads of one name.
-        shared: Whether to copy what threads share, and kinds of records that no feature of these savers declares: the
-            source is trusted then.
-    """
+    """Copies the threads of a store to another one. With `shared=True` the source is trusted."""
 
     def __init__(self, source: Session, target: Session, mode: Mode, tell: Tell, origin: str, *, shared: bool) -> None:
         self._source, self._target, self._mode, self._tell = source, target, mode, tell
@@ -351,10 +328,9 @@ class StoreCopy:
 
     def _is_own(self, thread_id: str, want: Outline, have: Outline) -> Plan[bool]:
         """Return whether a thread of the target is somebody's own, and holds the same: nothing is to be done then."""
-        if want.digest == have.digest:
-            return False
         try:
-            yield from self._check_free(thread_id, want, have)
+            if want.digest != have.digest:
+                yield from self._check_free(thread_id, want, have)
         except ThreadExists:
             # As when both stores have moved it in from a third one: each has noted when, with tokens of its own.
             if (yield from self._thread.find_difference(thread_id, want, have)) is not None:
@@ -392,10 +368,8 @@ class StoreCopy:
             raise ThreadExists(f"thread {thread_id!r}: the target holds a copy of another one, of {mark.source!r}")
 
     def _follow(self, thread_id: str, have: Outline) -> Plan[bool]:
-        """Delete a thread from the target that was deleted from the source while it was copied.
-
-        Not every name that a source tells is of a thread (`Store.list_strays`): of some there is never a copy.
-        """
+        """Delete a thread from the target that was deleted from the source while it was copied."""
+        # A source also lists names that are not of a thread (`Store.list_strays`); these have no copy.
         if not have.is_empty and (yield from self._read_mark(thread_id)) is not None:
             yield from self._check_free(thread_id, have, have)
             yield from on(TARGET, self._target.store.delete_thread(thread_id))
@@ -463,12 +437,10 @@ class StoreCopy:
     def _shared_kinds(self) -> Plan[Sequence[str]]:
         theirs: Sequence[str] = yield from on(SOURCE, self._source.store.list_kinds(None))
         ours: Sequence[str] = yield from on(TARGET, self._target.store.list_kinds(None))
-        if not self._shared:
-            self._left.update(
-                kind for kind in map(str, theirs) if self._is_copied(kind) and kind not in self._belonging
-            )
-            return sorted({*theirs, *ours} & self._belonging.keys())
-        return sorted({kind for kind in (*theirs, *ours) if self._is_copied(kind)} - CHAIN)
+        if self._shared:
+            return sorted({*theirs, *ours} - self._never - CHAIN)
+        self._left.update({*map(str, theirs)} - self._never - self._belonging.keys())
+        return sorted({*theirs, *ours} & self._belonging.keys())
 
     def _is_copied(self, kind: str) -> bool:
         return kind not in self._never

@@ -1,14 +1,4 @@
-"""Threads of Keel, written into the store of one of LangGraph's own savers by its own `put` and `put_writes`.
-
-What differs between the two is carried over:
-
-* *Versions.* LangGraph's savers keep a value by its channel's version, which has a random part: two branches never have
-  the same one. Keel's need none, so here each version gets a part that is made of the checkpoint that it began with.
-* *The latest* is for LangGraph the greatest id, for Keel what was put last. Where they differ (a branch that lost a
-  conflict, a host whose clock was wrong), a twin of Keel's latest is put at the end, with the next id. Like a rewind it
-  takes no writes along, so its step runs anew.
-* *Ancestors that a prune took away* from a delta channel stand before its oldest checkpoint as one, with the id before.
-"""
+"""Threads of Keel, written into the store of one of LangGraph's own savers by its own `put` and `put_writes`."""
 
 from __future__ import annotations
 
@@ -32,7 +22,7 @@ from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.engine.entries import BESIDE, HIDDEN, unpack_batch
 from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.plan import run
-from langgraph_keel.engine.records import Node, Page
+from langgraph_keel.engine.records import Node
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, StoreError, ThreadExists
@@ -44,12 +34,9 @@ from langgraph_keel.moving.connection import (
     postgres_errors,
     sqlite_errors,
 )
+from langgraph_keel.moving.langgraph import list_threads
 from langgraph_keel.moving.notes import SourceLike
-from langgraph_keel.moving.sources import Call, Spot, call_directly
-
-_PAGE = 500
-
-_MISSING = "the saver that the threads are written by is not installed: pip install {0}"
+from langgraph_keel.moving.sources import Call, Spot, call_directly, spot_of
 
 
 @publish
@@ -84,44 +71,35 @@ def open_target(target: SourceLike, call: Call | None = None) -> Iterator[Call]:
             raise InvalidInput("this is a saver of Keel's: copy the threads to it (`keel copy`)")
         yield call or call_directly(target)
         return
-    kind, place = find_place(target)
-    with (_open_postgres if kind == "postgresql" else _open_sqlite)(place) as opened:
-        yield opened
-
-
-@contextmanager
-def _open_sqlite(path: str) -> Iterator[Call]:
+    kind, address = find_place(target)
+    is_file = kind == "sqlite"
+    place = address if is_file else place_of(address)
+    saver_class: Any
     try:
-        from langgraph.checkpoint.sqlite import SqliteSaver
+        if is_file:
+            from langgraph.checkpoint.sqlite import SqliteSaver
+
+            saver_class = SqliteSaver
+        else:
+            from langgraph.checkpoint.postgres import PostgresSaver
+
+            saver_class = PostgresSaver
     except ModuleNotFoundError as error:
-        raise InvalidInput(_MISSING.format("langgraph-checkpoint-sqlite")) from error
-    if os.path.exists(path):
-        with open_sqlite(path) as there:
-            tables = {name for (name,) in there.read("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            _check_tables(path, set(there.columns("checkpoints")), bool(tables))
-    with sqlite_errors(path), SqliteSaver.from_conn_string(path) as saver:
+        package = f"langgraph-checkpoint-{'sqlite' if is_file else 'postgres'}"
+        needed = f"the saver that the threads are written by is not installed: pip install {package}"
+        raise InvalidInput(needed) from error
+    if not is_file or os.path.exists(address):
+        with open_sqlite(address) if is_file else open_postgres(address) as there:
+            columns = set(there.columns("checkpoints"))
+            if columns and not columns >= {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id"}:
+                which = "has a table `checkpoints` that is not of LangGraph's saver: name another target"
+                raise InvalidInput(f"{place} {which}")
+            if is_file and not columns and there.read("SELECT name FROM sqlite_master WHERE type = 'table'"):
+                raise InvalidInput(f"{place} is another program's file: name a new one, or one of LangGraph's saver")
+    errors = sqlite_errors(place) if is_file else postgres_errors(place)
+    with errors, saver_class.from_conn_string(address) as saver:
         saver.setup()
         yield call_directly(saver)
-
-
-@contextmanager
-def _open_postgres(url: str) -> Iterator[Call]:
-    try:
-        from langgraph.checkpoint.postgres import PostgresSaver
-    except ModuleNotFoundError as error:
-        raise InvalidInput(_MISSING.format("langgraph-checkpoint-postgres")) from error
-    with open_postgres(url) as there:
-        _check_tables(place_of(url), set(there.columns("checkpoints")), False)
-    with postgres_errors(place_of(url)), PostgresSaver.from_conn_string(url) as saver:
-        saver.setup()
-        yield call_directly(saver)
-
-
-def _check_tables(place: str, columns: set[str], has_tables: bool) -> None:
-    if columns and not columns >= {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id"}:
-        raise InvalidInput(f"{place} has a table `checkpoints` that is not of LangGraph's saver: name another target")
-    if has_tables and not columns:
-        raise InvalidInput(f"{place} is another program's file: name a new one, or one of LangGraph's saver")
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
@@ -132,7 +110,7 @@ def export_threads(session: Session, call: Call, threads: Sequence[str] | None, 
     # As it was stored: by the version of the application that has put it.
     session = replace(session, hooks=Hooks(), memo=Memo(0, 0), state_version=sys.maxsize)
     report = ExportReport()
-    names = [*_list_threads(session)] if threads is None else threads
+    names = [*list_threads(session)] if threads is None else threads
     for done, thread_id in enumerate(names, 1):
         try:
             outcome = _export_thread(session, call, thread_id, report)
@@ -156,16 +134,6 @@ def _fail(report: ExportReport, thread_id: str, error: Exception) -> str:
     return "failed"
 
 
-def _list_threads(session: Session) -> Iterator[str]:
-    after: tuple[str, str] | None = None
-    while True:
-        page = run(session.store.read_threads(Page(after, _PAGE)), session.driver)
-        yield from (info.thread_id for info, _ in page)
-        if len(page) < _PAGE:
-            return
-        after = page[-1][0].updated_at, page[-1][0].thread_id
-
-
 def _export_thread(session: Session, call: Call, thread_id: str, report: ExportReport) -> str:
     graph = run(session.store.read_graph(thread_id), session.driver)
     nodes = [node for node in graph.nodes if not node.is_ghost]
@@ -174,7 +142,7 @@ def _export_thread(session: Session, call: Call, thread_id: str, report: ExportR
     twins = _find_twins(nodes)
     own = {(node.address.checkpoint_ns, str(node.address.checkpoint_id)) for node in nodes}
     stand_ins = {(ns, _neighbour(id, -1)) for ns, id in own}
-    there = {_spot_of(each) for each in call("list", {"configurable": {"thread_id": thread_id}})}
+    there = {spot_of(each) for each in call("list", {"configurable": {"thread_id": thread_id}})}
     if there - own - stand_ins - {*twins.items()}:
         raise ThreadExists(
             f"the target holds a thread {thread_id!r} with other checkpoints: both stay as they are. Delete it there "
@@ -185,29 +153,20 @@ def _export_thread(session: Session, call: Call, thread_id: str, report: ExportR
     versions = Versions()
     for node in nodes:
         _put(session, call, node, versions)
-    for ns, id in twins.items():
-        _put(
-            session,
-            call,
-            next(node for node in nodes if node.is_head and node.address.checkpoint_ns == ns),
-            versions,
-            id,
-        )
+    for node in nodes:
+        if node.is_head and (twin := twins.get(node.address.checkpoint_ns)):
+            _put(session, call, node, versions, twin)
     for ns in {ns for ns, _ in own}:
         latest = call("get_tuple", {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns}})
-        if latest is None or latest.config["configurable"]["checkpoint_id"] != _latest(nodes, twins, ns):
+        expected = twins.get(ns) or max(id for space, id in own if space == ns)
+        if latest is None or latest.config["configurable"]["checkpoint_id"] != expected:
             raise StoreError(f"thread {thread_id!r}: the target does not give back what was put")
     report.checkpoints += len(nodes) + len(twins)
     return "exported"
 
 
-def _spot_of(found: CheckpointTuple) -> Spot:
-    place = found.config["configurable"]
-    return place.get("checkpoint_ns", ""), place["checkpoint_id"]
-
-
 def _find_twins(nodes: Sequence[Node]) -> dict[str, str]:
-    """Return the namespaces whose latest has not the greatest id, and the id that follows that."""
+    """Return, for each namespace whose latest checkpoint does not have the greatest id, the id of a twin of it."""
     greatest: dict[str, str] = {}
     heads: dict[str, str] = {}
     for node in nodes:
@@ -215,16 +174,13 @@ def _find_twins(nodes: Sequence[Node]) -> dict[str, str]:
         greatest[ns] = max(greatest.get(ns, ""), id)
         if node.is_head:
             heads[ns] = id
+    # LangGraph takes the greatest id for the latest checkpoint, Keel the one that was put last. As after a rewind, a
+    # twin has no writes, so its step runs again.
     return {ns: _neighbour(greatest[ns], 1) for ns, id in heads.items() if greatest[ns] != id}
 
 
-def _latest(nodes: Sequence[Node], twins: Mapping[str, str], ns: str) -> str:
-    own = [str(node.address.checkpoint_id) for node in nodes if node.address.checkpoint_ns == ns]
-    return twins.get(ns) or max(own)
-
-
 def _neighbour(id: str, distance: int) -> str:
-    """Return the id right after another one, or before it; of what is no UUID, one that sorts so."""
+    """Return the id right after or before another one; if that is not a UUID, an id that sorts after or before it."""
     try:
         return str(UUID(int=UUID(id).int + distance))
     except ValueError:
@@ -256,7 +212,7 @@ def _put(session: Session, call: Call, node: Node, versions: Versions, twin: str
 
 
 def _put_hidden(call: Call, hidden: CheckpointTuple, address: Address, versions: Versions) -> None:
-    """Put what stands for the ancestors that a prune took away: their last values, and all writes since."""
+    """Put the checkpoint that replaces pruned ancestors of a delta channel: their last values, and all writes since."""
     values = hidden.checkpoint["channel_values"]
     own: Any = {**hidden.checkpoint, "id": address.checkpoint_id, "channel_versions": dict.fromkeys(values, 1)}
     checkpoint = versions.carry(own, address.checkpoint_ns, str(address.checkpoint_id), None)
@@ -274,7 +230,10 @@ def _config(address: Address) -> dict[str, Any]:
 
 
 class Versions:
-    """Gives each version of a channel a part that no other branch has; those that have one stay."""
+    """Gives each version of a channel a part that no other branch has, unless it has one.
+
+    LangGraph's savers store a value by its channel's version: without that part, two branches would share a value.
+    """
 
     def __init__(self) -> None:
         self._of: dict[Spot, Mapping[str, tuple[Any, str]]] = {}

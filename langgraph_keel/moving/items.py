@@ -1,8 +1,4 @@
-"""Which items of a target's logs are which of the source's: what is there need not be sent, and is shared as it was.
-
-The target gives its own numbers, in the request that stores an entry. Nothing has to be kept for that: an entry that
-both sides have shows the same items in the same order, so its runs say which number stands for which.
-"""
+"""Which items of a target's logs are which of the source's: an entry that both have shows the same items in order."""
 
 from __future__ import annotations
 
@@ -70,14 +66,11 @@ class Numbers:
         return tuple(joined)
 
     def take(self, runs: Sequence[Run], rows: Sequence[Row]) -> tuple[Row, ...]:
-        """Return rows that hold what is missing of runs, numbered from `NEW` on, and know their items from then on.
-
-        A row of which nothing is known is taken as it is, whatever it holds besides; of others, the items.
-        """
+        """Return rows with the missing items of runs, numbered from `NEW` on, and add their items to the known ones."""
         taken: list[Row] = []
         at = NEW
         for gap in list(self.missing(runs)):
-            for row in rows_in(rows, [gap]):
+            for row in rows_in(rows, [gap]):  # a row without any known item is taken whole, of another one the items
                 whole = row.lo, row.lo + row.count
                 is_new = list(self.missing([whole])) == [whole]
                 within = max(gap[0], whole[0]), min(gap[1], whole[1])

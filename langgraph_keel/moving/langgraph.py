@@ -1,12 +1,7 @@
 """Threads of LangGraph's own savers, moved into a store of Keel's: each as a whole or not at all.
 
-A thread is put under a name of its own first, checkpoint by checkpoint, with one in memory at a time. All of it is read
-back from there, by the plans of the saver, and compared with the source by a digest of each moment. Only then is it
-copied to its own name, in one atomic request that refuses if anything is there. So nobody ever sees a part of a thread,
-and of two processes that move the same one at the same moment, one does.
-
-A cell that all threads share says of each thread that it was moved, and from what: so it is not moved in again when it
-was deleted here, and a second import sees which threads went on in the old store meanwhile.
+A thread is put under another name, compared with the source by a digest of each checkpoint, and copied to its own name
+by one atomic request, which refuses if anything is there.
 """
 
 from __future__ import annotations
@@ -123,7 +118,6 @@ def _put_all(session: Session, reader: Reader, thread_id: str, index: Index, nam
 
 
 def _put_writes(session: Session, address: Address, writes: Sequence[StoredWrite]) -> Plan[None]:
-    """Store pending writes, a trip for each task."""
     for (task_id, path), group in groupby(writes, lambda each: (each.task_id, each.task_path)):
         own = [*group]
         pairs = [(each.channel, each.value) for each in own]
@@ -189,24 +183,19 @@ def _note_time(session: Session, thread_id: str) -> Plan[None]:
 
 
 def finish(session: Session, thread_id: str, index: Index) -> None:
-    """Write down what a thread asks that was moved in, and that it was. Again does no harm."""
+    """Record the questions of a thread that was moved in, and that it was moved. May be repeated."""
     session.memo.forget_thread(thread_id)
-    run(_record_questions(session, thread_id), session.driver)
-    run(note_arrival(session, thread_id), session.driver)
-    run(note(session, thread_id, MovedThread(is_whole=True, fingerprint=index.fingerprint)), session.driver)
-
-
-def _record_questions(session: Session, thread_id: str) -> Plan[None]:
-    found = yield from get_tuple(session, config_of(Address(thread_id), "head"))
-    if found is None:
-        return
-    address = Address(thread_id, "", found.config["configurable"]["checkpoint_id"])
-    writes = found.pending_writes or []
+    found = run(get_tuple(session, config_of(Address(thread_id), "head")), session.driver)
+    writes = (found.pending_writes if found else None) or []
     waiting = waiting_tasks(writes)
     for task_id, channel, value in writes:
-        if channel == INTERRUPT and task_id in waiting:
+        if found and channel == INTERRUPT and task_id in waiting:
+            address = Address(thread_id, "", found.config["configurable"]["checkpoint_id"])
             for interrupt in interrupts_in(value):
-                yield from record_interrupt(session, address, interrupt, task_id, owner_in(found.metadata))
+                recorded = record_interrupt(session, address, interrupt, task_id, owner_in(found.metadata))
+                run(recorded, session.driver)
+    run(note_arrival(session, thread_id), session.driver)
+    run(note(session, thread_id, MovedThread(is_whole=True, fingerprint=index.fingerprint)), session.driver)
 
 
 # -- all threads -------------------------------------------------------------------------------------------------------
@@ -347,17 +336,17 @@ def _replace(
 
 def _sweep(session: Session) -> None:
     """Delete what processes of this machine have left behind that died while they moved a thread."""
-    for name in list(_list_staged(session)):
-        holder = name.removeprefix(STAGED).rpartition("-")[0]
-        if is_dead(holder):
+    for name in [name for name in list_threads(session, tolerant=True) if name.startswith(STAGED)]:
+        if is_dead(name.removeprefix(STAGED).rpartition("-")[0]):
             run(session.store.delete_thread(name), session.driver)
 
 
-def _list_staged(session: Session) -> Iterator[str]:
+def list_threads(session: Session, *, tolerant: bool = False) -> Iterator[str]:
+    """Yield the ids of all threads that have a checkpoint. Blocks."""
     after: tuple[str, str] | None = None
     while True:
-        page = run(session.store.read_threads(Page(after, _ENTRIES, tolerant=True)), session.driver)
-        yield from (info.thread_id for info, _ in page if info.thread_id.startswith(STAGED))
+        page = run(session.store.read_threads(Page(after, _ENTRIES, tolerant=tolerant)), session.driver)
+        yield from (info.thread_id for info, _ in page)
         if len(page) < _ENTRIES:
             return
         after = page[-1][0].updated_at, page[-1][0].thread_id

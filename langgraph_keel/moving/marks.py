@@ -1,9 +1,4 @@
-"""What says of a thread that it is a copy, and what it was when it was made: so that it may be brought up to date.
-
-The mark stands in the target, beside the thread. While a thread is being copied, the mark says so, and whoever copies
-it again goes on. Afterwards it has a digest of what was copied: as long as that is what is there, nobody has used the
-copy, and it may be replaced. From then on it is somebody's own thread, which no copy touches.
-"""
+"""Marks of copied threads, in cells of the target: a copy that nobody has used since may be updated or replaced."""
 
 from __future__ import annotations
 
@@ -19,17 +14,11 @@ PROBE = "probe"
 
 
 class Mark(NamedTuple):
-    """Says that a thread is a copy.
+    """Says that a thread is a copy."""
 
-    Attributes:
-        digest: Of what it was when it was copied; empty while it is being copied.
-        at: When that was, ISO time.
-        source: Where it was copied from, as the `repr` of a saver names it; empty if that has no name.
-    """
-
-    digest: str
-    at: str
-    source: str = ""
+    digest: str  # of the thread when it was copied; empty while it is being copied
+    at: str  # when it was copied, ISO time
+    source: str = ""  # where it was copied from, as the `repr` of a saver names it, or empty
 
 
 def _unpack(parts: Sequence[Any]) -> Mark:

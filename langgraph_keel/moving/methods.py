@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from langgraph_keel.moving.stats import StoreStats
     from langgraph_keel.moving.touch import Mover
 
+T = TypeVar("T")
 CopyProgress: TypeAlias = Callable[[int, int | None, int], object]
 """Is called with how many threads were looked at, of how many (each of them twice), and how many bytes went over."""
 Progress: TypeAlias = Callable[[int, int | None], object]
@@ -174,46 +175,24 @@ class MovingMethods(Component):
             AccessDenied: The source's server refuses the user.
             StoreError: A store failed; what is done stays.
         """
-        given = source, threads, dry_run, on_progress
-        report: ImportReport = yield Call(partial(self._move_in, *given), partial(self._amove_in, *given))
-        return report
+
+        def move_in(call: CallSaver | None, is_cut_off: Callable[[], bool]) -> ImportReport:
+            from langgraph_keel.moving.langgraph import allows_of, arriving, import_threads
+            from langgraph_keel.moving.sources import source_of
+
+            session = self._whole_session()
+            if self._mover is not None and not session.tenant:
+                session = replace(self._mover.session, codec=session.codec)
+            else:
+                session = arriving(session)
+            names = None if threads is None else _names_of(threads)
+            with source_of(source, call).open(allows_of(session)) as reader:
+                tell = on_progress or (lambda done, total: None)
+                return import_threads(session, reader, names, dry_run=dry_run, on_progress=tell, is_cut_off=is_cut_off)
+
+        return _call_blocking(move_in, source)
 
     import_from, aimport_from = faces(_import_from)
-
-    def _move_in(
-        self,
-        source: SourceLike,
-        threads: Iterable[str] | None,
-        dry_run: bool,
-        on_progress: Progress | None,
-        call: CallSaver | None = None,
-        is_cut_off: Callable[[], bool] = lambda: False,
-    ) -> ImportReport:
-        from langgraph_keel.moving.langgraph import allows_of, import_threads
-        from langgraph_keel.moving.sources import source_of
-
-        session = self._arriving()
-        names = None if threads is None else _names_of(threads)
-        with source_of(source, call).open(allows_of(session)) as reader:
-            tell = on_progress or (lambda done, total: None)
-            return import_threads(session, reader, names, dry_run=dry_run, on_progress=tell, is_cut_off=is_cut_off)
-
-    async def _amove_in(self, source: SourceLike, *given: Any) -> ImportReport:
-        move_in: Callable[..., ImportReport] = self._move_in
-        cut_off = Event()
-        try:
-            return await to_thread(move_in, source, *given, call=_caller_of(source), is_cut_off=cut_off.is_set)
-        finally:
-            cut_off.set()
-
-    def _arriving(self) -> Session:
-        from langgraph_keel.moving.langgraph import arriving
-
-        session = self._whole_session()
-        if self._mover is not None and not session.tenant:
-            within: Session = self._mover.session
-            return replace(within, codec=session.codec)
-        return arriving(session)
 
     def _whole_session(self) -> Session:
         session = self.engine.session
@@ -247,32 +226,35 @@ class MovingMethods(Component):
             AccessDenied: The target's server refuses the user.
             StoreError: A store failed; what is done stays.
         """
-        given = target, threads, on_progress
-        report: ExportReport = yield Call(partial(self._move_out, *given), partial(self._amove_out, *given))
-        return report
+
+        def move_out(call: CallSaver | None, is_cut_off: Callable[[], bool]) -> ExportReport:
+            from langgraph_keel.moving.export import export_threads, open_target
+
+            names = None if threads is None else _names_of(threads)
+            with open_target(target, call) as put:
+                return export_threads(self._whole_session(), put, names, on_progress or (lambda done, total: None))
+
+        return _call_blocking(move_out, target)
 
     export_to, aexport_to = faces(_export_to)
 
-    def _move_out(
-        self,
-        target: SourceLike,
-        threads: Iterable[str] | None,
-        on_progress: Progress | None,
-        call: CallSaver | None = None,
-    ) -> ExportReport:
-        from langgraph_keel.moving.export import export_threads, open_target
 
-        names = None if threads is None else _names_of(threads)
-        with open_target(target, call) as put:
-            return export_threads(self._whole_session(), put, names, on_progress or (lambda done, total: None))
+def _call_blocking(work: Callable[[CallSaver | None, Callable[[], bool]], T], saver: SourceLike) -> Plan[T]:
+    """Call a function that blocks; in the asynchronous face in a thread, and with the saver's asynchronous methods."""
+    cut_off = Event()
 
-    async def _amove_out(self, target: SourceLike, *given: Any) -> ExportReport:
-        move_out: Callable[..., ExportReport] = self._move_out
-        return await to_thread(move_out, target, *given, call=_caller_of(target))
+    async def awaited() -> T:
+        try:
+            return await to_thread(work, _caller_of(saver), cut_off.is_set)
+        finally:
+            cut_off.set()
+
+    result: T = yield Call(partial(work, None, cut_off.is_set), awaited)
+    return result
 
 
 def describe_source(mover: Mover | None) -> list[str]:
-    """Say that the store from which threads move in still has everything, as it is only read."""
+    """Return a sentence that says that the store from which threads move in still has everything."""
     return [] if mover is None else [_OLD_STORE.format(mover.source.place)]
 
 

@@ -1,6 +1,6 @@
-"""Which threads were moved in from the store of another saver: a note beside all threads, one for each.
+"""Notes on the threads that were moved in from the store of another saver, one for each, beside all threads.
 
-So a thread is not moved in again when it was deleted here, and a second import sees which went on in the old store.
+So a thread that was deleted here is not moved in again, and an import finds threads that changed in the old store.
 """
 
 from __future__ import annotations
@@ -24,15 +24,10 @@ SourceLike: TypeAlias = str | os.PathLike[str] | BaseCheckpointSaver[Any]
 
 @dataclass(frozen=True, slots=True)
 class MovedThread:
-    """That a thread was moved in, or is not to be.
+    """The note on a thread that was moved in, or is not to be."""
 
-    Attributes:
-        is_whole: Whether all is done; if not, its process may have died on the way.
-        fingerprint: Of the source's thread, when it was moved; empty if nothing of it was, or is to be.
-    """
-
-    is_whole: bool
-    fingerprint: str
+    is_whole: bool  # if not, its process may have died on the way
+    fingerprint: str  # of the source's thread when it was moved; empty if nothing was, or is to be
 
 
 LEFT = MovedThread(is_whole=True, fingerprint="")

@@ -1,7 +1,6 @@
-"""What a thread holds, short enough to be compared: a digest of each checkpoint, of each write, and of its cells.
+"""What a thread holds, short enough to compare: a digest of each checkpoint, of each write, and of its cells.
 
-Of values it says how many items they have, not which: these are compared one by one (`compare`). Two stores may keep
-the same in other forms (compressed or not, many items to a row or one), so what is digested is what stands in frames.
+Of values it has only the number of items. Stores may frame the same content differently: the content is digested.
 """
 
 from __future__ import annotations
@@ -32,20 +31,12 @@ def _digest(*parts: Any) -> bytes:
 
 @dataclass(slots=True)
 class Outline:
-    """What a thread holds.
-
-    Attributes:
-        graph: Its entries.
-        nodes: The digests of these, in order.
-        writes: The digests of what was written to each checkpoint, in order, by namespace and id.
-        cells: The digest of its cells; of no cells, nothing.
-        digest: Of all that, and of which entries are heads.
-    """
+    """What a thread holds."""
 
     graph: Graph
-    nodes: Sequence[bytes]
-    writes: Mapping[tuple[str, str], Sequence[bytes]]
-    cells: bytes
+    nodes: Sequence[bytes]  # the digests of the entries, in order
+    writes: Mapping[tuple[str, str], Sequence[bytes]]  # digests by namespace and checkpoint
+    cells: bytes  # the digest of its cells; empty without any
     digest: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,10 +68,7 @@ class Outline:
 
 
 def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], bool], most: int) -> Plan[Outline]:
-    """Read what a thread holds.
-
-    Three trips, and one for each 64 writes and 100 cells. In memory are the headers of its checkpoints.
-    """
+    """Read what a thread holds. Three trips, and one for each 64 writes and 100 cells."""
     graph: Graph = yield from store.read_graph(thread_id)
     for node in graph.nodes:
         _check_node(node)
@@ -108,10 +96,7 @@ def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], 
 
 
 def read_cells_digest(store: Store[Any, Any], thread_id: str | None, takes: Callable[[str], bool]) -> Plan[bytes]:
-    """Read the digest of the cells of a thread, or of those that threads share; nothing if there are none.
-
-    A trip, and one for each 100 cells.
-    """
+    """Read the digest of the cells of a thread, or of shared ones; empty without any. A trip for each 100 cells."""
     found, count = blake2b(digest_size=16), 0
     for kind in sorted(filter(takes, (yield from store.list_kinds(thread_id)))):
         walk = Shelves(store, Shelf(thread_id, kind))

@@ -1,13 +1,7 @@
-"""The stores of LangGraph's own savers as they are on disk, every layout that their packages know; or any saver object.
+"""The tables of LangGraph's own savers, in every layout that their packages know; or any saver object.
 
-*SQLite* (`langgraph-checkpoint-sqlite`): `checkpoints`, a row each with all values in it, and `writes`, without a
-`task_path` in old files. *PostgreSQL* (`langgraph-checkpoint-postgres`): `checkpoints` with small values in them,
-`checkpoint_blobs` with the others by channel and version, `checkpoint_writes`; and the tables of the shallow saver,
-which has one checkpoint for each namespace. Formats below 4 (LangGraph before 0.5) have what was sent to nodes among
-the writes of the parent.
-
-Of a saver object nothing is used but what LangGraph promises of any. It gives writes in their order, and neither the
-path of a task nor the number of a write.
+Formats below 4 (LangGraph before 0.5) store the messages to nodes (`Send`) among the writes of the parent. A saver
+object gives writes in their order, and neither the path of a task nor the number of a write.
 """
 
 from __future__ import annotations
@@ -32,70 +26,45 @@ from langgraph_keel.moving.values import Allows, StoredValues
 Spot: TypeAlias = tuple[str, str]
 """A namespace, and the id of a checkpoint in it."""
 
-_COLUMNS = {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}
 _MOST_BLOBS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class StoredWrite:
-    """One pending write.
-
-    Attributes:
-        task_id: The task.
-        task_path: Where it stands among the tasks of its step.
-        index: Its number among the task's, negative for LangGraph's special channels.
-        channel: The channel.
-        value: What was written.
-    """
+    """One pending write."""
 
     task_id: str
     task_path: str
-    index: int
+    index: int  # its number among those of the task, negative for LangGraph's special channels
     channel: str
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """One checkpoint.
-
-    Attributes:
-        spot: Its namespace and id.
-        checkpoint: All of it, with the values of its channels.
-        metadata: Its metadata.
-        writes: Its pending writes, in the order in which LangGraph applies them.
-    """
+    """One checkpoint."""
 
     spot: Spot
-    checkpoint: dict[str, Any]
+    checkpoint: dict[str, Any]  # with the values of its channels
     metadata: dict[str, Any]
-    writes: Sequence[StoredWrite]
+    writes: Sequence[StoredWrite]  # in the order in which LangGraph applies them
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Which checkpoints a thread has.
+    """Which checkpoints a thread has."""
 
-    Attributes:
-        parents: For each of them, the id of the checkpoint before it; `None` if that is not there (any more).
-        writes: How many pending writes there are.
-    """
-
-    parents: Mapping[Spot, str | None]
-    writes: int
+    parents: Mapping[Spot, str | None]  # the parent's id, or `None` if it has none or that is gone
+    writes: int  # how many pending writes there are
 
     @property
     def fingerprint(self) -> str:
-        """What is another one when something was added to the thread, or taken away."""
+        """Differs when something was added to the thread, or removed."""
         names = "\n".join(f"{ns}\t{id}" for ns, id in sorted(self.parents))
         return blake2b(f"{self.writes}\n{names}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
     def in_order(self) -> list[Spot]:
-        """Return them in the order in which they are to be put: oldest first, none before its parent.
-
-        LangGraph's savers take the greatest id of a namespace for the latest, whatever was put last. Where a host's
-        clock was wrong, that may have children: it is then put once more, at the end.
-        """
+        """Return the checkpoints in the order in which they are to be put: oldest first, none before its parent."""
         order: dict[Spot, None] = {}
         by_age = sorted(self.parents, key=lambda spot: (spot[1], spot[0]))
         for spot in by_age:
@@ -105,6 +74,8 @@ class Index:
                 if len(line) > len(self.parents):
                     raise InvalidInput(f"checkpoint {spot[1]} is an ancestor of itself")
             order.update(dict.fromkeys(reversed(line)))
+        # LangGraph's savers take the greatest id of a namespace for the latest. After a wrong clock it may have
+        # children: it is then put once more, at the end.
         whole = [*order]
         last = dict(whole)
         return [*whole, *(spot for spot in dict(by_age).items() if last[spot[0]] != spot[1])]
@@ -131,14 +102,9 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where threads come from.
+    """A store from which threads are moved in."""
 
-    Attributes:
-        place: How it is named; no password stands in it.
-        open: Opens it.
-    """
-
-    place: str
+    place: str  # its name, without a password
     open: Callable[[Allows], AbstractContextManager[Reader]]
 
 
@@ -166,34 +132,30 @@ def source_of(given: SourceLike, call: Call | None = None) -> Source:
 @contextmanager
 def _open_tables(opened: AbstractContextManager[Connection], place: str, allows: Allows) -> Iterator[Reader]:
     with opened as connection:
-        yield _reader_of(connection, place, StoredValues(allows))
-
-
-def _reader_of(connection: Connection, place: str, values: StoredValues) -> Reader:
-    """Return what reads the tables of a database."""
-    columns = set(connection.columns("checkpoints"))
-    is_postgres = connection.mark == "%s"
-    if not columns and (connection.columns("keel_format") if is_postgres else "refs" in connection.columns("entries")):
-        raise InvalidInput(f"{place} is a store of Keel's: copy its threads (`keel copy`)")
-    if not columns:
-        raise InvalidInput(f"{place} holds no checkpoints of LangGraph's savers: it has no table `checkpoints`")
-    if "thread_ts" in columns:
-        raise InvalidInput(
-            f"{place} has the tables of LangGraph before 0.2 (`thread_ts`), which its savers read no longer either"
-        )
-    if not columns >= _COLUMNS:
-        raise InvalidInput(f"{place} has a table `checkpoints` that is not of LangGraph's savers: another program's")
-    tables = ("checkpoint_blobs", "checkpoint_writes") if is_postgres else ("writes",)
-    found = {table: set(connection.columns(table)) for table in tables}
-    if missing := [table for table, names in found.items() if not names]:
-        raise InvalidInput(
-            f"{place} has a table `checkpoints`, and no `{missing[0]}`: half of what LangGraph's saver makes. Open it "
-            "with that, and call its setup(), before it is moved"
-        )
-    has_path = "task_path" in found[tables[-1]]
-    if is_postgres:
-        return PostgresReader(connection, values, has_path, is_shallow="checkpoint_id" not in columns)
-    return SqliteReader(connection, values, has_path)
+        columns = set(connection.columns("checkpoints"))
+        is_postgres = connection.mark == "%s"
+        if not columns:
+            if connection.columns("keel_format") if is_postgres else "refs" in connection.columns("entries"):
+                raise InvalidInput(f"{place} is a store of Keel's: copy its threads (`keel copy`)")
+            raise InvalidInput(f"{place} holds no checkpoints of LangGraph's savers: it has no table `checkpoints`")
+        if "thread_ts" in columns:
+            older = "has the tables of LangGraph before 0.2 (`thread_ts`), which its savers read no longer either"
+            raise InvalidInput(f"{place} {older}")
+        if not columns >= {"thread_id", "checkpoint_ns", "checkpoint", "metadata"}:
+            other = "has a table `checkpoints` that is not of LangGraph's savers: another program's"
+            raise InvalidInput(f"{place} {other}")
+        tables = ("checkpoint_blobs", "checkpoint_writes") if is_postgres else ("writes",)
+        found = {table: set(connection.columns(table)) for table in tables}
+        if missing := [table for table, names in found.items() if not names]:
+            raise InvalidInput(
+                f"{place} has a table `checkpoints`, and no `{missing[0]}`: half of what LangGraph's saver makes. Open "
+                "it with that, and call its setup(), before it is moved"
+            )
+        values, has_path = StoredValues(allows), "task_path" in found[tables[-1]]
+        if is_postgres:
+            yield PostgresReader(connection, values, has_path, is_shallow="checkpoint_id" not in columns)
+        else:
+            yield SqliteReader(connection, values, has_path)
 
 
 class TableReader:
@@ -262,7 +224,7 @@ def _is_before_sends(checkpoint: Mapping[str, Any]) -> bool:
 
 
 def _adopt_sends(checkpoint: dict[str, Any], sends: Sequence[Any]) -> None:
-    """Put what formats below 4 left among the parent's writes where format 4 has it."""
+    """Put the messages that formats below 4 left among the parent's writes where format 4 has them."""
     if sends:
         versions = checkpoint["channel_versions"]
         checkpoint["channel_values"] = {**checkpoint["channel_values"], TASKS: [*sends]}
@@ -306,11 +268,7 @@ class SqliteReader(TableReader):
 
 
 class PostgresReader(TableReader):
-    """Reads what `langgraph-checkpoint-postgres` has written.
-
-    A value stands there once for each version; those that a checkpoint has in common with the one before are not read
-    again.
-    """
+    """Reads the tables of `langgraph-checkpoint-postgres`, each version of a value once."""
 
     writes_table, value_column = "checkpoint_writes", "blob"
 
@@ -345,7 +303,7 @@ class PostgresReader(TableReader):
         where: str,
     ) -> dict[tuple[str, str, str], Any]:
         """Return the values of a checkpoint, by namespace, channel and version."""
-        asked = [(spot[0], channel, _text(version)) for channel, version in versions.items()]
+        asked = [(spot[0], channel, str(version)) for channel, version in versions.items()]  # as `->>` shows it
         found = {key: known[key] for key in asked if key in known}
         left = [key for key in asked if key not in known]
         version = "''" if self._is_shallow else "version"
@@ -369,11 +327,6 @@ class PostgresReader(TableReader):
                 if kind != "empty":
                     found[spot[0], channel, stored] = self._values.load(kind, blob, f"{where}, channel {channel!r}")
         return {key: found[key] for key in found}
-
-
-def _text(version: Any) -> str:
-    """Return a version as PostgreSQL's `->>` shows it."""
-    return version if isinstance(version, str) else str(version)
 
 
 # -- any saver ---------------------------------------------------------------------------------------------------------
@@ -412,7 +365,7 @@ class SaverReader:
         writes = 0
         for each in self._call("list", {"configurable": {"thread_id": thread_id}}):
             before = each.parent_config["configurable"].get("checkpoint_id") if each.parent_config else None
-            parents[_spot_of(each)] = before
+            parents[spot_of(each)] = before
             writes += len(each.pending_writes or ())
         return Index({spot: id if (spot[0], id) in parents else None for spot, id in parents.items()}, writes)
 
@@ -431,7 +384,8 @@ class SaverReader:
                 yield StoredCheckpoint((ns, id), checkpoint, dict(found.metadata), writes)
 
 
-def _spot_of(found: CheckpointTuple) -> Spot:
+def spot_of(found: CheckpointTuple) -> Spot:
+    """Return the namespace and the id of a checkpoint."""
     place = found.config["configurable"]
     return place.get("checkpoint_ns", ""), place["checkpoint_id"]
 

@@ -1,15 +1,10 @@
-"""Where the bytes of a store are: by thread, channel and kind of record; and what a prune, or packing, would save.
-
-All is read, page by page, and nothing is written. What is counted are the records as the store gives them; what a
-database needs besides, such as indexes, is not. Reads are not noted, as that would be a write for each. But a run reads
-latest checkpoints only, and puts one; so what it never reads again is known, and when a thread was last used.
-"""
+"""Where the bytes of a store are: by thread, channel and kind of record; and what a prune, or packing, would save."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from heapq import heappush, heappushpop
 from typing import Any, TypeAlias
 
@@ -99,26 +94,22 @@ class StoreStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {
-            "threads": self.threads,
-            "bytes": self.nbytes,
-            "kinds": dict(self.kinds),
-            "channels": dict(self.channels),
-            "largest": dict(self.largest),
-            "prunable": self.prunable,
-            "packable": self.packable,
-            "large": self.large,
-            "history": self.history,
-            "idle": {str(days): size for days, size in self.idle.items()},
-            "failed": dict(self.failed),
-        }
+        fields = asdict(self)
+        idle = {str(days): size for days, size in self.idle.items()}
+        return {"bytes": fields.pop("nbytes"), **fields, "idle": idle}
 
     def __str__(self) -> str:
         """Draw it, with a bar for each kind, channel and thread."""
         lines = [f"{count_of(self.threads, 'thread')}, {format_size(self.nbytes)}"]
         kinds = {KIND_NAMES.get(kind, kind): size for kind, size in self.kinds.items()}
         for title, sizes in (("kind", kinds), ("channel", self.channels), ("thread", self.largest)):
-            lines += ["", *_bars(title, sizes)]
+            names = {name: one_line(name, 30) for name in sizes}
+            width = max([len(title), *map(len, names.values())])
+            most = max([1, *sizes.values()])
+            lines += ["", f"by {title}"]
+            for name, size in [*sizes.items()][:_LARGEST]:
+                bar = "█" * max(1, round(_BAR * size / most))
+                lines.append(f"  {names[name]:{width}}  {format_size(size):>7}  {bar}")
         return "\n".join([*lines, "", *self.describe()])
 
     def describe(self) -> list[str]:
@@ -131,19 +122,6 @@ class StoreStats:
             f"Compaction (automatic) will free about {format_size(self.packable)}.",
             f"Values over 64 KB (candidates for blobs=): {format_size(self.large)}.",
         ]
-
-
-def _bars(title: str, sizes: Mapping[str, int]) -> list[str]:
-    names = {name: one_line(name, 30) for name in sizes}
-    width = max([len(title), *map(len, names.values())])
-    most = max([1, *sizes.values()])
-    return [
-        f"by {title}",
-        *(
-            f"  {names[name]:{width}}  {format_size(size):>7}  {'█' * max(1, round(_BAR * size / most))}"
-            for name, size in [*sizes.items()][:_LARGEST]
-        ),
-    ]
 
 
 def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[StoreStats]:
@@ -159,14 +137,12 @@ def read_stats(session: Session, wanted: ThreadFilter, tell: Tell) -> Plan[Store
     if wanted.is_empty:
         yield from count.add_cells(None)
     tell(len(names), len(names))
-    largest = {name: size for size, name in sorted(count.largest, key=lambda each: (-each[0], each[1]))}
-    kinds, channels = dict(count.kinds.most_common()), dict(count.channels.most_common())
     return StoreStats(
         threads=len(names),
-        nbytes=sum(kinds.values()),
-        kinds=kinds,
-        channels=channels,
-        largest=largest,
+        nbytes=count.kinds.total(),
+        kinds=dict(count.kinds.most_common()),
+        channels=dict(count.channels.most_common()),
+        largest={name: size for size, name in sorted(count.largest, key=lambda each: (-each[0], each[1]))},
         prunable=count.prunable,
         packable=count.packable,
         large=count.large,

@@ -1,8 +1,4 @@
-"""One thread from one store to another, record by record, and whether both hold the same.
-
-No value is revived, so no class of the application is needed. The target may have the beginning of it already, as a
-copy that was cut off has left it, or of a thread that has gone on since: what is missing is added.
-"""
+"""One thread from one store to another, record by record, and whether both hold the same. No value is revived."""
 
 from __future__ import annotations
 
@@ -49,25 +45,15 @@ class ThreadChanged(StoreBusy):
 
 @dataclass(slots=True)
 class ThreadCopy:
-    """Copies threads, and compares them.
-
-    Attributes:
-        source: Where they are.
-        target: Where they are to be.
-        takes: Whether a kind of cells is copied.
-        most: How many bytes values of a thread may have that are much smaller as they are stored.
-        told: Is told how many bytes of records went over.
-        size: How many entries are read at once.
-        inflated: Those that the present thread has had so far.
-    """
+    """Copies threads, and compares them."""
 
     source: Store[Any, Any]
     target: Store[Any, Any]
-    takes: Callable[[str], bool]
-    most: int
-    told: Callable[[int], None]
-    size: int = 4
-    inflated: int = 0
+    takes: Callable[[str], bool]  # whether a kind of cells is copied
+    most: int  # maximum bytes of a thread's values that are much smaller as they are stored
+    told: Callable[[int], None]  # called with the bytes of the records that were copied
+    size: int = 4  # entries that are read at once
+    inflated: int = 0  # bytes of such values of the present thread so far
 
     def add(self, thread_id: str, want: Outline, have: Outline) -> Plan[None]:
         """Add to a thread of the target what that of the source has besides."""
@@ -99,26 +85,21 @@ class ThreadCopy:
         at, nodes, self.inflated = len(known), want.graph.nodes, 0
         while at < len(nodes):
             page = nodes[at : at + self.size]
-            rows = yield from self._read_new(page, logs)
+            asked = [narrowed for node in page if (narrowed := _narrow(node, logs)).refs]
+            found: Sequence[Found] = (yield from on(SOURCE, self.source.read_values(asked))) if asked else ()
+            if len(found) < len(asked):
+                raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was copied")
+            rows = _rows_in(found)
+            new = list(chain.from_iterable(rows.values()))
+            check_present(row.body for row in new)
+            self.inflated = add_inflated(self.inflated, (row.body for row in new), self.most)
+            for row in new:
+                if row.count > 1 and len(content_of(row)) < row.count:
+                    raise CorruptStore(f"a row that should hold {row.count:,} items holds less")
+            self.size = _next_size(len(page), rows)
             for node in page:
                 yield from self._add_entry(node, rows, logs, bases)
             at += len(page)
-
-    def _read_new(self, page: Sequence[Node], logs: Logs) -> Plan[Rows]:
-        """Read the rows of what some entries show, and the target has not."""
-        asked = [narrowed for node in page if (narrowed := _narrow(node, logs)).refs]
-        found: Sequence[Found] = (yield from on(SOURCE, self.source.read_values(asked))) if asked else ()
-        if len(found) < len(asked):
-            raise ThreadChanged(f"{asked[0].address}: it was removed, or put again, while it was copied")
-        rows = _rows_in(found)
-        new = list(chain.from_iterable(rows.values()))
-        check_present(row.body for row in new)
-        self.inflated = add_inflated(self.inflated, (row.body for row in new), self.most)
-        for row in new:
-            if row.count > 1 and len(content_of(row)) < row.count:
-                raise CorruptStore(f"a row that should hold {row.count:,} items holds less")
-        self.size = _next_size(len(page), rows)
-        return rows
 
     def _add_entry(self, node: Node, rows: Rows, logs: Logs, bases: dict[str, Stamp]) -> Plan[None]:
         namespace = node.address.checkpoint_ns
@@ -160,10 +141,11 @@ class ThreadCopy:
         found: Sequence[Found] = yield from on(SOURCE, self.source.read_values([asked]))
         if not found:
             raise ThreadChanged(f"{node.address}: it was removed, or put again, while it was copied")
-        return {
-            name: _Known(sorted(_known_rows(node.refs[name], refs[name], found[0].rows[name]), key=lambda r: r.lo))
-            for name in names
-        }
+        known = {}
+        for name in names:
+            rows = _known_rows(node.refs[name], refs[name], found[0].rows[name])
+            known[name] = _Known(sorted(rows, key=lambda row: row.lo))
+        return known
 
     # -- writes ------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,7 @@
-"""`moving_from=`: each thread of an old store moves in at its first touch, while people go on working.
+"""`moving_from=`: each thread of an old store moves in at its first touch, while the application is in use.
 
-A store stands around that of the backend. Before a verb that names a thread is carried out for the first time in this
-process, it sees that the thread has moved in, whoever asks: a run, a listing of its checkpoints, a fork. A thread that
-stands here already costs one look; the source is asked for no other. Of two threads or processes that touch at the same
-moment, one moves it (`langgraph.py`). What fails there is the error of whoever touched, and no run begins from nothing.
-
-To move is one request to a driver that stands around the backend's: it does all of it, blocking, or in a thread where
-a loop runs.
+Before the first verb on a thread in this process, a layer over the backend's store moves it in, blocking or in a
+thread. A verb whose move fails raises that error.
 """
 
 from __future__ import annotations
@@ -110,10 +105,7 @@ class Mover:
 
 
 class MovingStore(Layer):
-    """A store into which threads move at their first touch.
-
-    What it hands on names no thread, or was given what was read of one.
-    """
+    """A store into which threads move at their first touch."""
 
     def __init__(self, inner: Store[Any, Any], mover: Mover) -> None:
         super().__init__(inner)

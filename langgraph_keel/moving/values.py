@@ -1,8 +1,7 @@
-"""Values as LangGraph's savers have stored them, decoded by LangGraph's own serializer; nothing is run that may not be.
+"""Values of LangGraph's savers, decoded by LangGraph's own serializer; nothing is run that may not be.
 
-LangGraph's serializer calls whatever class a stored name stands for, or, told to be strict, returns the bare parts of
-an object and says so in a log. Here, all names in a value are looked at before anything is made of it: what may not be
-revived refuses the whole value, by name. What LangGraph itself cannot rebuild comes back as it would give it.
+LangGraph's serializer calls any class that a stored name stands for, or, in strict mode, returns bare parts. So all
+names in a value are checked first, and one that may not be revived refuses the whole value.
 """
 
 from __future__ import annotations
@@ -125,18 +124,11 @@ def _names_in_json(data: bytes) -> Iterator[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
     def look(value: dict[str, Any]) -> dict[str, Any]:
-        if name := _name_in_envelope(value):
-            found.append(name)
+        if value.get("lc") in (1, 2) and value.get("type") == "constructor" and value.get("id"):
+            path = tuple(map(str, value["id"]))
+            *module, name = _PATHS.get(path, path) if value["lc"] == 1 else path  # as LangChain imports it
+            found.append((".".join(module), name))
         return value
 
     json.loads(data, object_hook=look)
     yield from found
-
-
-def _name_in_envelope(value: dict[str, Any]) -> tuple[str, str] | None:
-    """Return the class that an object of LangChain's JSON is made of, by the name that LangChain imports it by."""
-    if value.get("lc") not in (1, 2) or value.get("type") != "constructor" or not value.get("id"):
-        return None
-    path = tuple(map(str, value["id"]))
-    *module, name = _PATHS.get(path, path) if value["lc"] == 1 else path
-    return ".".join(module), name

@@ -41,17 +41,9 @@ def upkeep_of(saver: EngineSaver, keep_last: int | None, ttl: Any, every: Any) -
 
 
 class UpkeepThread(Hook):
-    """Keeps the threads small that a saver puts to. It starts with the first put; its errors are logged, never raised.
+    """Prunes the threads that a saver puts to. A stored policy that fits a thread replaces `keep` and `ttl`."""
 
-    A policy that is stored and fits a thread counts instead of the saver's: with it, more may stay, or all.
-
-    Args:
-        saver: The saver.
-        keep: What stays of each thread that the saver has put to; `None`: all.
-        ttl: How long after its last put a thread is deleted, whoever has put it; `None`: never.
-        every: Seconds between two rounds.
-    """
-
+    # It starts with the first put; its errors are logged, never raised.
     def __init__(self, saver: EngineSaver, keep: Retention | None, ttl: Retention | None, every: float) -> None:
         self.saver = saver
         self._keep = keep

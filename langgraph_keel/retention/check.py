@@ -1,12 +1,10 @@
-"""Checks a whole store: that all that is stored can be read, and agrees with the rest. Nothing is written.
-
-What a backend can say besides of its own files, indexes and tables comes before this; see `KeelSaver.check`.
-"""
+"""Checks a whole store: that all records can be read, and agree with each other. Nothing is written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.engine import audit
@@ -34,28 +32,19 @@ _SHARED = "what all threads share"
 _DAMAGE = CorruptStore, KeyMissing
 """What damage of a record looks like. Its first byte may come to say that it is sealed."""
 Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
+"""A leftover of an interrupted operation; `repair` mends it; a person has to decide; gone, also after a repair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something in a store that is not as Keel writes it.
-
-    Attributes:
-        kind: `harmless`: a leftover of something that was interrupted; `repairable`: `repair` can help; `decide`: a
-            person has to; `lost`: gone, also after a repair.
-        thread_id: The thread it is about, if it is about one.
-        path: The file or directory; in a database, what of it.
-        message: What was found.
-        advice: What to do.
-        offset: The byte in the file, if it is about one.
-    """
+    """Something in a store that is not as Keel writes it."""
 
     kind: Severity
     thread_id: str | None
-    path: str
+    path: str  # a file or directory; in a database, a part of it
     message: str
     advice: str = ""
-    offset: int | None = None
+    offset: int | None = None  # of a byte in the file
 
     @property
     def is_list(self) -> bool:
@@ -64,15 +53,7 @@ class Finding:
 
 
 class StoreCheck:
-    """Reads a store thread by thread: every header, row, write and cell, and whether they agree.
-
-    Values of classes that this process does not know are checked by their checksums alone.
-
-    Args:
-        check_backend: Returns what only the backend can see. It blocks.
-        index_advice: Returns how the index of threads is repaired for a thread.
-        tell: Called with how many threads were looked at, and `None`.
-    """
+    """Reads a store thread by thread: every header, row, write and cell, and whether they agree."""
 
     def __init__(
         self,
@@ -107,7 +88,11 @@ class StoreCheck:
             self._has_more = False
             found = [Finding("lost", None, _SHARED, str(error), "a backup has it")]
         self._tell(self._looked, None)
-        return list(_without_known(found, self._own))
+        # Without the threads on which the backend has reported already: it says where the damage is.
+        damage = [each for each in self._own if each.kind != "harmless"]
+        threads, messages = {each.thread_id for each in damage}, {each.message for each in damage}
+        new = [each for each in found if each.thread_id not in threads and each.message not in messages]
+        return [each for each in new if not (damage and each.is_list)]
 
     def _check_page(self) -> Plan[Sequence[Finding]]:
         found: list[Finding] = []
@@ -178,15 +163,6 @@ class StoreCheck:
         return found
 
 
-def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield what is found, without threads of which the backend has said what is wrong: it says where."""
-    damage = [each for each in own if each.kind != "harmless"]
-    threads, messages = {each.thread_id for each in damage}, {each.message for each in damage}
-    for each in found:
-        if each.thread_id not in threads and each.message not in messages and not (damage and each.is_list):
-            yield each
-
-
 def check_thread(
     session: Session, info: ThreadInfo, listed: Entry | None, tables: Sequence[CellTable[Any]]
 ) -> Plan[tuple[list[Finding], list[Finding], Sequence[str]]]:
@@ -202,7 +178,6 @@ def check_thread(
             raise
         return [*found, _lost(thread_id, "its checkpoints", error)], [], ()
     shown = {node.address for node in graph.nodes if not node.is_ghost}
-    found += [finding for node in graph.nodes if (finding := _check_header(session, node.address, node.header))]
     found += read.findings
     head = next((node for node in graph.nodes if node.is_head and not node.address.checkpoint_ns), None)
     latest = head.address.checkpoint_id if head else None
@@ -233,51 +208,35 @@ def _find_lost_heads(session: Session, graph: Graph) -> Plan[dict[str, bool]]:
     return lost
 
 
-def _check_header(session: Session, address: Address, header: bytes) -> Finding | None:
-    try:
-        unpack_header(header, session.codec, address)
-    except ValueRefused:
-        return None  # of a class that is not here: its checksum is right
-    except _DAMAGE as error:
-        return _lost(address.thread_id, f"checkpoint {address.checkpoint_id}", error)
-    return None
-
-
 class _Values:
-    """The values of a thread, each row of them looked at once.
+    """The values of a thread, each row of them checked once."""
 
-    Attributes:
-        seen: The checkpoints that were read.
-        findings: What is damaged.
-        terms: What the writes and the state of the latest root checkpoint say that its thread can be found by.
-    """
-
-    def __init__(self, session: Session, heads: frozenset[Address]) -> None:
+    def __init__(self, session: Session, graph: Graph) -> None:
         self._codec = session.codec
-        self._heads = heads
+        self._heads = {node.address for node in graph.nodes if node.is_head}
         self._rows: set[tuple[str, str, int, int]] = set()
         self.seen: set[Address] = set()
         self.findings: list[Finding] = []
-        self.terms: list[str] = []
+        self.terms: list[str] = []  # by which lists must find the thread: of its latest root checkpoint
+        for node in graph.nodes:
+            self._attempt(node.address, "", partial(unpack_header, node.header, self._codec, node.address))
 
     def check(self, found: Found) -> None:
         """Look at the rows and writes of a checkpoint, and whether all that it shows is there."""
         entry, address, known = found.entry, found.entry.address, len(self.findings)
         for channel, ref in entry.refs.items():
+            rows = found.rows.get(channel, ()) if ref.kind is not Kind.INLINE else ()
+            for row in rows:
+                key = (address.checkpoint_ns, channel, row.lo, row.count)
+                if key not in self._rows:
+                    self._rows.add(key)
+                    what = f"channel {channel!r}, items from {row.lo:,}"
+                    self._attempt(address, what, partial(self._read, row, (row.lo, row.lo + row.count)))
             if ref.kind is not Kind.INLINE:
-                self._check_channel(address, channel, ref, found.rows.get(channel, ()))
-        self._attempt(address, "its tasks' writes", lambda: self._read_writes(found))
+                self._attempt(address, f"channel {channel!r}", partial(_check_covered, ref, rows))
+        self._attempt(address, "its tasks' writes", partial(self._read_writes, found))
         if address in self._heads and len(self.findings) == known:
-            self._attempt(address, "its state", lambda: self._read_state(found))
-
-    def _check_channel(self, address: Address, channel: str, ref: Ref, rows: Sequence[Row]) -> None:
-        for row in rows:
-            key = (address.checkpoint_ns, channel, row.lo, row.count)
-            if key not in self._rows:
-                self._rows.add(key)
-                run, what = (row.lo, row.lo + row.count), f"channel {channel!r}, items from {row.lo:,}"
-                self._attempt(address, what, lambda row=row, run=run: self._read(row, run))
-        self._attempt(address, f"channel {channel!r}", lambda: _check_covered(ref, rows))
+            self._attempt(address, "its state", partial(self._read_state, found))
 
     def _read_writes(self, found: Found) -> None:
         for batch in found.batches:
@@ -304,7 +263,7 @@ class _Values:
         except ValueRefused:
             pass  # of a class that is not here: its checksum is right
         except _DAMAGE as error:
-            place = f"checkpoint {address.checkpoint_id}, {what}"
+            place = f"checkpoint {address.checkpoint_id}" + (what and f", {what}")
             self.findings.append(_lost(address.thread_id, place, error))
 
 
@@ -324,7 +283,7 @@ def _check_covered(ref: Ref, rows: Sequence[Row]) -> None:
 
 def _check_values(session: Session, thread_id: str, graph: Graph) -> Plan[_Values]:
     """Read all values of a thread, page by page."""
-    values = _Values(session, frozenset(node.address for node in graph.nodes if node.is_head))
+    values = _Values(session, graph)
     page: Sequence[Entry] = yield from session.store.scan(Query(thread_id, limit=ENTRIES))
     while page:
         values.seen.update(entry.address for entry in page)

@@ -1,13 +1,7 @@
-"""Erasure: every thread of a person is found and deleted with all that belongs to it; what stays is reported.
+"""Erasure: every thread of a person is found by its checkpoints, and deleted with all that belongs to it.
 
-The checkpoints of a thread say whose it is (`retention.owners`), and so do its requests for approval: a fork or a copy
-is found by what it carries. All headers are read, thread by thread, since no store has an index on what only the engine
-can read. The walk is made again until it finds nothing: a run that goes on meanwhile may put a thread back.
-
-Nothing is marked before and nothing kept after: an erasure that broke off is finished by the next one.
-
-A step that ends after its thread was deleted may leave writes or cells of it, and no checkpoint that says whose they
-are (`Store.list_strays`). Those of threads that the same call has deleted go as well; the rest is counted.
+No store has an index on owners: all headers are read, thread by thread, again until nothing is found, since a run that
+continues may put a thread back. An erasure that broke off is finished by the next one.
 """
 
 from __future__ import annotations
@@ -55,20 +49,12 @@ Cached: TypeAlias = Literal["clear", "report"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be erased.
+    """What is to be erased."""
 
-    Attributes:
-        user: Whose data, as metadata has it.
-        dry_run: Whether to look only.
-        shared: What becomes of threads that name others as well.
-        node_cache: What becomes of results of nodes that name no thread.
-        by: Who erases.
-    """
-
-    user: str
+    user: str  # as metadata has it
     dry_run: bool = False
-    shared: Shared = "report"
-    node_cache: Cached = "clear"
+    shared: Shared = "report"  # for threads that name others as well
+    node_cache: Cached = "clear"  # for results of nodes, which name no thread
     by: str | None = None
 
     @property
@@ -122,21 +108,13 @@ class ThreadOwners:
 
 @dataclass(slots=True)
 class Owners:
-    """What a walk over all threads has found.
+    """What a walk over all threads has found."""
 
-    Attributes:
-        threads: Those that name the person, and those with requests.
-        unowned: How many threads name nobody.
-        named: How many requests of others name the person, as who decides or has decided.
-        policies: How many stored policies have the person's id in the pattern of their threads.
-        failed: What could not be read, and why.
-    """
-
-    threads: dict[str, ThreadOwners] = field(default_factory=dict)
-    unowned: int = 0
-    named: int = 0
-    policies: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    threads: dict[str, ThreadOwners] = field(default_factory=dict)  # of the person, or with requests
+    unowned: int = 0  # threads that name nobody
+    named: int = 0  # requests of others that name the person as the one who decides
+    policies: int = 0  # with the person's id in the pattern of their threads
+    failed: dict[str, str] = field(default_factory=dict)  # why threads could not be read
 
     def of(self, user: str) -> tuple[list[str], list[str]]:
         """Return the threads that are this person's alone, and those that name others, too."""
@@ -147,26 +125,15 @@ class Owners:
 
 @dataclass(slots=True)
 class Erased:
-    """What an erasure has done so far; what `Receipt` is made of.
-
-    Attributes:
-        order: What was asked.
-        threads: The threads that were deleted, or would be, and what they held when they were seen first.
-        shared: Threads left alone.
-        cached: Results of nodes that went, or are there.
-        owners: What the last walk has found.
-        strays: Threads without a checkpoint of which nothing says whose they are.
-        failed: Threads that could not be read or deleted, and why.
-        problems: What else went wrong, in words.
-    """
+    """What an erasure has done so far; what `Receipt` is made of."""
 
     order: Order
-    threads: dict[str, ThreadOwners] = field(default_factory=dict)
-    shared: list[str] = field(default_factory=list)
-    cached: int = 0
+    threads: dict[str, ThreadOwners] = field(default_factory=dict)  # as they were seen first
+    shared: list[str] = field(default_factory=list)  # threads that name others as well
+    cached: int = 0  # results of nodes that were removed, or are there
     owners: Owners = field(default_factory=Owners)
-    strays: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    strays: int = 0  # threads without a checkpoint and a known owner
+    failed: dict[str, str] = field(default_factory=dict)  # why threads could not be read or deleted
     problems: list[str] = field(default_factory=list)
 
 
@@ -199,8 +166,16 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
 
 
 def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> Plan[None]:
+    whose, query, size = ThreadOwners(), Query(thread_id, limit=ENTRIES), ENTRIES
     try:
-        whose = yield from _read_thread(session, thread_id)
+        while size == ENTRIES:
+            entries = yield from session.store.scan(query)
+            for entry in entries:
+                owner = owner_in(unpack_header(entry.header, session.codec, entry.address).metadata)
+                whose.owners |= {owner} if owner else set()
+            whose.checkpoints += len(entries)
+            size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
+        whose.owners |= yield from read_noted_owners(session, thread_id)
     except KeelError as error:
         # Nor is it the person's for what it has asked: its checkpoints may name others.
         found.threads.pop(thread_id, None)
@@ -212,19 +187,6 @@ def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> P
     found.unowned += not whose.owners
     if user in whose.owners:
         found.threads[thread_id] = whose
-
-
-def _read_thread(session: Session, thread_id: str) -> Plan[ThreadOwners]:
-    whose, query, size = ThreadOwners(), Query(thread_id, limit=ENTRIES), ENTRIES
-    while size == ENTRIES:
-        entries = yield from session.store.scan(query)
-        for entry in entries:
-            owner = owner_in(unpack_header(entry.header, session.codec, entry.address).metadata)
-            whose.owners |= {owner} if owner else set()
-        whose.checkpoints += len(entries)
-        size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
-    whose.owners |= yield from read_noted_owners(session, thread_id)
-    return whose
 
 
 def each_stray(store: Store[Any, Any], take: Callable[[str], object]) -> Plan[None]:
@@ -270,20 +232,18 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
 
 def _count_strays(session: Session, erased: Erased, tell: Tell) -> Plan[None]:
     """Count the threads that hold something but no checkpoint; those that were just deleted are deleted again."""
+    # A step that ends after its thread was deleted leaves its writes or cells, and nothing says whose they are.
     ours: list[str] = []
-    others = 0
 
     def take(thread_id: str) -> None:
-        nonlocal others
         if thread_id in erased.threads:
             ours.append(thread_id)
         else:
             # A request that is still there says whose the thread was.
             known = erased.owners.threads.get(thread_id)
-            others += not (known and known.owners)
+            erased.strays += not (known and known.owners)
 
     yield from each_stray(session.store, take)
-    erased.strays = others
     if ours and not erased.order.dry_run:
         yield from _delete_threads(session, erased, ours, tell)
 

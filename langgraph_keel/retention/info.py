@@ -14,36 +14,22 @@ THREADS = 500
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """What a backend says of its store.
+    """What a backend says of its store."""
 
-    Attributes:
-        backend: The scheme of its URLs.
-        place: Where it is.
-        format: The number of the form in which it is written; `None` if it has none yet, or is gone with the process.
-        durability: What becomes of an acknowledged put, in words.
-        size: Bytes that it takes; `None` where nobody can say.
-    """
-
-    backend: str
+    backend: str  # the scheme of its URLs
     place: str
-    format: int | None
-    durability: str
-    size: int | None = None
+    format: int | None  # `None` if it has none yet, or is gone with the process
+    durability: str  # of an acknowledged put, in words
+    size: int | None = None  # in bytes, if known
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo(StoreFacts):
-    """What a store is and holds.
-
-    Attributes:
-        threads: How many threads there are.
-        checkpoints: How many checkpoints they hold.
-        waiting: How many requests wait for a person's decision.
-    """
+    """What a store is and holds."""
 
     threads: int = 0
     checkpoints: int = 0
-    waiting: int = 0
+    waiting: int = 0  # requests that wait for a person's decision
 
 
 def count_threads(session: Session) -> Plan[tuple[int, int]]:

@@ -1,8 +1,4 @@
-"""`saver.retention`, and what savers themselves do about upkeep: prune, and check what is stored.
-
-Upkeep: what of a thread's history stays, who prunes it, and when. Erasure: a person's data goes, everywhere, and a
-receipt says what went.
-"""
+"""`saver.retention`, and the upkeep methods of savers themselves: prune, and check what is stored."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 class RetentionSaver(EngineSaver):
     """A saver that can be pruned and checked. Backends override what they know better of their stores."""
 
-    def prune(  # type: ignore[override]  # LangGraph asks for no report
+    def _prune(
         self,
         thread_ids: Sequence[str],
         *,
@@ -47,7 +43,7 @@ class RetentionSaver(EngineSaver):
         dry_run: bool = False,
         on_progress: Progress | None = None,
         by: str | None = None,
-    ) -> PruneReport:
+    ) -> Plan[PruneReport]:
         """Remove old checkpoints; safe while runs write.
 
         It may be cut off anywhere: every thread is valid at each moment, and the next prune does what is left. Of long
@@ -74,28 +70,6 @@ class RetentionSaver(EngineSaver):
             CorruptStore: A thread cannot be read; those before it are pruned.
             StoreError: The store fails (it is busy, cannot be reached, may only be read); those before it are pruned.
         """
-        return self.engine.run(self._prune(thread_ids, strategy, dry_run, on_progress, by))
-
-    async def aprune(  # type: ignore[override]
-        self,
-        thread_ids: Sequence[str],
-        *,
-        strategy: str | Retention = "keep_latest",
-        dry_run: bool = False,
-        on_progress: Progress | None = None,
-        by: str | None = None,
-    ) -> PruneReport:
-        """As `prune`, asynchronously."""
-        return await self.engine.arun(self._prune(thread_ids, strategy, dry_run, on_progress, by))
-
-    def _prune(
-        self,
-        thread_ids: Iterable[str],
-        strategy: str | Retention,
-        dry_run: bool,
-        on_progress: Progress | None,
-        by: str | None,
-    ) -> Plan[PruneReport]:
         from langgraph_keel.retention.prune import PruneReport, Pruning, check_request, prune, record_prune
 
         names, policy = check_request(thread_ids, strategy)
@@ -109,6 +83,8 @@ class RetentionSaver(EngineSaver):
                 yield from record_prune(self.engine.session, done[-1], by)
             tell(len(done), len(names))
         return PruneReport(threads=tuple(done), dry_run=dry_run)
+
+    prune, aprune = faces(_prune)  # type: ignore[assignment]  # LangGraph asks for no report
 
     def _check_all(self, on_progress: Progress | None = None) -> Pages[Finding]:
         """Read all that is stored, and yield what is not as Keel wrote it. Changes nothing; others may go on writing.
@@ -396,10 +372,7 @@ def delete_and_scrub(
     dry_run: bool,
     reclaim: bool | Literal["full"],
 ) -> Plan[Any]:
-    """Delete, and see that no byte is left in the space that the store has freed, if that was asked for.
-
-    `delete` is given where else the data may be, a sentence each; its receipt has `problems` and `reclaimed`.
-    """
+    """Delete, and clean the space that the store has freed, if asked for. Errors are problems of the receipt."""
     before = (yield Call(saver._weight)) if reclaim and not dry_run else None
     objects = saver.stack.objects
     receipt: Any = yield from delete([*(yield Call(saver._elsewhere)), *(objects.exempt if objects else ())])

@@ -1,11 +1,8 @@
-"""Whose a thread is: written into each checkpoint, and noted beside the thread where checkpoints cannot tell any more.
-
-The notes are cells of the thread: when it was made as a copy of another one, and whom it named before a prune.
-"""
+"""The owner of a thread: in each checkpoint, and in cells beside the thread where its checkpoints cannot tell."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -117,10 +114,8 @@ class OwnerHook(Hook):
 
 
 def note_copy(session: Session, source: str, target: str) -> Plan[None]:
-    """Note beside a copy or a fork when it was made, and whom its source named. Two trips, one more for each of those.
-
-    Its checkpoints have the times of the source: by them alone, it would be as old as that.
-    """
+    """Note beside a copy or a fork when it was made, and whom its source named. Two trips, and one for each owner."""
+    # By the times of its checkpoints alone, which are the source's, it would be as old as that.
     yield from Cells(session, COPY_TIMES, target).swap(AT, None, session.now)
     yield from Cells(session, OWNERS, source).copy_raw(target)  # a damaged note is reported where it is read
 
@@ -134,10 +129,7 @@ def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:
 def note_owners(
     session: Session, thread_id: str, moments: Sequence[NodeAndHeader], kept: Collection[Stamp]
 ) -> Plan[None]:
-    """Note the owners that no checkpoint will name any more: the state that stays may be made of what they said.
-
-    One trip for each of them.
-    """
+    """Note the owners that no checkpoint will name any more. One trip for each of them."""
     cells = Cells(session, OWNERS, thread_id)
     for owner in find_lost_owners(moments, kept):
         # Of one owner it is always the same note, so whoever has written it has done it for all.
@@ -157,28 +149,21 @@ def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) 
     seen: dict[bytes, str] = {}
     lost = {_find_owner(moment, seen) for moment in moments if moment[0].stamp not in kept} - {""}
     for node, header in moments:
-        if lost and node.stamp in kept and _may_name(node.header, lost, seen):
-            # Decoded: a channel of the state may hold the same words, and then nobody would be noted.
-            lost.discard(owner_in(header.metadata))
+        if lost and node.stamp in kept:
+            data = _read_frame(node.header)
+            is_legible = bool(data) and not data.startswith(_FOREIGN, HEAD + 1)
+            if not is_legible or any(packed in data for packed, owner in seen.items() if owner in lost):
+                # Decoded: a channel of the state may hold the same words, and then nobody would be noted.
+                lost.discard(owner_in(header.metadata))
     return sorted(lost)
 
 
-def _may_name(header: bytes, lost: Collection[str], seen: Mapping[bytes, str]) -> bool:
-    """Return whether a header that is kept can name one of these, whose packed entries were seen."""
-    data = _read_frame(header)
-    is_legible = bool(data) and not data.startswith(_FOREIGN, HEAD + 1)
-    return not is_legible or any(packed in data for packed, owner in seen.items() if owner in lost)
-
-
 def _find_owner(moment: NodeAndHeader, seen: dict[bytes, str]) -> str:
-    """Return the owner that a checkpoint names, or perhaps one that a channel of it names: then too much is noted.
-
-    Of a thousand checkpoints with one owner, only one has its metadata decoded.
-    """
+    """Return the owner that a checkpoint names, or perhaps one in a channel of it: then too much is noted."""
     node, header = moment
     data = _read_frame(node.header)
     if not data.startswith(_FOREIGN, HEAD + 1):
-        times = data.count(_USER)
+        times = data.count(_USER)  # of a thousand checkpoints with one owner, one has its metadata decoded
         if not times and data:
             return ""
         known = next((owner for packed, owner in seen.items() if packed in data), None) if times == 1 else None

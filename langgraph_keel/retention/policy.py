@@ -1,7 +1,6 @@
-"""What of a thread's history stays: a policy, and which checkpoints it chooses. No I/O, no clock.
+"""A retention policy, and which checkpoints of a thread it keeps. No I/O, no clock.
 
-Each rule looks at what is there alone, so a prune that is made again, or goes on after a crash, chooses the same: what
-a rule has kept is kept by it the next time, too.
+A rule keeps what it has kept before: a prune that is repeated, or continues after a crash, chooses the same.
 """
 
 from __future__ import annotations
@@ -218,13 +217,10 @@ def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, name
         continued = {node.parent for node, header in roots if _continues_run(node, header, by_id)}
         kept.update(node.stamp for node, _ in roots if node.address.checkpoint_id not in continued)
     if policy.per == "day":
-        kept.update({_day(header): node.stamp for node, header in roots}.values())
+        times = ((made_at(header), node.stamp) for node, header in roots)
+        days = {at and datetime.fromtimestamp(at / 1000, UTC).date(): stamp for at, stamp in times}
+        kept.update(days.values())
     return kept | (_find_partings(roots) if policy.branch_points else set())
-
-
-def _day(header: Header) -> str:
-    at = made_at(header)
-    return "" if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
 
 
 def trunk(roots: Sequence[NodeAndHeader]) -> Iterator[Node]:
@@ -236,12 +232,10 @@ def trunk(roots: Sequence[NodeAndHeader]) -> Iterator[Node]:
 
 
 def _continues_run(node: Node, header: Header, by_id: Mapping[str | None, NodeAndHeader]) -> bool:
-    """Return whether a checkpoint was made by the run that made its parent: in the very next step of it.
-
-    With `durability="exit"` the input is not stored, but it has taken a step.
-    """
+    """Return whether a checkpoint was made by the run that made its parent: in the very next step of it."""
     if node.parent not in by_id or header.metadata.get("source") != "loop":
         return False
+    # With `durability="exit"` the input is not stored, but it has taken a step.
     parent, before = by_id[node.parent]
     step, last = step_of(header), step_of(before)
     return node.run_id == parent.run_id and (step is None or last is None or step == last + 1)

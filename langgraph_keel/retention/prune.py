@@ -1,8 +1,4 @@
-"""`prune` and `delete_for_runs`: what of a thread survives, the plans that remove the rest, and their reports.
-
-`retention.policy` decides what a policy keeps, and `engine.removal` removes everything else. Before that, hooks save
-what other features still need of the checkpoints that go, such as the records of model calls.
-"""
+"""`prune` and `delete_for_runs`: what of a thread survives, the plans that remove the rest, and their reports."""
 
 from __future__ import annotations
 
@@ -175,17 +171,11 @@ def _total(report: PruneReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What a prune has to do.
+    """What a prune has to do."""
 
-    Attributes:
-        policy: What stays; `None`: nothing, the thread is deleted.
-        now: Milliseconds since 1970.
-        is_dry: Whether only to find out what would go.
-    """
-
-    policy: Retention | None
-    now: float
-    is_dry: bool = False
+    policy: Retention | None  # `None` deletes the thread
+    now: float  # milliseconds since 1970
+    is_dry: bool = False  # whether only to find out what would go
 
 
 def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple[list[str], Retention | None]:
@@ -196,19 +186,15 @@ def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple
         raise InvalidInput(f"pass a list of thread ids, not one string: [{thread_ids!r}]")
     if isinstance(thread_ids, Mapping):
         raise InvalidInput("pass a list of thread ids, not a config: [config['configurable']['thread_id']]")
-    policy = _policy_of(strategy)
-    return [thread_id_of(thread_id) for thread_id in thread_ids], policy
-
-
-def _policy_of(strategy: object) -> Retention | None:
-    known = {"keep_latest": KEEP_LATEST, "delete": None}
-    if isinstance(strategy, str) and strategy in known:
-        return known[strategy]
-    if not isinstance(strategy, Retention):
+    if strategy in ("keep_latest", "delete"):
+        policy = KEEP_LATEST if strategy == "keep_latest" else None
+    elif not isinstance(strategy, Retention):
         raise InvalidInput(f"unknown prune strategy {strategy!r}: use 'keep_latest', 'delete' or Retention(...)")
-    if (strategy.threads, strategy.idle, strategy.ttl) != ("*", None, None):
+    elif (strategy.threads, strategy.idle, strategy.ttl) != ("*", None, None):
         raise InvalidInput("threads, idle and ttl are for sweep and set_policy: prune is told its threads")
-    return check_rules(strategy)
+    else:
+        policy = check_rules(strategy)
+    return [thread_id_of(thread_id) for thread_id in thread_ids], policy
 
 
 def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]:
@@ -316,15 +302,15 @@ def _find_belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
 
 def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
     """Delete the checkpoints of these runs, in every thread; see `KeelSaver.delete_for_runs`."""
+
+    def of_other_runs(moments: Sequence[NodeAndHeader]) -> set[Stamp]:
+        return {node.stamp for node, _ in moments if node.run_id not in run_ids}
+
     threads = yield from session.store.find_runs(run_ids)
     for thread_id in threads:
-        yield from remove(session, thread_id, lambda moments: _of_other_runs(moments, run_ids), run_ids)
+        yield from remove(session, thread_id, of_other_runs, run_ids)
     if run_ids:
         yield from tell(session.hooks.after_runs_removed, session, run_ids, threads)
-
-
-def _of_other_runs(moments: Sequence[NodeAndHeader], run_ids: Collection[str]) -> set[Stamp]:
-    return {node.stamp for node, _ in moments if node.run_id not in run_ids}
 
 
 # -- which checkpoints of subgraphs belong to steps that go on, or that a kept one must be read with -------------
@@ -375,17 +361,15 @@ class _Heads:
         return self._is_left("", parents.get(""), place)
 
     def _is_left(self, outer: str, parent: Any, place: int) -> bool:
-        """Return whether a graph went on from the checkpoint that a subgraph was called from.
-
-        One that is not there is gone, or not stored yet: with `durability="async"` a subgraph's checkpoints overtake
-        that of the step they belong to. It is yet to come if the subgraph has put since the graph's latest, or if its
-        id is a later one: ids are made of times, so clocks that differ keep too much rather than too little.
-        """
+        """Return whether a graph went on from the checkpoint that a subgraph was called from."""
         if parent is None or parent in self._ids:
             return False
         if (outer, parent) in self._known:
             return True
         if outer not in self._heads:
             return False
+        # It is gone, or not stored yet: with `durability="async"` a subgraph's checkpoints overtake that of the step
+        # they belong to. It is yet to come if the subgraph has put since the graph's latest, or if its id is a later
+        # one: ids are made of times, so clocks that differ keep too much rather than too little.
         latest, node, _ = self._heads[outer]
         return latest > place and str(parent) <= str(node.address.checkpoint_id)

@@ -56,17 +56,11 @@ class Reclaimed:
 
 @dataclass(slots=True)
 class Leftovers:
-    """What was removed that nobody could see.
-
-    Attributes:
-        rows: How many rows no checkpoint showed.
-        strays: How many threads held something and showed no checkpoint.
-        damaged: Threads that cannot be read, and were left alone.
-    """
+    """Things that were removed which no checkpoint showed."""
 
     rows: int = 0
-    strays: int = 0
-    damaged: list[str] = field(default_factory=list)
+    strays: int = 0  # threads without a checkpoint
+    damaged: list[str] = field(default_factory=list)  # threads that cannot be read, and stay
 
     def __str__(self) -> str:
         """Return in words what else was done than giving back space; empty if nothing was."""
@@ -78,11 +72,9 @@ class Leftovers:
 
 
 def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Leftovers]:
-    """Delete what no checkpoint shows: rows, which a prune that broke off leaves, and threads that have none.
-
-    Two trips for each thread. A thread may be about to get its first checkpoint, so those go that had none before the
-    others were looked at, and have none after.
-    """
+    """Delete rows that no checkpoint shows, and threads without any. Two trips for each thread."""
+    # A thread may be about to get its first checkpoint: those go that had none before the others were looked at, and
+    # have none after.
     removed, before, after = Leftovers(), set[str](), list[str]()
     if strays:
         yield from each_stray(session.store, before.add)

@@ -62,21 +62,14 @@ def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[None
 
 
 class Sweep:
-    """Applies policies to the threads of a store, one after the other, those first that were active last.
-
-    It may end anywhere: the next one does what is left. Several may go on at once.
-
-    Args:
-        policies: The first one that fits a thread counts for it.
-        task: As for `prune`; its policy does not count.
-    """
+    """Applies policies to the threads of a store, the last active first. It may end anywhere, and run concurrently."""
 
     def __init__(
         self, session: Session, policies: Sequence[Retention], task: Pruning, limit: int | None = None
     ) -> None:
         self._session = session
         self._policies = policies
-        self._task = task
+        self._task = task  # its policy does not count
         self._limit = checked_limit(limit)
         self._beginning = self._find_beginning()
         self._after: tuple[str, str] | None = None
@@ -160,11 +153,9 @@ class Sweep:
         return (yield from prune(self._session, info.thread_id, self._task_of(policy)))
 
     def _read_put_time(self, latest: Entry) -> Plan[float]:
-        """Return when the entry of a thread was put that was put last, in milliseconds since 1970.
-
-        That is what it says, unless that tells no time (see `_tells_time`). Then it is when a sweep first saw it, which
-        is noted: two trips. So a host whose clock is a year ahead has no thread live for a year, nor deleted at once.
-        """
+        """Return when the last entry of a thread was put, in milliseconds since 1970."""
+        # If the entry tells no time (see `_tells_time`), it is when a sweep first saw it, which is noted: two trips. So
+        # a host whose clock is a year ahead has no thread live for a year, nor deleted at once.
         at = made_at(unpack_header(latest.header, self._session.codec, latest.address))
         if at is not None and at <= self._task.now:
             return at

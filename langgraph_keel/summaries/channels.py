@@ -1,9 +1,7 @@
-"""What a graph will make of an update: its channels, as far as a node that runs in it can see them.
+"""The channels of a graph, as far as a node that runs in it can see them, and the effect of an update on them.
 
-A state does not say which reducer its messages have, nor which keys its schema lacks; an update that these cannot take
-would be lost in silence. LangGraph gives each task a function that reads the channels: it holds them.
-
-`removal` describes for the archive what a node is about to take out of its state.
+A state names neither its reducers nor the keys that its schema lacks: an update that they cannot take would be lost.
+LangGraph gives each task a function that reads the channels, and that function holds them.
 """
 
 from __future__ import annotations
@@ -34,23 +32,14 @@ Channels = Mapping[str, BaseChannel[Any, Any, Any]]
 
 
 def channels_of(config: RunnableConfig, key: str, messages: Sequence[BaseMessage]) -> Channels:
-    """Return the channels of the graph that a node runs in, if these are the messages of its channel `key`.
-
-    None outside of a graph; none for messages of a function's own that calls the node, or that were sent (`Send`).
-    """
-    known = getattr(configurable(config).get(CONFIG_KEY_READ), "args", ())
-    found: Channels = next((each for each in known if isinstance(each, Mapping) and _are_channels(each)), {})
-    held = _read(found[key]) if key in found else None
-    is_own = isinstance(held, list) and [_id(each) for each in held] == [message.id for message in messages]
-    return found if is_own else {}
-
-
-def _are_channels(found: Mapping[Any, Any]) -> bool:
-    return bool(found) and all(isinstance(channel, BaseChannel) for channel in found.values())
-
-
-def _read(channel: BaseChannel[Any, Any, Any]) -> Any:
-    return channel.get() if channel.is_available() else None
+    """Return the channels of the graph that a node runs in, if these are the messages of its channel `key`."""
+    for found in getattr(configurable(config).get(CONFIG_KEY_READ), "args", ()):
+        if isinstance(found, Mapping) and found and all(isinstance(each, BaseChannel) for each in found.values()):
+            channel = found.get(key)
+            held = channel.get() if channel is not None and channel.is_available() else None
+            is_own = isinstance(held, list) and [_id(each) for each in held] == [message.id for message in messages]
+            return found if is_own else {}  # else they are a function's own, or were sent (`Send`)
+    return {}
 
 
 def _id(message: object) -> object:
@@ -105,16 +94,24 @@ def removal(
     previous: str | None = None,
     node: str | None = None,
 ) -> Removal:
-    """Return a description of messages that a node is about to take out of its state.
-
-    Its `id` is known before anything is written, and the same when the node runs again on the same messages.
-    """
+    """Return a description of messages that a node is about to remove, under an id that is the same in each run."""
     if not messages:
         raise InvalidInput("nothing is to be removed: there is nothing to archive")
     given, metadata = configurable(config), config.get("metadata") or {}
-    namespace = namespace_of_graph(str(given.get("checkpoint_ns") or ""), metadata)
+    namespace = str(given.get("checkpoint_ns") or "")
+    if METADATA_NODE in metadata:  # inside a task: the last part of the namespace names the task
+        namespace = namespace.rpartition(NS_SEP)[0]
     thread_id = thread_id_of(given.get("thread_id"))
-    if not _is_stored(given):
+    checkpoints = given.get(CONFIG_KEY_CHECKPOINT_MAP)
+    checkpoint_id = given.get("checkpoint_id")
+    if any(name.startswith(PREGEL) for name in given):
+        is_stored = given.get(CONFIG_KEY_CHECKPOINTER) is not None
+    else:
+        is_stored = bool(checkpoint_id or checkpoints)
+    if isinstance(checkpoints, Mapping):
+        checkpoint_id = checkpoints.get(namespace) or checkpoint_id
+    step = metadata.get(METADATA_STEP)
+    if not is_stored:
         raise InvalidInput(
             f"nothing of thread {thread_id!r} can be archived here: this is no run of a graph that stores checkpoints, "
             "and no sweep and no erase would find it. Run it in a graph with checkpointer=saver, or say archive=False"
@@ -123,8 +120,8 @@ def removal(
         id=_removal_id(channel, namespace, messages),
         thread_id=thread_id,
         checkpoint_ns=namespace,
-        checkpoint_id=_checkpoint(given, namespace),
-        step=_whole(metadata.get(METADATA_STEP)),
+        checkpoint_id=None if checkpoint_id is None else str(checkpoint_id),
+        step=step if isinstance(step, int) else None,
         node=node or metadata.get(METADATA_NODE),
         channel=channel,
         by=by,
@@ -134,28 +131,6 @@ def removal(
         summary_id=summary_id,
         previous=previous,
     )
-
-
-def _is_stored(given: Mapping[str, Any]) -> bool:
-    """Return whether a config is of a run that stores checkpoints."""
-    if any(name.startswith(PREGEL) for name in given):
-        return given.get(CONFIG_KEY_CHECKPOINTER) is not None
-    return bool(given.get("checkpoint_id") or given.get(CONFIG_KEY_CHECKPOINT_MAP))
-
-
-def namespace_of_graph(namespace: str, metadata: Mapping[str, Any]) -> str:
-    """Return the namespace of the graph that a node belongs to: inside a task, the last part names the task."""
-    return namespace.rpartition(NS_SEP)[0] if METADATA_NODE in metadata else namespace
-
-
-def _checkpoint(given: Mapping[str, Any], namespace: str) -> str | None:
-    known = given.get(CONFIG_KEY_CHECKPOINT_MAP)
-    found = (known.get(namespace) if isinstance(known, Mapping) else None) or given.get("checkpoint_id")
-    return None if found is None else str(found)
-
-
-def _whole(step: object) -> int | None:
-    return step if isinstance(step, int) else None
 
 
 def _removal_id(channel: str, namespace: str, messages: Sequence[BaseMessage]) -> str:

@@ -14,20 +14,28 @@ from langchain_core.runnables.config import merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
-from langgraph_keel.engine.engine import Engine, engine_of
+from langgraph_keel.engine.engine import engine_of
+from langgraph_keel.engine.errands import AsyncErrandDriver, Call, ErrandDriver
 from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.summaries.archive.parts import Archived
-from langgraph_keel.summaries.archive.storage import archive_messages, has_part, take_back
 from langgraph_keel.summaries.policy import Size, Trigger, check_shrinks, clauses_of, kept_size, says, window_of
-from langgraph_keel.summaries.summarizer import LEAST, PROMPT, Answer, Ask, Request, Summarizer, Update, fill_prompt
+from langgraph_keel.summaries.summarizer import (
+    LEAST,
+    PROMPT,
+    ModelAndArchive,
+    Summarizer,
+    Update,
+    fill_prompt,
+    name_of,
+)
 
 TOKENS = 8000
-"""Most tokens that the model is given at once where nothing says how large its window is."""
+"""Maximum tokens of one question to a model whose window is unknown."""
 
 _USED = 0.8
-"""How much of a window is used: tokens are counted approximately, and the answer may need room in it."""
+"""Share of a window that is used: tokens are counted approximately, and the answer may need room in it."""
+_NO_STORE: Any = None  # all requests of a summarizer are errands
 
 
 @publish
@@ -101,9 +109,16 @@ class SummarizationNode(Runnable[Any, Any]):
         name: str = "summarize",
     ) -> None:
         _check_options(name, messages_key, summary_key, token_counter, pinned, max_input_tokens, archive, on_error)
+        if saver is not None and engine_of(saver) is None:
+            hint = (
+                "; did you mean keep=?"
+                if isinstance(saver, tuple | list | int)
+                else ": the archive needs one of Keel's"
+            )
+            raise InvalidInput(f"saver: {saver!r:.60} is no saver with an archive{hint}")
         self.name = name
         self._model = _model_of(model)
-        self._saver = _check_saver(saver)
+        self._saver = saver
         self._options = f"trigger={trigger!r}, keep={keep!r}"
         window = window_of(self._model)
         clauses, kept = clauses_of(trigger, window), kept_size(keep, window)
@@ -127,7 +142,7 @@ class SummarizationNode(Runnable[Any, Any]):
         )
 
     def __repr__(self) -> str:
-        model = None if self._model is None else _name_of(self._model)
+        model = None if self._model is None else name_of(self._model)
         return f"{type(self).__name__}(model={model!r}, {self._options})"
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -162,20 +177,27 @@ class SummarizationNode(Runnable[Any, Any]):
 
     def update(self, state: Any, config: RunnableConfig) -> Update | None:
         """Return the update of a state, in a run that goes on; `None` if there is nothing to do."""
-        return run(self._summarizer.shorten(state, config), self._driver(config))
+        return run(self._summarizer.shorten(state, config, self._outside(config)), ErrandDriver(_NO_STORE, Call))
 
     async def aupdate(self, state: Any, config: RunnableConfig) -> Update | None:
         """As `update`, asynchronously."""
-        return await arun(self._summarizer.shorten(state, config), AsyncModelDriver(self._driver(config)))
+        plan = self._summarizer.shorten(state, config, self._outside(config))
+        return await arun(plan, AsyncErrandDriver(_NO_STORE, Call))
 
-    def _driver(self, config: RunnableConfig) -> ModelDriver:
+    def _outside(self, config: RunnableConfig) -> ModelAndArchive:
         runs_on = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         saver = runs_on if self._saver is None else self._saver
+        engine = engine_of(saver)
         # A saver without an archive is refused at the first step, not when the trigger is reached, hours later.
-        engine = _engine_with_archive(saver) if self._summarizer.archives else None
+        if engine is None and self._summarizer.archives:
+            found = "no saver" if saver is None else f"a {type(saver).__name__}"
+            raise InvalidInput(
+                f"nothing can be archived: there is {found} where one of Keel's must be. Compile the graph with "
+                "checkpointer=saver, pass saver=, or say archive=False to lose what is removed"
+            )
         # Tokens of this call are not streamed to the user as if they were an answer.
         own = merge_configs(config, {"tags": [TAG_NOSTREAM], "metadata": {"lc_source": "summarization"}})
-        return ModelDriver(self._model, engine, own, engine_of(runs_on))
+        return ModelAndArchive(self._model, engine, own, engine_of(runs_on))
 
 
 @publish
@@ -207,79 +229,6 @@ class SlidingWindow(SummarizationNode):
         super().__init__(None, saver, keep=keep, trigger=trigger, name=name, **options)
 
 
-class ModelDriver:
-    """Does what a `Summarizer` asks for: calls the model, and writes to the archive. Blocking.
-
-    Args:
-        model: What writes summaries; `None` if nothing does.
-        engine: What the saver runs on whose archive it is; `None` if nothing is archived.
-        runs_on: What the saver runs on that the graph stores its checkpoints in, if that is one of Keel's.
-    """
-
-    def __init__(
-        self, model: Runnable[Any, Any] | None, engine: Engine | None, config: RunnableConfig, runs_on: Engine | None
-    ) -> None:
-        self.model: Any = model
-        self.config = config
-        self._engine = engine
-        # Two savers may be of one store, under different addresses.
-        self.other = runs_on if engine and runs_on and runs_on.session.store is not engine.session.store else None
-
-    @property
-    def engine(self) -> Engine:
-        """What the archive is written by."""
-        if self._engine is None:
-            raise InvalidInput("nothing can be archived: archive=False")
-        return self._engine
-
-    def send(self, request: Request) -> Answer | Archived:
-        """Do it."""
-        if isinstance(request, Ask):
-            return self.read_answer(self.model.invoke(request.prompt, self.config))
-        session = self.engine.session
-        entry = self.engine.run(archive_messages(session, request))
-        if self.other is not None and not self.other.run(has_part(self.other.session, entry.thread_id, entry.id)):
-            self.engine.run(take_back(session, entry))
-            raise _refusal(entry)
-        return entry
-
-    def read_answer(self, output: Any) -> Answer:
-        """Return the text of what a model has answered. What it only thought, or called, is no summary."""
-        text = output if isinstance(output, str) else getattr(output, "text", None)
-        if not isinstance(text, str):
-            raise TypeError(f"a summary must be a message or a text, not a {type(output).__name__}")
-        facts = getattr(output, "response_metadata", None) or {}
-        name = facts.get("model_name") or facts.get("model") or _name_of(self.model)
-        return Answer(str(text).strip(), str(name))
-
-
-class AsyncModelDriver:
-    """As `ModelDriver`, asynchronously."""
-
-    def __init__(self, blocking: ModelDriver) -> None:
-        self._blocking = blocking
-
-    async def send(self, request: Request) -> Answer | Archived:
-        """Do it."""
-        blocking = self._blocking
-        if isinstance(request, Ask):
-            return blocking.read_answer(await blocking.model.ainvoke(request.prompt, blocking.config))
-        engine, other = blocking.engine, blocking.other
-        entry = await engine.arun(archive_messages(engine.session, request))
-        if other is not None and not await other.arun(has_part(other.session, entry.thread_id, entry.id)):
-            await engine.arun(take_back(engine.session, entry))
-            raise _refusal(entry)
-        return entry
-
-
-def _refusal(entry: Archived) -> InvalidInput:
-    return InvalidInput(
-        f"thread {entry.thread_id!r}: the graph runs on a saver of another store than the archive is in, where no "
-        "erase and no delete of the thread would find it; nothing was removed. Use one saver for both, or leave "
-        "saver= out"
-    )
-
-
 def _model_of(model: Any) -> Runnable[Any, Any] | None:
     if isinstance(model, str):
         try:
@@ -291,31 +240,6 @@ def _model_of(model: Any) -> Runnable[Any, Any] | None:
     if model is not None and not isinstance(model, Runnable):
         raise InvalidInput(f"model must be a chat model, a runnable, a model's name or None, not {model!r}")
     return model
-
-
-def _name_of(model: Any) -> str:
-    named = (getattr(model, attribute, None) for attribute in ("model_name", "model", "name"))
-    return next((name for name in named if isinstance(name, str) and name), type(model).__name__)
-
-
-def _check_saver(saver: Any) -> Any:
-    """Return the saver that a user has given, if one was."""
-    if saver is None or engine_of(saver) is not None:
-        return saver
-    meant = "; did you mean keep=?" if isinstance(saver, (tuple, list, int)) else ": the archive needs one of Keel's"
-    raise InvalidInput(f"saver: {saver!r:.60} is no saver with an archive{meant}")
-
-
-def _engine_with_archive(saver: Any) -> Engine:
-    """Return what a saver runs on that has an archive."""
-    engine = engine_of(saver)
-    if engine is not None:
-        return engine
-    found = "no saver" if saver is None else f"a {type(saver).__name__}"
-    raise InvalidInput(
-        f"nothing can be archived: there is {found} where one of Keel's must be. Compile the graph with "
-        "checkpointer=saver, pass saver=, or say archive=False to lose what is removed"
-    )
 
 
 def _check_options(

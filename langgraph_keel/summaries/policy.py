@@ -1,7 +1,4 @@
-"""When a conversation is summarized, and how much of it stays: LangChain's tuples, and `("steps", n)`.
-
-Which messages go and which stay: a pure function. No tool call is ever parted from its results.
-"""
+"""When a conversation is summarized, and which messages go: LangChain's tuples, and `("steps", n)`."""
 
 from __future__ import annotations
 
@@ -110,29 +107,21 @@ def window_of(model: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A conversation in two.
+    """A conversation in two parts."""
 
-    Attributes:
-        gone: What goes, in order.
-        kept: What stays, in order.
-        at: How many of `kept` stood before the first that goes: a summary belongs there.
-    """
-
-    gone: Sequence[BaseMessage]
-    kept: Sequence[BaseMessage]
-    at: int
+    gone: Sequence[BaseMessage]  # in order
+    kept: Sequence[BaseMessage]  # in order
+    at: int  # the place of a summary among them: how many come before the first message that goes
 
     def with_summary(self, summary: BaseMessage | None) -> list[BaseMessage]:
         """Return what is left, with the message that stands for what goes, if one does."""
         return [*self.kept[: self.at], *([summary] if summary else []), *self.kept[self.at :]]
 
     def writes(self, summary: BaseMessage | None, by_id: bool) -> list[BaseMessage]:
-        """Return what `add_messages` is told, so that what is left is left.
-
-        Each message that goes is named, and what other nodes write in the same step stays, whichever comes first: after
-        `REMOVE_ALL_MESSAGES` it would be lost. A new message would then stand last, since only one whose id is there
-        already is put in its place: so the summary has the id of the first that goes.
-        """
+        """Return the update by which `add_messages` leaves the messages of `with_summary`."""
+        # Messages that other nodes write in the same step stay: so each message that goes is named, as
+        # `REMOVE_ALL_MESSAGES` would remove those, too. The summary has the id of the first message that goes: with an
+        # id of its own it would be the last one.
         if not by_id:
             return [RemoveMessage(REMOVE_ALL_MESSAGES), *self.with_summary(summary)]
         removed = [RemoveMessage(str(message.id)) for message in self.gone[1 if summary else 0 :]]
@@ -145,13 +134,9 @@ def cut(
     count: Callable[[Sequence[BaseMessage]], int],
     is_pinned: Callable[[BaseMessage], bool],
 ) -> Cut:
-    """Divide a conversation.
-
-    What stays: the last of it, as much as `keep` says; system messages at its head; what is pinned; calls of tools of
-    which a result is missing yet; and with each message the whole of its group: an answer of the model, and the
-    results of all tools it called. A group on the border stays when messages are counted, and goes when tokens are, as
-    long as anything stays then. A result without a call is a group of its own.
-    """
+    """Divide a conversation: the last messages stay, system messages at its head, pinned ones, and open tool calls."""
+    # With each message stays its whole group: an answer of the model, and the results of all tools it called. A group
+    # on the border stays when messages are counted, and goes when tokens are, as long as anything stays then.
     groups = groups_of(messages)
     stays = {groups[number] for number in range(_tail(messages, keep, count, groups), len(messages))}
     stays |= {groups[number] for number, message in enumerate(messages) if is_pinned(message)}
@@ -163,10 +148,8 @@ def cut(
 
 
 def groups_of(messages: Sequence[BaseMessage]) -> list[int]:
-    """Return for each message the position of the one it belongs to: of the answer that called, or its own.
-
-    Providers number calls anew in each answer ("call_0"): a result belongs to the latest that stands before it.
-    """
+    """Return for each message the position of the one it belongs to: of the answer that called, or its own."""
+    # Providers number calls from 0 again in each answer ("call_0"): a result belongs to the latest call before it.
     callers: dict[str | None, int] = {}
     groups = list(range(len(messages)))
     for number, message in enumerate(messages):

@@ -1,10 +1,4 @@
-"""What a summary is, and the steps that make one: choose, ask the model, archive, and only then remove.
-
-The steps are a plan like those of the engine, whose requests are a question to the model and a removal to the archive:
-one text of it serves the node and the middleware, blocking and asynchronous.
-
-What a model is shown of the messages that go: all of it, in as many parts as its window needs.
-"""
+"""What a summary is, and the plan that makes one: choose, ask the model, archive, and only then remove."""
 
 from __future__ import annotations
 
@@ -22,15 +16,18 @@ from typing import Any, TypeAlias, cast
 
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, convert_to_messages
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypedDict
 
 from langgraph_keel._langgraph import METADATA_STEP
-from langgraph_keel.engine.plan import StorePlan
+from langgraph_keel.engine.engine import Engine
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, KeelError, SummaryFailed, SummaryWarning
-from langgraph_keel.summaries.archive.parts import Archived, By, Removal, removal_id
+from langgraph_keel.summaries.archive.parts import MARK, Archived, By, Removal, removal_id
+from langgraph_keel.summaries.archive.storage import archive_messages, has_part, take_back
 from langgraph_keel.summaries.channels import (
     Channels,
     channels_of,
@@ -62,23 +59,12 @@ LEAST = 200
 
 _GOES_ON = "(the message before goes on)\n"
 _MEDIA = {"data", "base64", "file_data", "bytes", "signature", "encrypted_content", "thought_signature"}
-_ASIDE = ("refusal", "function_call", "reasoning_content")
 _FIELDS = re.compile(r"\{(messages|previous)\}")
-
-MARK = "keel_summary"
-"""Where a summary message says what it stands for, in its `additional_kwargs`."""
 
 BEGINNING = "Here is a summary of the conversation to date:\n\n"
 _LIBRARIES = {*sys.stdlib_module_names, "langgraph_keel", "langgraph", "langchain", "langchain_core"} - {"__main__"}
 _NAMED = 200
 """Most ids of messages that a summary names; of more, the first and the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Asks the model."""
-
-    prompt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +79,77 @@ class NoAnswer(Exception):
     """The model has answered with nothing."""
 
 
-def summarize(
-    messages: Sequence[BaseMessage], previous: str, prompt: str, room: int, count: Callable[[str], int]
-) -> StorePlan[Ask, Answer, Answer]:
-    """Ask the model for a summary of messages, part by part; each part builds on the summary of those before it.
+class ModelAndArchive:
+    """The model that writes summaries, and the archive that receives the messages they stand for.
 
-    Where the model finds a part too long after all, the parts become half as long.
+    Args:
+        model: Writes summaries; `None` if nothing does.
+        engine: The engine of the archive's saver; `None` if nothing is archived.
+        config: The config of the model's calls.
+        runs_on: The engine of the saver in which the graph stores its checkpoints, if that is one of Keel's.
     """
+
+    def __init__(
+        self, model: Runnable[Any, Any] | None, engine: Engine | None, config: RunnableConfig, runs_on: Engine | None
+    ) -> None:
+        self._model: Any = model
+        self._engine = engine
+        self._config = config
+        self._runs_on = runs_on
+
+    def ask(self, prompt: str) -> Plan[Answer]:
+        """Return the text of the model's answer, without its thoughts and calls."""
+        given = prompt, self._config
+        output = yield Call(partial(self._model.invoke, *given), partial(self._model.ainvoke, *given))
+        text = output if isinstance(output, str) else getattr(output, "text", None)
+        if not isinstance(text, str):
+            raise TypeError(f"a summary must be a message or a text, not a {type(output).__name__}")
+        facts = getattr(output, "response_metadata", None) or {}
+        name = facts.get("model_name") or facts.get("model") or name_of(self._model)
+        return Answer(str(text).strip(), str(name))
+
+    def archive(self, removal: Removal) -> Plan[Archived]:
+        """Archive messages in the store in which the graph runs.
+
+        Raises:
+            InvalidInput: The archive is in another store.
+        """
+        engine, other = self._engine, self._runs_on
+        if engine is None:
+            raise InvalidInput("nothing can be archived: archive=False")
+        entry: Archived = yield _carry_out(engine, archive_messages(engine.session, removal))
+        # Two savers may be of one store, under different addresses.
+        if other is None or other.session.store is engine.session.store:
+            return entry
+        if (yield _carry_out(other, has_part(other.session, entry.thread_id, entry.id))):
+            return entry
+        yield _carry_out(engine, take_back(engine.session, entry))
+        raise InvalidInput(
+            f"thread {entry.thread_id!r}: the graph runs on a saver of another store than the archive is in, where no "
+            "erase and no delete of the thread would find it; nothing was removed. Use one saver for both, or leave "
+            "saver= out"
+        )
+
+
+def _carry_out(engine: Engine, plan: Plan[Any]) -> Call:
+    return Call(partial(engine.run, plan), partial(engine.arun, plan))
+
+
+def name_of(model: Any) -> str:
+    """Return the name of a model; that of its class if it has none."""
+    named = (getattr(model, attribute, None) for attribute in ("model_name", "model", "name"))
+    return next((name for name in named if isinstance(name, str) and name), type(model).__name__)
+
+
+def summarize(
+    messages: Sequence[BaseMessage],
+    previous: str,
+    prompt: str,
+    room: int,
+    count: Callable[[str], int],
+    ask: Callable[[str], Plan[Answer]],
+) -> Plan[Answer]:
+    """Ask the model for a summary of messages, part by part; each part builds on the summary of those before it."""
     left = [render(message) for message in messages]
     if previous and count(previous) > room // 2:
         left, previous = [_tag("previous_summary", previous), *left], ""
@@ -107,9 +157,9 @@ def summarize(
     while left:
         part, rest = _take_part(left, max(room - count(_before(answer.text)), room // 4), count)
         try:
-            answer = yield Ask(fill_prompt(prompt, part, answer.text))
+            answer = yield from ask(fill_prompt(prompt, part, answer.text))
         except ContextOverflowError:
-            room //= 2
+            room //= 2  # tokens are counted approximately
             if room < LEAST:
                 raise
             continue
@@ -157,14 +207,17 @@ def _fit(text: str, free: int, count: Callable[[str], int]) -> int:
 
 
 def render(message: BaseMessage) -> str:
-    """Return all of a message that a model can read. Code and markup stay as they are.
-
-    LangChain's `get_buffer_string` leaves out blocks that it does not know, and cuts some that it does.
-    """
+    """Return all of a message that a model can read. Code and markup stay as they are."""
+    # LangChain's `get_buffer_string` leaves out blocks that it does not know, and cuts some that it does.
     calls = (*message.tool_calls, *message.invalid_tool_calls) if isinstance(message, AIMessage) else ()
     shown = {call["id"] for call in calls}
     said = [_render_block(block) for block in _blocks(message) if not (_is_call(block) and block.get("id") in shown)]
-    said += [*_render_asides(message.additional_kwargs), *(_render_call(call) for call in calls)]
+    for name in ("refusal", "function_call", "reasoning_content"):
+        if value := message.additional_kwargs.get(name):
+            said.append(_tag(name, value if isinstance(value, str) else _json(value)))
+    for call in calls:
+        args = call["args"] if isinstance(call["args"], str) else _json(call["args"])
+        said.append(f'<call name="{call["name"]}" id="{call["id"]}">{args}</call>')
     facts = {"name": message.name}
     if isinstance(message, ToolMessage):
         facts |= {"call": message.tool_call_id, "status": "error" if message.status == "error" else None}
@@ -176,19 +229,8 @@ def _tag(tag: str, text: str, facts: Mapping[str, str | None] | None = None) -> 
     return f"<{tag}{named}>\n{text}\n</{tag}>"
 
 
-def _render_call(call: Mapping[str, Any]) -> str:
-    args = call["args"] if isinstance(call["args"], str) else _json(call["args"])
-    return f'<call name="{call["name"]}" id="{call["id"]}">{args}</call>'
-
-
 def _is_call(block: Mapping[str, Any]) -> bool:
     return block.get("type") in ("tool_use", "tool_call", "invalid_tool_call")
-
-
-def _render_asides(more: Mapping[str, Any]) -> Iterator[str]:
-    for name in _ASIDE:
-        if value := more.get(name):
-            yield _tag(name, value if isinstance(value, str) else _json(value))
 
 
 def _blocks(message: BaseMessage) -> Iterator[Mapping[str, Any]]:
@@ -260,7 +302,6 @@ class Summary(Provenance, total=False):
     text: str
 
 
-Request: TypeAlias = Ask | Removal
 Update: TypeAlias = dict[str, Any]
 
 
@@ -275,41 +316,29 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class Summarizer:
-    """How conversations are shortened. The options are those of `SummarizationNode`, looked at and made plain.
-
-    Attributes:
-        trigger: What must be reached.
-        keep: What stays of the end.
-        messages_key: The channel of the messages.
-        summary_key: The channel of the summary, if that is no message.
-        prompt: The instructions for the model; `None` without a model.
-        room: Most tokens of messages in one question to the model.
-        count: Counts tokens.
-        pinned: What must stay, as the user says.
-        archives: Whether what goes is archived first.
-        raises: Whether a failing model ends the run.
-        now: The clock.
-    """
+    """How conversations are shortened: the options of `SummarizationNode`, checked."""
 
     trigger: Sequence[Clause]
     keep: tuple[str, int]
     messages_key: str
     summary_key: str | None
-    prompt: str | None
-    room: int
-    count: Callable[[Sequence[BaseMessage]], int]
+    prompt: str | None  # `None` without a model
+    room: int  # maximum tokens of messages in one question to the model
+    count: Callable[[Sequence[BaseMessage]], int]  # of tokens
     pinned: Callable[[BaseMessage], bool] | None
     archives: bool
-    raises: bool
+    raises: bool  # whether a failing model ends the run
     now: Callable[[], datetime]
 
-    def shorten(self, state: Any, config: RunnableConfig) -> StorePlan[Request, Any, Update | None]:
+    def shorten(self, state: Any, config: RunnableConfig, outside: ModelAndArchive) -> Plan[Update | None]:
         """Return the update of the state that shortens its messages; `None` if nothing is to be done, or it failed."""
         given = self._messages(state)
         if self.summary_key:  # not only when it is due, hours later
             check_summary_key(channels_of(config, self.messages_key, given), self.summary_key)
         messages = with_ids(given, config)
-        if not self._is_due(messages, state, config):
+        tokens = cache(lambda: self.count(messages))
+        steps = partial(self._steps, messages, state, config)
+        if not is_reached(self.trigger, {"messages": lambda: len(messages), "tokens": tokens, "steps": steps}):
             return None
         chosen = cut(messages, self.keep, self.count, self._stays)
         earlier = self._earlier(chosen, state)
@@ -323,12 +352,12 @@ class Summarizer:
         self._check(channels_of(config, self.messages_key, given), chosen, taken, by_id)
         answer = Answer("", "")
         if self.prompt is not None:
-            found = yield from self._ask(gone, earlier, self.prompt, config)
+            found = yield from self._ask(gone, earlier, self.prompt, config, outside.ask)
             if found is None:
                 return None
             answer = found
             taken = replace(taken, model=answer.model, summary=answer.text)
-        archived: Archived | None = (yield taken) if self.archives else None
+        archived = (yield from outside.archive(taken)) if self.archives else None
         return self._update(chosen, taken, answer, self._facts(taken, answer, archived), by_id)
 
     # -- choosing ------------------------------------------------------------------------------------------------
@@ -342,11 +371,6 @@ class Summarizer:
         messages = convert_to_messages(found)
         check_messages(messages, self.messages_key)
         return messages
-
-    def _is_due(self, messages: Sequence[BaseMessage], state: Any, config: RunnableConfig) -> bool:
-        tokens = cache(lambda: self.count(messages))
-        steps = partial(self._steps, messages, state, config)
-        return is_reached(self.trigger, {"messages": lambda: len(messages), "tokens": tokens, "steps": steps})
 
     def _steps(self, messages: Sequence[BaseMessage], state: Any, config: RunnableConfig) -> int:
         """Return how many steps there were since the last summary; since the thread began, if there was none."""
@@ -394,15 +418,20 @@ class Summarizer:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def _ask(
-        self, gone: Sequence[BaseMessage], earlier: Earlier, prompt: str, config: RunnableConfig
-    ) -> StorePlan[Request, Any, Answer | None]:
-        """Return the summary; `None` if there is none, and nobody wants to know more than a warning."""
+        self,
+        gone: Sequence[BaseMessage],
+        earlier: Earlier,
+        prompt: str,
+        config: RunnableConfig,
+        ask: Callable[[str], Plan[Answer]],
+    ) -> Plan[Answer | None]:
+        """Return the summary; `None` after a warning, if the model failed and `on_error="warn"`."""
+
+        def count(text: str) -> int:
+            return self.count([HumanMessage(text)])
+
         try:
-            return (
-                yield from summarize(
-                    gone, earlier.text, prompt, self.room, lambda text: self.count([HumanMessage(text)])
-                )
-            )
+            return (yield from summarize(gone, earlier.text, prompt, self.room, count, ask))
         except (GraphBubbleUp, KeelError):
             raise  # a person is asked, or the store or the thread is not as it should be: that is no failing model
         except Exception as error:
@@ -471,15 +500,13 @@ def with_ids(messages: Sequence[BaseMessage], config: RunnableConfig) -> list[Ba
         return list(messages)
     given = config.get("configurable") or {}
     place = [given.get(key) for key in ("thread_id", "checkpoint_ns", "checkpoint_id")]
-    return [
-        message if message.id else message.model_copy(update={"id": _new_id(place, number, message)})
-        for number, message in enumerate(messages)
-    ]
-
-
-def _new_id(place: Sequence[Any], number: int, message: BaseMessage) -> str:
-    content = repr((*place, number, message)).encode(errors="surrogatepass")
-    return f"message-{blake2b(content, digest_size=12).hexdigest()}"
+    named = list(messages)
+    for number, message in enumerate(messages):
+        if not message.id:
+            content = repr((*place, number, message)).encode(errors="surrogatepass")
+            own_id = f"message-{blake2b(content, digest_size=12).hexdigest()}"
+            named[number] = message.model_copy(update={"id": own_id})
+    return named
 
 
 def _step(config: RunnableConfig) -> int | None:

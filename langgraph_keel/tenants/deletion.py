@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -65,13 +65,7 @@ class TenantReceipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        names = ("tenant", "tenant_hash", "at", "threads", "checkpoints", "left", "complete", "dry_run")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "exempt": list(self.exempt),
-            "problems": list(self.problems),
-            "reclaimed": self.reclaimed and self.reclaimed.to_dict(),
-        }
+        return {**asdict(self), "tenant_hash": self.tenant_hash, "complete": self.complete}
 
     def __str__(self) -> str:
         """Return it in words, a line each."""
@@ -98,10 +92,7 @@ class TenantReceipt:
 def delete_tenant(
     session: Session, theirs: Session, elsewhere: Sequence[str], dry_run: bool, tell: Tell
 ) -> Plan[TenantReceipt]:
-    """Delete all that a tenant has; or look how much it is.
-
-    Nothing is marked before and nothing kept after: a deletion that broke off is finished by the next one.
-    """
+    """Delete all that a tenant has; or look how much it is. One that broke off is finished by the next one."""
     tenant = str(theirs.tenant)
     was_there = tenant in (yield from read_tenants(session.store))
     threads, checkpoints = yield from _look_at(theirs, dry_run, tell)
@@ -119,8 +110,7 @@ def delete_tenant(
         try:
             yield from audit.append(session, "", receipt.at, "tenant deleted", content)  # of no thread, so it stays
         except KeelError as error:
-            problem = f"the audit trail does not say it: {error}"
-            return TenantReceipt(tenant, session.now, deleted, checkpoints, left, exempt, problems=(problem,))
+            return replace(receipt, problems=(f"the audit trail does not say it: {error}",))
     return receipt
 
 

@@ -1,11 +1,4 @@
-"""Reading: what `get_tuple` returns is what was put, the latest is what was put last, and it is the caller's own.
-
-Listing: newest first, filtered as the engine says, in pages nobody notices.
-
-Values: whatever a channel goes through, each version comes back as it was put, and little is written for it.
-
-Bad and odd input: each is a named error, or works as if there were nothing odd about it.
-"""
+"""Reading, listing, values that come back as they were put with little written, and bad or odd input."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Removing: what goes is gone, bytes and all, and what stays is untouched.
-
-Strays: threads that hold something and show no checkpoint.
-
-Copying: everything of a thread, once, and from then on each goes its own way.
-"""
+"""Removing, strays (threads that hold something and show no checkpoint), and copying."""
 
 from __future__ import annotations
 

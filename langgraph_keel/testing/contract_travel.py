@@ -1,11 +1,4 @@
-"""Going back: a checkpoint made the latest of its thread again, or the beginning of a branch. Nothing is deleted.
-
-Delta channels: their values are the writes of ancestors, which must be there for as long as somebody needs them.
-
-Forks: a new thread that is what another one was when a checkpoint was put.
-
-Differences: what changed between two checkpoints, found without reading what did not.
-"""
+"""Rewinds and branches, delta channels, forks, and differences."""
 
 from __future__ import annotations
 
@@ -272,11 +265,7 @@ class DeltaContract(RigFixtures):
 
 
 def step_after(author: Author, n: int) -> dict[str, Any]:
-    """Put what LangGraph puts when `n` steps ago it put a snapshot, which the third step after that writes to.
-
-    Returns:
-        The values as they should be.
-    """
+    """Put the checkpoint of step `n` after a snapshot, which the third step writes to; return its values."""
     values: dict[str, Any] = {"plain": n}
     snapshot = {"items": DeltaSnapshot(LONG)}
     updates = int(n == 3)

@@ -1,9 +1,4 @@
-"""Pending writes: what one task has produced, whenever it arrives and however often it is repeated.
-
-Two savers on one store: one wins, the other is told, and what one removes the other does not bring back.
-
-Faults: how often the store is asked, and what is left when a request or its reply gets lost.
-"""
+"""Pending writes, two savers on one store, and faults: how often the store is asked, and what a lost reply leaves."""
 
 from __future__ import annotations
 

@@ -1,18 +1,10 @@
 """The state machine: random histories on a backend, through both faces and two savers, compared with the oracle.
 
 class MongoMachine(SaverMachine):
-def make_backend(self):
-return MongoUnderTest(url)
+    def make_backend(self):
+        return MongoUnderTest(url)
 
 TestMongoMachine = MongoMachine.TestCase
-
-Histories: what a channel may go through from one checkpoint to the next.
-
-The oracle: what LangGraph means by a checkpoint saver, in whole values and plain dictionaries.
-
-Written to be obviously right and nothing else, with nothing of `core` in it.
-
-Strategies: values a channel may hold, and what a node may do to the state it was given.
 """
 
 from __future__ import annotations
@@ -102,25 +94,12 @@ def _snapshots() -> list[Any]:
     return steps
 
 
-def _appended(count: int) -> list[Any]:
-    return [chat(n) for n in range(1, count)]
-
-
-def _counted() -> list[Any]:
-    """Return lists of many elements too small to be worth a row of their own."""
-    return [list(range(n)) for n in (1, 2, 30, 31, 33, 64, 65, 1500, 1501, 1502, 3000)]
-
-
-def _windows() -> list[Any]:
-    return [chat(min(n, 20), max(0, n - 20)) for n in range(1, 60)]
-
-
 LISTS: Mapping[str, Sequence[Any]] = {
-    "appended one by one": _appended(46),
-    "many small ones": _counted(),
+    "appended one by one": [chat(n) for n in range(1, 46)],
+    "many small ones": [list(range(n)) for n in (1, 2, 30, 31, 33, 64, 65, 1500, 1501, 1502, 3000)],
     "edited in the middle": _edited(),
     "removed": [chat(9), [*chat(4), *chat(4, 5)], chat(4, 1), chat(1, 3), chat(1, 3) + chat(2, 30)],
-    "a window that moves": _windows(),
+    "a window that moves": [chat(min(n, 20), max(0, n - 20)) for n in range(1, 60)],
     "reordered": [chat(6), chat(6)[::-1], chat(3, 3) + chat(3), chat(6)],
     "equal elements": [["a"], ["a", "a"], ["a", "b", "a", "a"], ["a", "a", "b"], ["b"] * 40, ["a", *["b"] * 40]],
     "emptied and grown again": [chat(5), [], chat(2), [], [], chat(5)],

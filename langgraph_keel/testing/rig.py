@@ -1,17 +1,14 @@
 """The rig of the contract: a backend under test, seen through a face, and an author who writes its checkpoints.
 
-Ids and times are counted, never taken from a clock: a test says when each checkpoint was made.
-
-A face is one way to call a saver, by its blocking methods or by the others: a test is written once and runs on both. It
-asks for its saver at every call, so that a test may have a new saver object each time (a cold memo, as another process
-would have).
+A face is one way to call a saver, blocking or asynchronous. It asks for its saver at every call, so that a test may
+have a new saver each time (a cold memo, as another process would have). Ids and times are counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol, TypeVar, cast
 
@@ -154,9 +151,9 @@ class AsyncFace(Face):
         # Not asyncio.Runner: for each call it asks the signal module about the task, whose repr names all of the state.
         self._loop = asyncio.new_event_loop()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, awaitable: Awaitable[T]) -> T:
         """Drive a coroutine to its end on this face's loop."""
-        return self._loop.run_until_complete(coroutine)
+        return self._loop.run_until_complete(awaitable)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self.run(getattr(self.saver, f"a{name}")(*args, **kwargs))
@@ -170,26 +167,15 @@ class AsyncFace(Face):
         """As `KeelSaver.alist`, driven one checkpoint at a time."""
         listing = cast(AsyncGenerator[CheckpointTuple, None], self.saver.alist(config, **options))
         try:
-            yield from self._driven(listing)
+            while (found := self.run(anext(listing, None))) is not None:
+                yield found
         finally:
-            self.run(_closed(listing))
-
-    def _driven(self, listing: AsyncGenerator[CheckpointTuple, None]) -> Iterator[CheckpointTuple]:
-        while (found := self.run(_following(listing))) is not None:
-            yield found
+            self.run(listing.aclose())
 
     def close(self) -> None:
         """Close the loop."""
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
-
-
-async def _following(listing: AsyncGenerator[CheckpointTuple, None]) -> CheckpointTuple | None:
-    return await anext(listing, None)
-
-
-async def _closed(listing: AsyncGenerator[CheckpointTuple, None]) -> None:
-    await listing.aclose()
 
 
 FACES: Mapping[str, type[Face]] = {"sync": SyncFace, "async": AsyncFace}

@@ -1,9 +1,6 @@
-"""All threads of a store, carried over at once: so that an upgrade need not be kept for ever.
+"""All threads of a store, carried over at once by a checkpoint of the present version after the latest one.
 
-A thread is carried over by a checkpoint of the present version after its latest one, which has the same state. Where
-something is due (a node that runs next, a question that waits) it stays as it is, and is carried over when it goes on:
-what waits is known by the checkpoint that it waits at. Whoever puts to the thread meanwhile wins. What was begun and
-cut off is done by beginning again: what has the present version is passed over.
+It may be cut off and repeated, and a run that puts to a thread concurrently wins.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from langgraph_keel.errors import CheckpointConflict, InvalidInput, KeelError, S
 from langgraph_keel.upgrades.hook import UpgradeHook
 
 Outcome: TypeAlias = Literal["upgraded", "present", "waits", "busy", "failed"]
+"""`"present"`: it has the version already; `"waits"`: something is due, and it is upgraded when it resumes."""
 UPGRADED = "keel_upgraded"
 """In the metadata of a checkpoint that carries a thread over: the versions from which and to which."""
 _PAGE = 100
@@ -32,16 +30,10 @@ _PAGE = 100
 
 @dataclass(slots=True)
 class UpgradeReport:
-    """What `keel upgrade` has done.
-
-    Attributes:
-        counts: How many threads were `"upgraded"` (or would be), are `"present"` already, `"waits"` for something that
-            is due and are upgraded when they go on, were `"busy"`, or `"failed"`.
-        failed: Why threads could not be upgraded, by their ids; the first thousand.
-    """
+    """What `keel upgrade` has done."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # why threads could not be upgraded; the first thousand
 
 
 def upgrade_threads(
@@ -61,21 +53,15 @@ def upgrade_threads(
             outcome = saver.engine.run(upgrade_thread(saver.engine.session, thread_id, hook.chain.version, dry_run))
         except CheckpointConflict:
             outcome = "busy"
-        except StoreError as error:
-            if error.code not in ("corrupt_store", "seal_broken"):
-                raise
-            outcome = _note(report, thread_id, error)
         except KeelError as error:
-            outcome = _note(report, thread_id, error)
+            if isinstance(error, StoreError) and error.code not in ("corrupt_store", "seal_broken"):
+                raise
+            outcome = "failed"
+            if len(report.failed) < 1_000:
+                report.failed[thread_id] = str(error)
         report.counts[outcome] += 1
         on_progress(done, None)
     return report
-
-
-def _note(report: UpgradeReport, thread_id: str, error: KeelError) -> Outcome:
-    if len(report.failed) < 1_000:
-        report.failed[thread_id] = str(error)
-    return "failed"
 
 
 def upgrade_thread(session: Session, thread_id: str, version: int, dry_run: bool) -> Plan[Outcome]:
@@ -92,7 +78,7 @@ def upgrade_thread(session: Session, thread_id: str, version: int, dry_run: bool
         if read is None:
             continue
         if next_nodes(read.checkpoint, read.checkpoint["channel_values"]) or read.pending_writes:
-            return "waits"
+            return "waits"  # a question is found by the checkpoint that it waits at
         if not dry_run:
             checkpoint: Any = {**read.checkpoint, "id": session.new_id(read.metadata.get("step", 0))}
             marks: Any = {**read.metadata, UPGRADED: [state_of(header.about), version]}

@@ -107,18 +107,7 @@ def graph_of(checkpoint_ns: str) -> str:
 
 
 class Chain:
-    """The upgrades of one program, in their order.
-
-    Args:
-        upgrades: In any order; or a module, which has them under any names.
-
-    Attributes:
-        version: The version that they lead to.
-        steps: All of them.
-
-    Raises:
-        InvalidInput: Two begin from one version of one graph, one goes back, or there is a gap between two.
-    """
+    """The upgrades of one program, in order: `steps`, and the `version` that they lead to."""
 
     def __init__(self, upgrades: Upgrades) -> None:
         if not isinstance(upgrades, ModuleType | list | tuple):
@@ -156,8 +145,9 @@ class Chain:
                     to = name_of_class(new) if isinstance(new, str) else new
                     at = to if isinstance(to, tuple) else (to.__module__, to.__qualname__)
                     name = name_of_class(old)
-                    # What has moved before to where this begins, is where this ends.
-                    moved = {first: to if _is_at(then, name) else then for first, then in moved.items()}
+                    for first, then in moved.items():  # a class that has moved twice
+                        if name == ((then.__module__, then.__qualname__) if isinstance(then, type) else then):
+                            moved[first] = to
                     if at != name:
                         moved[name] = to
         return moved
@@ -175,10 +165,6 @@ def _check(each: object) -> None:
         raise InvalidInput(f"upgrades must be a list of upgrade(1, 2, ...), or a module of them, not of {each!r:.100}")
     if each.change is None and not each.classes:
         raise InvalidInput(f"upgrade({each.start}, {each.end}) has neither a function nor classes")
-
-
-def _is_at(moved: type | tuple[str, str], name: tuple[str, str]) -> bool:
-    return ((moved.__module__, moved.__qualname__) if isinstance(moved, type) else moved) == name
 
 
 def _whose(each: Upgrade) -> str:

@@ -1,15 +1,7 @@
-"""Would these threads still run? What a store holds, opened with the code of a graph before that is deployed.
+"""`keel doctor`: would the threads of a store still run with the code of a graph that is to be deployed?
 
-Nothing is written, and no node runs. What is looked at, thread by thread, at its latest checkpoints:
-
-* is all of it read: classes, enumerations, serializer, upgrades;
-* are the nodes there that run next, the edges that lead to them, the nodes that somebody is asked by, and the tools
-  that are about to be called;
-* does the state have the channels of the graph, and values that fit their annotations;
-* would the reducers of today make of the last step what the store has.
-
-What a store cannot say by itself, it tells by its other threads: a required channel is new if no thread has it and no
-node sets it; a reducer has changed if it makes something else of more steps than not.
+Nothing is written, and no node runs. A required channel is new if no thread has it and no node sets it; a reducer has
+changed if it makes another value of more steps than not.
 """
 
 from __future__ import annotations
@@ -25,10 +17,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, NS_END, PREGEL, RESUME, TASKS, DeltaSnapshot
 from langgraph_keel.engine.engine import EngineSaver, with_engine
 from langgraph_keel.engine.entries import is_trigger, next_nodes, nodes_sent_to, waiting_tasks
-from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.serde.serializer import find_unread
-from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, KeelError, NewerState, UpgradeFailed, ValueRefused
 from langgraph_keel.upgrades.chain import graph_of
 from langgraph_keel.upgrades.expectations import Fit, annotations_of, pending_calls, required_channels, tools_of
@@ -63,41 +53,23 @@ _REDUCED = "what is stored was made by another reducer: convert it in an upgrade
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Something that a thread needs, and that the code of today does not have (`keel doctor`).
+    """Something that a thread needs, and that the code of today does not have (`keel doctor`)."""
 
-    Attributes:
-        thread_id: The thread, or the first of several.
-        checkpoint_ns: The namespace in it.
-        checkpoint_id: The checkpoint.
-        kind: What breaks: `"unread"` (a value, by `path`), `"refused"` (by an upgrade, or a newer version),
-            `"serializer"`, `"node"`, `"edge"`, `"question"`, `"tool"`, `"subgraph"`, `"channel"`, `"required"`,
-            `"type"`, `"reducer"`.
-        path: Where in the state, such as `order.items[0]`; or the node, the tool, the subgraph.
-        expected: What the code expects there.
-        found: What is stored.
-        reason: What would happen, and what to do.
-    """
-
-    thread_id: str
+    thread_id: str  # or the first of several
     checkpoint_ns: str
     checkpoint_id: str
     kind: str
-    path: str
-    expected: str
-    found: str
-    reason: str
+    path: str  # in the state, such as `order.items[0]`; or the node, the tool, the subgraph
+    expected: str  # by the code
+    found: str  # in the store
+    reason: str  # the consequence, and what to do
 
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What `keel doctor` has found.
+    """What `keel doctor` has found."""
 
-    Attributes:
-        threads: How many threads were opened.
-        breaks: What breaks.
-    """
-
-    threads: int = 0
+    threads: int = 0  # threads that were opened
     breaks: list[Break] = field(default_factory=list)
 
     @property
@@ -111,14 +83,7 @@ class Diagnosis:
 
 
 class Doctor:
-    """Opens threads with the code of a graph.
-
-    Args:
-        saver: What opens them: with the serializer and the upgrades of the program that is to be deployed.
-
-    Attributes:
-        diagnosis: What has been found so far.
-    """
+    """Opens threads with the code of a graph, and the serializer and upgrades of a saver."""
 
     def __init__(self, saver: EngineSaver, graph: Any) -> None:
         self.diagnosis = Diagnosis()
@@ -141,11 +106,12 @@ class Doctor:
     def examine(self, thread_id: str) -> Sequence[Break]:
         """Open a thread; return what breaks in it. Two trips, and some for each graph in it and for a step."""
         self.diagnosis.threads += 1
-        places = self._saver.engine.run(_find_namespaces(self._saver.engine.session, thread_id))
+        query = Query(thread_id, limit=_LOOKED_AT)
+        entries = self._saver.engine.run(self._saver.engine.session.store.scan(query))
         root = self._read(self._saver, thread_id, "")
         found = [*self._look_at(root, thread_id, "")]
-        for place in places:
-            if _is_live(place, root):
+        for place in dict.fromkeys(each.address.checkpoint_ns for each in entries):
+            if place and _is_live(place, root):
                 found += self._look_at(self._read(self._saver, thread_id, place), thread_id, place)
         self.diagnosis.breaks += found
         return found
@@ -180,7 +146,16 @@ class Doctor:
         try:
             return cast("CheckpointTuple | None", saver.get_tuple(config))
         except KeelError as error:
-            return _break_of(thread_id, checkpoint_ns, error)
+            kind, path, there, what_to_do = "unread", "", error.code, ""
+            if isinstance(error, ValueRefused):
+                what_to_do = _UNREAD
+                path, there = f"{error.where.partition('channel ')[2]}{error.path}", error.type_name
+            elif isinstance(error, UpgradeFailed | NewerState):
+                kind = "refused"
+            elif isinstance(error, CorruptStore) and "serde=" in str(error):
+                kind = "serializer"
+            expected = "a state that is read"
+            return Break(thread_id, checkpoint_ns, "", kind, path, expected, there, f"{error}{what_to_do}")
 
     def _look(self, found: CheckpointTuple, path: str) -> Iterator[Break]:
         graph = self._graphs.get(path)
@@ -280,12 +255,6 @@ def _apply(channel: Any, name: str, before: CheckpointTuple) -> Any:
         return repr(error)
 
 
-def _find_namespaces(session: Session, thread_id: str) -> Plan[Sequence[str]]:
-    """Return the namespaces of subgraphs in which a thread has put something last. One trip."""
-    entries = yield from session.store.scan(Query(thread_id, limit=_LOOKED_AT))
-    return [*dict.fromkeys(each.address.checkpoint_ns for each in entries if each.address.checkpoint_ns)]
-
-
 def _is_live(checkpoint_ns: str, root: CheckpointTuple | Break | None) -> bool:
     """Return whether a graph goes on from what stands in a namespace: a subgraph has memory, or has not ended."""
     if NS_END not in checkpoint_ns:
@@ -311,17 +280,3 @@ def _break(found: CheckpointTuple, kind: str, path: str, expected: str, there: s
     place = found.config["configurable"]
     where = str(place["thread_id"]), str(place.get("checkpoint_ns", "")), found.checkpoint["id"]
     return Break(*where, kind, path, expected, there, reason)
-
-
-def _break_of(thread_id: str, checkpoint_ns: str, error: KeelError) -> Break:
-    kind, path, there, what_to_do = "unread", "", "", ""
-    if isinstance(error, ValueRefused):
-        what_to_do = _UNREAD
-        path, there = f"{error.where.partition('channel ')[2]}{error.path}", error.type_name
-    elif isinstance(error, UpgradeFailed | NewerState):
-        kind = "refused"
-    elif isinstance(error, CorruptStore) and "serde=" in str(error):
-        kind = "serializer"
-    return Break(
-        thread_id, checkpoint_ns, "", kind, path, "a state that is read", there or error.code, f"{error}{what_to_do}"
-    )

@@ -40,10 +40,6 @@ class Fit:
             isinstance(value, list) and any(isinstance(each, BaseMessage) for each in value)
         ):
             return
-        found = [*self._outer(annotation, value, path)]
-        yield from found or self._inner(value, path)
-
-    def _outer(self, annotation: Any, value: Any, path: str) -> Iterator[tuple[str, str, str]]:
         adapter = self._adapter(annotation)
         try:
             if adapter is not None:
@@ -52,8 +48,10 @@ class Fit:
             first = error.errors(include_url=False)[0]
             place = "".join(f"[{each!r}]" for each in first["loc"] if isinstance(each, int))
             yield f"{path}{place}", first["msg"], f"{first['input']!r:.80} ({type(first['input']).__name__})"
-        except Exception:  # code of the program's own
             return
+        except Exception:  # code of the program's own
+            pass
+        yield from self._inner(value, path)
 
     def _inner(self, value: Any, path: str) -> Iterator[tuple[str, str, str]]:
         """Go through the objects in a value, which pydantic takes for what their classes say."""

@@ -1,8 +1,7 @@
-"""Each checkpoint says which version of the application has stored it; one of an older version is upgraded when read.
+"""Each checkpoint has the version of the application that stored it; one of an older version is upgraded when read.
 
-The version stands in the header, and beside the writes of tasks, for tasks of two versions may write to one checkpoint.
-States that say none have version 1. Nothing is written by who reads: what was stored stays, and the next checkpoint of
-the thread is one of this version, written as a whole.
+The version is in the header, and beside the writes of tasks, for tasks of two versions may write to one checkpoint.
+Reading writes nothing. Checkpoints and writes without a version have version 1.
 """
 
 from __future__ import annotations

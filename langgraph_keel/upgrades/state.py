@@ -1,8 +1,7 @@
-"""What an upgrade sees of a checkpoint, and changes: channels, nodes, and all that hangs on their names.
+"""A checkpoint as an upgrade sees and changes it: channels, nodes, and everything that contains their names.
 
-A channel's name stands in more places than the state: in versions, in what each node has seen, in pending writes, in
-the input of a run that has not begun. So does a node's: in the channels that start it, in what was sent to it, in the
-ids of its tasks and of what they ask. A verb changes all of them alike.
+A channel's name is also in versions, pending writes and the input of a run; a node's in the channels that start it, in
+messages to it, and in the ids of its tasks and questions.
 """
 
 from __future__ import annotations
@@ -55,19 +54,12 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Write:
-    """A pending write.
-
-    Attributes:
-        task: The task.
-        channel: The channel.
-        value: What it has written.
-        version: The version of the application that has stored it.
-    """
+    """A pending write."""
 
     task: str
     channel: str
     value: Any
-    version: int
+    version: int  # of the application that has stored it
 
 
 def is_of_state(channel: str) -> bool:
@@ -274,9 +266,9 @@ class StoredState(MutableMapping[str, Any]):
         is_due = node in self.next or is_sent_to or any(write.channel == starts for write in self._writes())
         if is_due and go_to is None:
             raise Refused(f"node {node!r} is next, and was removed: remove_node({node!r}, go_to=...) says where to go")
-        for join in [name for name in self._versions if _is_join_of(name, node)]:
-            end = join.rpartition(":")[2]
-            if self._values.get(join) or end in self.next:
+        for join in [name for name in self._versions if name.startswith(JOIN)]:
+            starting, _, end = join.removeprefix(JOIN).rpartition(":")
+            if node in starting.split("+") and (self._values.get(join) or end in self.next):
                 raise Refused(f"node {node!r} was removed, and {end!r} waits for it and others: let that end first")
         own = {task.id for task in before.values() if task.node == node}
         if any(write.task in own and write.channel not in _NO_RESULT for write in self._writes()):
@@ -455,11 +447,6 @@ def _with_node(channel: str, node: str, new: str) -> str:
         names = [new if name == node else name for name in starts.split("+")]
         return f"{JOIN}{'+'.join(names)}:{new if end == node else end}"
     return channel
-
-
-def _is_join_of(channel: str, node: str) -> bool:
-    """Return whether a channel waits for a node and others."""
-    return channel.startswith(JOIN) and node in channel.removeprefix(JOIN).rpartition(":")[0].split("+")
 
 
 def _is_sent_to(write: Write, node: str) -> bool:

@@ -119,7 +119,7 @@ def test_an_archive_that_fails_ends_the_run_before_anything_is_removed(monkeypat
     def broken(*args: Any) -> Any:
         raise OSError("disk full")
 
-    monkeypatch.setattr("langgraph_keel.summaries.node.archive_messages", broken)
+    monkeypatch.setattr("langgraph_keel.summaries.summarizer.archive_messages", broken)
     with pytest.raises(OSError, match="disk full"):
         graph.invoke({"messages": talk(4)}, thread("1"))
     assert len(graph.get_state(thread("1")).values["messages"]) == 20

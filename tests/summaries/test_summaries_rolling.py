@@ -15,7 +15,7 @@ from summary_talks import Noting, orphans, talk
 from tool_graphs import BACKENDS, FACES, run, thread
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, SummarizationNode
-from langgraph_keel.summaries import node as summaries_node
+from langgraph_keel.summaries import summarizer
 from langgraph_keel.summaries.archive.storage import archive_messages
 
 ROUNDS = 5
@@ -97,7 +97,7 @@ def killed_while_summarizing(path: Path, durability: Any, is_before: bool) -> No
             yield from archive_messages(session, removal)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(summaries_node, "archive_messages", archive)  # noqa: B010 - where the node looks it up
+    setattr(summarizer, "archive_messages", archive)  # noqa: B010 - where the summarizer looks it up
     with SqliteSaver(str(path)) as saver:
         chat(node(), saver).invoke({"messages": turn(1)}, thread("1"), durability=durability)
 

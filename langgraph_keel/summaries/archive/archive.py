@@ -1,11 +1,9 @@
-"""The archive of a thread: what was taken out of its messages, to be read, searched, and put back.
-
-It shows itself as a table, in plain text and in a notebook, with all text escaped.
-"""
+"""The archive of a thread: the messages that were removed, to be read, searched, and put back; as text and HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, overload
 
 from langchain_core.messages import BaseMessage
@@ -17,6 +15,8 @@ from langgraph_keel.display.messages import LONGEST, message_text
 from langgraph_keel.display.text import count_of, cut, format_size, one_line, plain
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.engine import Engine
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.faces import faces
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.serde.moved import publish
@@ -25,7 +25,7 @@ from langgraph_keel.summaries.archive import restore as restoring
 from langgraph_keel.summaries.archive import storage as archives
 from langgraph_keel.summaries.archive.parts import ID, Archived, keys_of
 from langgraph_keel.summaries.archive.references import FoundMessage, Part, Which, holder_of, id_in, part_in
-from langgraph_keel.summaries.archive.restore import Choice, Restored, Restoring, Summaries, choices
+from langgraph_keel.summaries.archive.restore import Restored, Restoring, Summaries, choices
 
 SHORT = 12
 """Digits of an id that are shown."""
@@ -120,25 +120,20 @@ class Archive(Sequence[Archived]):
     """
 
     def __init__(self, engine: Engine, thread_id: str) -> None:
-        self._engine = engine
+        self.engine = engine
         self.thread_id = thread_id
 
     # -- looking -----------------------------------------------------------------------------------------------
 
-    def entries(self) -> list[Archived]:
+    def _entries(self) -> Plan[list[Archived]]:
         """Return the archived parts, without their messages. One round trip for each 500.
 
         Raises:
             CorruptStore: One of them does not decode.
         """
-        return self._engine.run(self._entries())
+        return archives.read_archived(self.engine.session, self.thread_id)
 
-    async def aentries(self) -> list[Archived]:
-        """As `entries`, asynchronously."""
-        return await self._engine.arun(self._entries())
-
-    def _entries(self) -> Plan[list[Archived]]:
-        return archives.read_archived(self._engine.session, self.thread_id)
+    entries, aentries = faces(_entries)
 
     def __iter__(self) -> Iterator[Archived]:
         return iter(self.entries())
@@ -168,7 +163,7 @@ class Archive(Sequence[Archived]):
         """Return a part by its position or its id, or several by their positions."""
         return self.entries()[which] if isinstance(which, int | slice) else part_in(self.entries(), which)
 
-    def messages(self, which: Part | None = None, *, step: int | None = None) -> list[BaseMessage]:
+    def _messages(self, which: Part | None = None, *, step: int | None = None) -> Plan[list[BaseMessage]]:
         """Return archived messages, as they were, in the order in which they went; each id once, in its last form.
 
         The archive holds what was taken out on every branch of the thread: after a rewind, of those left behind, too.
@@ -184,17 +179,11 @@ class Archive(Sequence[Archived]):
             CorruptStore: Stored bytes do not add up.
             RefusedType: A message holds a type that may not be revived here.
         """
-        return self._engine.run(self._messages(which, step))
-
-    async def amessages(self, which: Part | None = None, *, step: int | None = None) -> list[BaseMessage]:
-        """As `messages`, asynchronously."""
-        return await self._engine.arun(self._messages(which, step))
-
-    def _messages(self, which: Part | None, step: int | None) -> Plan[list[BaseMessage]]:
         if not isinstance(step, int | None):
             raise InvalidInput(f"step must be None or a whole number: {step!r:.40}")
         if which is not None and step is None:
-            return (yield from self._part((yield from self._name(which))))
+            part = yield from self._name(which)
+            return (yield from archives.read_messages(self.engine.session, self.thread_id, part))
         every = yield from self._entries()
         named = every if which is None else [part_in(every, which)]
         chosen = [entry for entry in named if step is None or entry.step == step]
@@ -203,40 +192,34 @@ class Archive(Sequence[Archived]):
         summaries = Summaries(chosen, known)
         return [message for key, message in known.items() if key not in summaries]
 
+    messages, amessages = faces(_messages)
+
     def _name(self, which: Part) -> Plan[str]:
         """Return the whole id of a part; no trip if that is what is given."""
         name = "" if type(which) is int else id_in(which)
         return name if ID.fullmatch(name) else part_in((yield from self._entries()), name or which).id
 
-    def _part(self, part: str) -> Plan[list[BaseMessage]]:
-        return archives.read_messages(self._engine.session, self.thread_id, part)
-
     def _read(self, entries: Sequence[Archived]) -> Plan[dict[str, list[BaseMessage]]]:
-        return archives.read_parts(self._engine.session, self.thread_id, entries)
+        return archives.read_parts(self.engine.session, self.thread_id, entries)
 
-    def message(self, message_id: str) -> BaseMessage:
+    def _message(self, message_id: str) -> Plan[BaseMessage]:
         """Return an archived message, in its last form.
 
         Raises:
             NotFound: The archive has no message of this id.
             InvalidInput: That is no id.
         """
-        return self._engine.run(self._message(message_id))
-
-    async def amessage(self, message_id: str) -> BaseMessage:
-        """As `message`, asynchronously."""
-        return await self._engine.arun(self._message(message_id))
-
-    def _message(self, message_id: str) -> Plan[BaseMessage]:
         if not isinstance(message_id, str):
             raise InvalidInput(f"a message is named by its id, a str, not by a {type(message_id).__name__}")
         held = holder_of((yield from self._entries()), message_id)
         if held is None:
             raise NotFound(f"the archive of thread {self.thread_id!r} has no message {message_id!r:.60}")
         entry, place = held
-        return (yield from self._part(entry.id))[place]
+        return (yield from archives.read_messages(self.engine.session, self.thread_id, entry.id))[place]
 
-    def search(self, text: str, limit: int | None = None) -> list[FoundMessage]:
+    message, amessage = faces(_message)
+
+    def _search(self, text: str, limit: int | None = None) -> Plan[list[FoundMessage]]:
         """Return the archived messages whose text holds `text`, in upper or lower case; the oldest part first.
 
         Of every branch of the thread, as `messages`.
@@ -249,13 +232,6 @@ class Archive(Sequence[Archived]):
             InvalidInput: `text` is no text, or `limit` is negative.
             CorruptStore: Stored bytes do not add up.
         """
-        return self._engine.run(self._search(text, limit))
-
-    async def asearch(self, text: str, limit: int | None = None) -> list[FoundMessage]:
-        """As `search`, asynchronously."""
-        return await self._engine.arun(self._search(text, limit))
-
-    def _search(self, text: str, limit: int | None) -> Plan[list[FoundMessage]]:
         if not isinstance(text, str):
             raise InvalidInput(f"what to look for must be a text, not a {type(text).__name__}")
         limit, wanted = checked_limit(limit), text.casefold()
@@ -268,16 +244,18 @@ class Archive(Sequence[Archived]):
                 break
         return found[:limit]
 
+    search, asearch = faces(_search)
+
     # -- putting back ------------------------------------------------------------------------------------------
 
-    def restore(
+    def _restore(
         self,
         graph: Any,
         which: Which | Iterable[Which] | None = None,
         *,
         config: RunnableConfig | None = None,
         as_node: str | None = None,
-    ) -> Restored:
+    ) -> Plan[Restored]:
         """Put messages back into the state of a graph, in the order in which they went, by its `update_state`.
 
         They follow the summary that stands for them, or the system messages at the head of the list if there is none;
@@ -307,58 +285,28 @@ class Archive(Sequence[Archived]):
                 another branch. Nothing was changed.
             CheckpointConflict: Somebody else was faster, ten times.
         """
-        work = self._begin_restore(graph, self.entries(), which, config)
+        entries = yield from self._entries()
+        work = Restoring(graph, self.thread_id, config, entries, choices(entries, which, config))
         while True:
             try:
-                snapshot = graph.get_state(work.config)
-                new = work.update(snapshot, *self._engine.run(self._read_material(work, snapshot)))
+                snapshot = yield Call(partial(graph.get_state, work.config), partial(graph.aget_state, work.config))
+                way, beside = yield from archives.find_way(self.engine.session, address_of(snapshot.config))
+                chosen = work.choose_for(snapshot, way, beside)
+                parts = [part for choice in chosen for part in choice.entries if choice.keys & set(keys_of(part))]
+                new = work.update(snapshot, chosen, (yield from self._read(parts)))
                 if not new:
                     return work.outcome()
-                work.go_on_from(work.graph.update_state(work.in_name_of(snapshot), new, as_node=as_node))
+                change = {"config": work.in_name_of(snapshot), "values": new, "as_node": as_node}
+                update, aupdate = work.graph.update_state, work.graph.aupdate_state
+                work.go_on_from((yield Call(partial(update, **change), partial(aupdate, **change))))
             except CheckpointConflict as error:
                 work.count_conflict(error)
 
-    async def arestore(
-        self,
-        graph: Any,
-        which: Which | Iterable[Which] | None = None,
-        *,
-        config: RunnableConfig | None = None,
-        as_node: str | None = None,
-    ) -> Restored:
-        """As `restore`, asynchronously."""
-        work = self._begin_restore(graph, await self.aentries(), which, config)
-        while True:
-            try:
-                snapshot = await graph.aget_state(work.config)
-                new = work.update(snapshot, *(await self._engine.arun(self._read_material(work, snapshot))))
-                if not new:
-                    return work.outcome()
-                work.go_on_from(await work.graph.aupdate_state(work.in_name_of(snapshot), new, as_node=as_node))
-            except CheckpointConflict as error:
-                work.count_conflict(error)
-
-    def _begin_restore(
-        self,
-        graph: Any,
-        entries: Sequence[Archived],
-        which: Which | Iterable[Which] | None,
-        config: RunnableConfig | None,
-    ) -> Restoring:
-        return Restoring(graph, self.thread_id, config, entries, choices(entries, which, config))
-
-    def _read_material(
-        self, work: Restoring, snapshot: Any
-    ) -> Plan[tuple[Sequence[Choice], Mapping[str, Sequence[BaseMessage]]]]:
-        """Return what is to be put back into a state, and its messages. One trip, and those that the messages take."""
-        way, beside = yield from archives.find_way(self._engine.session, address_of(snapshot.config))
-        chosen = work.choose_for(snapshot, way, beside)
-        parts = [part for choice in chosen for part in choice.entries if not choice.keys.isdisjoint(keys_of(part))]
-        return chosen, (yield from self._read(parts))
+    restore, arestore = faces(_restore)
 
     # -- keeping -----------------------------------------------------------------------------------------------
 
-    def pin(self, which: Part) -> Archived:
+    def _pin(self, which: Part) -> Plan[Archived]:
         """Mark a part as one to keep, and return it as it is now.
 
         It is a mark for people and programs: Keel removes no part but by `remove`, and all of them with their thread
@@ -367,43 +315,34 @@ class Archive(Sequence[Archived]):
         Raises:
             NotFound: There is no such part.
         """
-        return self._engine.run(self._pin(which, True))
+        return self._mark(which, True)
 
-    async def apin(self, which: Part) -> Archived:
-        """As `pin`, asynchronously."""
-        return await self._engine.arun(self._pin(which, True))
+    pin, apin = faces(_pin)
 
-    def unpin(self, which: Part) -> Archived:
+    def _unpin(self, which: Part) -> Plan[Archived]:
         """Take the mark of `pin` back; return the part as it is now.
 
         Raises:
             NotFound: There is no such part.
         """
-        return self._engine.run(self._pin(which, False))
+        return self._mark(which, False)
 
-    async def aunpin(self, which: Part) -> Archived:
-        """As `unpin`, asynchronously."""
-        return await self._engine.arun(self._pin(which, False))
+    unpin, aunpin = faces(_unpin)
 
-    def _pin(self, which: Part, pinned: bool) -> Plan[Archived]:
+    def _mark(self, which: Part, pinned: bool) -> Plan[Archived]:
         part = yield from self._name(which)
-        return (yield from archives.pin(self._engine.session, self.thread_id, part, pinned))
+        return (yield from archives.pin(self.engine.session, self.thread_id, part, pinned))
 
-    def remove(self, which: Part) -> None:
+    def _remove(self, which: Part) -> Plan[None]:
         """Remove a part for good, pinned or not. What its messages stood for is then in its summary only.
 
         Raises:
             NotFound: There is no such part.
         """
-        self._engine.run(self._remove(which))
-
-    async def aremove(self, which: Part) -> None:
-        """As `remove`, asynchronously."""
-        await self._engine.arun(self._remove(which))
-
-    def _remove(self, which: Part) -> Plan[None]:
         part = yield from self._name(which)
-        yield from archives.remove_archived(self._engine.session, self.thread_id, part)
+        yield from archives.remove_archived(self.engine.session, self.thread_id, part)
+
+    remove, aremove = faces(_remove)
 
     # -- showing it --------------------------------------------------------------------------------------------
 

@@ -1,19 +1,7 @@
-"""The rule that archives what others take out of a list of messages: `KeelSaver(..., archive_removed=True)`.
+"""The rule that archives messages which others remove from a list: `KeelSaver(..., archive_removed=True)`.
 
-Whoever removes them - a node, an update, another package's summaries - puts a checkpoint without them. Before that is
-stored, what its parent had is compared with it, and the messages that are gone go to the archive, unless they are
-there already (Keel's own summaries archive them before). An edited message, under the id it had, was not taken out,
-unless a summary stands there now. What a run has both added and taken out before its first checkpoint
-(`durability="exit"`) was in none, and is not seen.
-
-The memo knows which items the parent's lists were made of, so a put that takes nothing out needs no trip for this. One
-that does, or edits, or whose parent this process has forgotten, reads the parent; and the heads of the archive, if
-something seems to have come in the place of what is gone. Of delta channels only the writes tell, so each put of a
-graph with one reads those of its step.
-
-The value of a delta channel is nowhere but in the writes that made it, and only the graph knows the reducer that adds
-them up. Reducers for messages read a write as `add_messages` does: a message is added, or replaces the one of its id; a
-`RemoveMessage` takes one out, or all of them; an `Overwrite` begins anew.
+Before a checkpoint is stored, its lists are compared with the parent's; an edited message, under its id, was not
+removed. Messages that were added and removed before a run's first checkpoint are not seen (`durability="exit"`).
 """
 
 from __future__ import annotations
@@ -61,10 +49,9 @@ from langgraph_keel.summaries.archive.storage import (
 def cut_deltas(
     session: Session, found: Found, channels: Mapping[str, list[BaseMessage] | None]
 ) -> Plan[Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
-    """Return the messages before and after the step that goes on from a checkpoint, of those channels that it has cut.
-
-    No trip if it has cut none and there are no snapshots, else one.
-    """
+    """Return the messages before and after a step, of each delta channel that the step has cut. At most one trip."""
+    # Only the writes show how a delta channel changes, and only the graph knows its reducer. Reducers for messages read
+    # a write as `add_messages` does.
     own = {channel: list(_values(session.codec, found, channel)) for channel in channels}
     cut = [name for name, values in own.items() if channels[name] is not None or any(map(_removes, values))]
     if not cut:
@@ -82,10 +69,9 @@ def _values(codec: Codec, found: Found, channel: str) -> Iterator[Any]:
 
 
 def _removes(value: Any) -> bool:
-    if _read_overwrite(value) is not None:
-        return True
-    # A summary may stand in the place, and under the id, of the only message that goes.
-    return any(isinstance(each, RemoveMessage) or is_summary(each) for each in _messages_of(value))
+    # A summary may have the place, and the id, of the only message that goes.
+    gone = (isinstance(each, RemoveMessage) or is_summary(each) for each in _messages_of(value))
+    return _read_overwrite(value) is not None or any(gone)
 
 
 def _read_overwrite(value: Any) -> list[Any] | None:
@@ -118,10 +104,7 @@ def _messages_of(value: Any) -> list[BaseMessage]:
 
 
 def _replay(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[list[BaseMessage], list[BaseMessage]]:
-    """Return all messages that were there at some time, and those that are left.
-
-    The former are in their last form before a summary took their place.
-    """
+    """Return all messages that were there at some time, before a summary replaced them, and those that are left."""
     left = {_key(message): message for message in before}
     seen = dict(left)
     for value in values:
@@ -153,23 +136,14 @@ def _key(message: BaseMessage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A checkpoint that is about to be stored.
+    """A checkpoint that is about to be stored."""
 
-    Attributes:
-        parent: The checkpoint it continues.
-        number: Its step, if its metadata says.
-        base: What is known of the last checkpoint of its thread and namespace.
-        refs: Where its values will live.
-        values: The values.
-        deltas: The delta channels whose values are not in there.
-    """
-
-    parent: Address
-    number: int | None
-    base: KnownEntry | None
+    parent: Address  # the checkpoint it continues
+    number: int | None  # its step, if its metadata says
+    base: KnownEntry | None  # the last known checkpoint of its thread and namespace
     refs: Mapping[str, Ref]
     values: Mapping[str, Any]
-    deltas: Collection[str] = ()
+    deltas: Collection[str] = ()  # the delta channels whose values are not in `values`
 
     def delta_channels(self) -> dict[str, list[BaseMessage] | None]:
         """Return all delta channels; of those with a snapshot, the messages in it."""
@@ -192,17 +166,11 @@ def _messages(value: object) -> list[BaseMessage]:
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """What becomes of a list of messages.
-
-    Attributes:
-        channel: The list.
-        gone: What is in no list any more.
-        came: What has come in the place of something: it says so, or stands before what was there.
-    """
+    """How a list of messages changes."""
 
     channel: str
-    gone: Sequence[BaseMessage]
-    came: Sequence[BaseMessage]
+    gone: Sequence[BaseMessage]  # messages that are in no list any more
+    came: Sequence[BaseMessage]  # messages that replace others: they say so, or are before the messages that stay
 
     @property
     def summary(self) -> BaseMessage | None:
@@ -231,11 +199,7 @@ class ArchiveHook(Hook):
 
 
 class ArchiveRule(Hook):
-    """Archives what anybody takes out of lists of messages, before the checkpoint without it is stored.
-
-    Args:
-        channels: The channels to watch; `None` is every list of messages.
-    """
+    """Archives messages that are removed from the lists of some channels (`None`: of all), before the put."""
 
     hears_replays = True
 
@@ -253,19 +217,29 @@ class ArchiveRule(Hook):
         yield from self._archive(session, step)
 
     def _archive(self, session: Session, step: Step) -> Plan[None]:
-        suspects = [channel for channel in self._candidates(step) if _is_cut(channel, step)]
+        # The memo knows which items the parent's lists have: a put that removes nothing needs no trip for this.
+        known = step.base.channels if step.base else {}
+        lists = {name for name, held in known.items() if held.ref.kind is Kind.LIST}
+        lists |= {name for name, value in step.values.items() if type(value) is list}
+        watched = filter(self._is_watched, sorted(lists - set(step.deltas)))
+        suspects = [channel for channel in watched if _is_cut(channel, step)]
         deltas = {channel: left for channel, left in step.delta_channels().items() if self._is_watched(channel)}
         if step.parent.checkpoint_id is None or not (suspects or deltas):
             return
         # Before the first trip: the lists are the program's own, which goes on.
         left = {channel: step.messages(channel) for channel in suspects}
         here = {message.id for channel in step.values for message in step.messages(channel)}
-        said = _read_running_summaries(step.values)
+        # langmem marks no message: its summaries are in a state beside the list.
+        held = [each for value in step.values.values() if isinstance(value, Mapping) for each in value.values()]
+        texts = [getattr(each, "summary", None) for each in held if hasattr(each, "summarized_message_ids")]
+        said = [text for text in texts if isinstance(text, str) and text]
         found = yield from session.store.read_entry(step.parent)
         if found is None:
             return
-        lists = ((channel, _read(session.codec, found, channel), left[channel], here) for channel in suspects)
-        changes = [_find_change(session.codec, said, *each) for each in lists]
+        changes = [
+            _find_change(session.codec, said, channel, _read(session.codec, found, channel), left[channel], here)
+            for channel in suspects
+        ]
         for channel, (before, after) in (yield from cut_deltas(session, found, deltas)).items():
             changes.append(_find_change(session.codec, said, channel, before, after, {message.id for message in after}))
         yield from self._keep(session, step, [change for change in changes if change.gone])
@@ -280,13 +254,6 @@ class ArchiveRule(Hook):
             if fresh:
                 removal = _removal(session.codec, step, change, fresh, _find_previous(heads, change))
                 yield from archive_messages(session, removal, is_first_hand=False)
-
-    def _candidates(self, step: Step) -> list[str]:
-        """Return the channels that may have been cut: of lists that this process knows, or may have forgotten."""
-        before = step.base.channels if step.base else {}
-        known = {name for name, known in before.items() if known.ref.kind is Kind.LIST}
-        lists = {name for name, value in step.values.items() if type(value) is list}
-        return [name for name in sorted((known | lists) - set(step.deltas)) if self._is_watched(name)]
 
     def _is_watched(self, channel: str) -> bool:
         return not channel.startswith("__") if self._channels is None else channel in self._channels
@@ -317,13 +284,6 @@ def _read(codec: Codec, found: Found, channel: str) -> list[BaseMessage]:
     return _messages(Unpacker(codec).values({channel: ref}, found.rows, found.entry.address)[channel])
 
 
-def _read_running_summaries(values: Mapping[str, Any]) -> list[str]:
-    """Return the summaries that langmem keeps in a state: it marks no message, but tells what stands in it."""
-    held = [each for value in values.values() if isinstance(value, Mapping) for each in value.values()]
-    texts = [getattr(each, "summary", None) for each in held if hasattr(each, "summarized_message_ids")]
-    return [text for text in texts if isinstance(text, str) and text]
-
-
 def _find_change(
     codec: Codec,
     said: Sequence[str],
@@ -335,12 +295,12 @@ def _find_change(
     """Return what has become of a list: messages without an id are known by what they are."""
     known: dict[str | None, BaseMessage] = {message.id: message for message in before if message.id}
     last = max((place for place, message in enumerate(left) if message.id in known), default=-1)
-    came = [
-        message
-        for place, message in enumerate(left)
-        if (message.id not in known and (place < last or _repeats(message, said)))
-        or (is_summary(message) and message != known.get(message.id))
-    ]
+    came = []
+    for place, message in enumerate(left):
+        repeats = isinstance(message, SystemMessage) and any(text in message.text for text in said)
+        is_new = message.id not in known and (place < last or repeats)
+        if is_new or (is_summary(message) and message != known.get(message.id)):
+            came.append(message)
     unnamed = {codec.fingerprint(message) for message in left if not message.id}
     there = set(here) - {message.id for message in came}
     gone = [
@@ -349,10 +309,6 @@ def _find_change(
         if (message.id not in there if message.id else codec.fingerprint(message) not in unnamed)
     ]
     return ListChange(channel, gone, came)
-
-
-def _repeats(message: BaseMessage, said: Sequence[str]) -> bool:
-    return isinstance(message, SystemMessage) and any(text in message.text for text in said)
 
 
 def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[Archived]) -> list[BaseMessage]:
@@ -371,7 +327,7 @@ def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[
 
 
 def _find_previous(heads: Sequence[Archived], change: ListChange) -> str | None:
-    """Return the part whose summary is among what is gone: what stands for that now, stands for the part, too."""
+    """Return the last part whose summary is among the messages that are gone."""
     own = [head for head in heads if head.channel == change.channel]
     found = {head.id for _, parts in _summaries(change.gone, own) for head in parts}
     return next((head.id for head in reversed(own) if head.id in found), None)
@@ -380,11 +336,8 @@ def _find_previous(heads: Sequence[Archived], change: ListChange) -> str | None:
 def _summaries(
     messages: Sequence[BaseMessage], heads: Sequence[Archived]
 ) -> Iterator[tuple[BaseMessage, Sequence[Archived]]]:
-    """Yield the summaries among messages, with the parts they stand for.
-
-    They are known by what they say, or by their id, unless that is also the id of a message they stand for.
-    """
-    hosts = hosts_in(heads)
+    """Yield the summaries among messages, with the parts that each stands for."""
+    hosts = hosts_in(heads)  # an id that is also that of a message names no summary
     by_id: dict[str, list[Archived]] = {head.id: [head] for head in heads}
     for head in heads:
         if head.summary_id and head.summary_id not in hosts:

@@ -35,37 +35,21 @@ _NEEDED = ("checkpoint_ns", "channel", "by")
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Messages that are about to be taken out of a state.
+    """Messages that are about to be taken out of a state."""
 
-    Attributes:
-        id: The id that the archived part will have: a hash of channel, namespace and messages.
-        thread_id: The thread.
-        checkpoint_ns: The namespace of the graph.
-        checkpoint_id: The checkpoint that the step began from, if that is known.
-        step: The step, if that is known.
-        node: The node, if that is known.
-        channel: The channel of the state.
-        by: What takes them: a summary, a window, or something else that the saver's rule has noticed.
-        messages: The messages, in order.
-        model: The model that wrote the summary.
-        summary: Its text.
-        summary_id: The id of the message that stands for them.
-        previous: The id of the archived part that the summary builds on.
-    """
-
-    id: str
+    id: str  # of the archived part: a hash of channel, namespace and messages
     thread_id: str
     checkpoint_ns: str
-    checkpoint_id: str | None
+    checkpoint_id: str | None  # the checkpoint that the step began from, if known
     step: int | None
     node: str | None
     channel: str
     by: By
     messages: tuple[BaseMessage, ...] = field(repr=False)
-    model: str | None = None
+    model: str | None = None  # that wrote the summary
     summary: str | None = None
-    summary_id: str | None = None
-    previous: str | None = None
+    summary_id: str | None = None  # the id of the message that stands for them
+    previous: str | None = None  # the id of the archived part that the summary builds on
 
 
 @publish
@@ -219,10 +203,7 @@ def _pack(entry: Archived) -> list[dict[str, Any]]:
 
 
 def _unpack(parts: Sequence[Any]) -> Archived:
-    """Return the part that a head describes; hostile bytes may say anything, so every type is looked at.
-
-    It says neither its id nor its thread: those are where it stands.
-    """
+    """Return the part that a head describes, without its id and thread. Hostile bytes: each type is checked."""
     (said,) = parts
     texts = {name: _check_type(said.get(name), str, name in _NEEDED) for name in _TEXTS}
     numbers = {name: _check_type(said.get(name), int, name != "step") for name in _NUMBERS}

@@ -1,7 +1,4 @@
-"""Restoring: archived messages return to a graph's state in order, at their summary, else at the head.
-
-Of all that is archived, those parts are put back that were asked for, and taken out on the way to the checkpoint.
-"""
+"""Restoring: archived messages return to a graph's state in order, at their summary, else at the head."""
 
 from __future__ import annotations
 
@@ -29,19 +26,12 @@ _NEXT = "that would have had the messages again"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is to be put back into one list.
-
-    Attributes:
-        channel: The list.
-        entries: All archived parts of it.
-        keys: What is wanted of them.
-        is_named: Whether that was asked for by name.
-    """
+    """The messages of one list that are to be put back."""
 
     channel: str
-    entries: Sequence[Archived]
-    keys: Set[str]
-    is_named: bool = True
+    entries: Sequence[Archived]  # all archived parts of the list
+    keys: Set[str]  # of the messages
+    is_named: bool = True  # whether the caller named them
 
 
 def choices(
@@ -51,7 +41,17 @@ def choices(
     named = configurable(config).get("checkpoint_ns") if config else None
     namespace = None if named is None else str(named)
     wanted: dict[tuple[str, str], set[str]] = {}
-    for entry, keys in _find_named(entries, which, namespace or ""):
+    found: list[tuple[Archived, Sequence[str]]]
+    if which is None:
+        own = [entry for entry in entries if entry.checkpoint_ns == (namespace or "")]
+        if entries and not own:
+            raise _only_elsewhere(entries, namespace or "")
+        found = [(entry, keys_of(entry)) for entry in own]
+    elif isinstance(which, Archived | FoundMessage | BaseMessage | str) or not isinstance(which, Iterable):
+        found = [named_in(entries, which)]
+    else:
+        found = [named_in(entries, each) for each in which]
+    for entry, keys in found:
         wanted.setdefault((entry.checkpoint_ns, entry.channel), set()).update(keys)
     spaces = {space for space, _ in wanted} | ({namespace} if namespace is not None else set())
     if len(spaces) > 1:
@@ -65,19 +65,6 @@ def choices(
         )
         for (space, channel), keys in wanted.items()
     ]
-
-
-def _find_named(
-    entries: Sequence[Archived], which: Which | Iterable[Which] | None, namespace: str
-) -> list[tuple[Archived, Collection[str]]]:
-    if which is None:
-        own = [entry for entry in entries if entry.checkpoint_ns == namespace]
-        if entries and not own:
-            raise _only_elsewhere(entries, namespace)
-        return [(entry, keys_of(entry)) for entry in own]
-    if isinstance(which, Archived | FoundMessage | BaseMessage | str) or not isinstance(which, Iterable):
-        return [named_in(entries, which)]
-    return [named_in(entries, each) for each in which]
 
 
 def _only_elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
@@ -107,19 +94,17 @@ def keep_on_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
 def find_aside(
     entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any, is_named: bool
 ) -> set[str]:
-    """Return the ids of the parts that were taken out on other branches than the one of a checkpoint.
-
-    Where the checkpoints that would tell are pruned, a part counts as taken out on this one. But if all are restored,
-    summaries tell more: a part of theirs is of another branch if no summary in the state stands for it, or if there are
-    none, and the state has messages of it or of what it builds on.
-    """
+    """Return the ids of the parts that were taken out on other branches than the one of a checkpoint."""
     standing, aside = find_standing(entries, state), set[str]()
     for entry in entries:
         starts = set(entry.starts)
         is_known = bool(starts) and starts <= set(beside)
         if starts.isdisjoint(way) and (is_known or entry.previous in aside):
             aside.add(entry.id)
-    if not is_named and standing <= {entry.id for entry in entries}:  # else nobody knows what a missing part built on
+    # Where checkpoints were pruned, a part counts as taken out on this branch. But if all are restored, summaries tell
+    # more: a part is of another branch if no summary in the state stands for it, or, without any summary, if the state
+    # has messages of it or of a part that it builds on. (If a part is missing, nothing tells what it built on.)
+    if not is_named and standing <= {entry.id for entry in entries}:
         shown, touched = {message.id for message in _messages(state)} - {None, ""}, set[str | None]()
         for entry in entries:
             if standing or entry.previous in touched or not shown.isdisjoint(entry.message_ids):
@@ -259,11 +244,7 @@ def with_results(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
 
 
 class Summaries:
-    """The messages that stand for archived parts, by their keys.
-
-    A message that repeats the summary of a part stands for the part, too: where there is a system message, langmem puts
-    its summary into a list again and again.
-    """
+    """The messages that stand for archived parts, by their keys."""
 
     def __init__(self, entries: Sequence[Archived], messages: Mapping[str, BaseMessage]) -> None:
         self._parts = {entry.id: entry for entry in entries}
@@ -276,6 +257,7 @@ class Summaries:
                 self._of.setdefault(entry.summary_id, []).append(entry)
             # To the rule, a message that is restored in place of a summary looks like a summary of that.
             others.update(entry.message_ids)
+        # Where there is a system message, langmem puts its summary into a list again and again.
         texts = {entry.summary: entry for entry in entries if entry.by == "rule" and entry.summary}
         for key, message in messages.items():
             if isinstance(message, SystemMessage) and message.text in texts:

@@ -1,20 +1,15 @@
 """The archive: messages that were taken out of a thread's state, in cells of the thread.
 
-An *archived part* is what one removal took. Its *head* is the cell under its id: the header says what went, when, and
-what stands for it now, and is all that listings read; the body holds the messages, as the saver's serializer writes
-them. Of a large part only the last megabyte stands there, and the pieces before it in cells of their own, which are
-written first: a part is there when its head is. The id is a hash of what was taken, so that a removal that is made
-again, after a crash, writes the same cells.
-
-Cells are no checkpoints: no prune takes them. They are deleted with their thread and copied with it, and removed where
-the thread turns out to be gone. They are copied as they stand, undecoded.
+The head of an *archived part* is the cell under its id, a hash of its messages: a removal that is made again writes the
+same cells. Its header describes the part, and its body holds the messages, as the saver's serializer writes them. Of a
+large part the body holds the last megabyte; the pieces before it are in cells of their own, which are written first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 
 from langchain_core.messages import BaseMessage
@@ -28,7 +23,6 @@ from langgraph_keel.engine.records import Graph, Query
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, NotFound, ValueRefused
 from langgraph_keel.summaries.archive.parts import (
     ID,
@@ -61,34 +55,28 @@ def archive_messages(
     removal: Removal,
     is_first_hand: bool = True,
 ) -> Plan[Archived]:
-    """Put messages into the archive. One trip; one more for each megabyte after the first.
-
-    To do it again writes the same cells, at two trips each instead of one. The part then says of its messages what was
-    said last, and a pin stays.
-    """
+    """Put messages into the archive. One trip, and one for each megabyte after the first; again, twice as many."""
     items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
     entry = _entry(session.codec, removal, session.clock(), sum(map(len, items)), len(bodies) - 1)
     archive = archive_of(session, removal.thread_id)
     head = archive.cell(entry, body=bodies[-1])  # before the first trip: nobody can change the messages meanwhile
     for key, body in zip(_keys(entry), bodies, strict=False):
-        # Also over the same piece: whoever is removing that one must not take this one.
+        # Also over the same piece: a concurrent removal of that one must not remove this one.
         yield from archive.overwrite_raw(key, Cell(session.new_token(), session.codec.encode([]), body))
     swapped = yield from archive.swap_raw(entry.id, None, head)
     while swapped.cell is not None:
         held = part_in(archive, entry.id, swapped.cell)
-        entry = _merge(held, entry, is_first_hand)
+        if is_first_hand:
+            entry = replace(add_starts(entry, held.starts), pinned=held.pinned)
+        elif set(entry.starts) - set(held.starts):
+            entry = add_starts(held, entry.starts)
+        else:
+            return held
         if entry == held:
             return held
         swapped = yield from archive.swap_raw(entry.id, swapped.cell.token, archive.cell(entry, body=head.body))
     return entry
-
-
-def _merge(held: Archived, new: Archived, is_first_hand: bool) -> Archived:
-    """Return what is to be said of a part that is there already."""
-    if is_first_hand:
-        return replace(add_starts(new, held.starts), pinned=held.pinned)
-    return add_starts(held, new.starts) if set(new.starts) - set(held.starts) else held
 
 
 def _pieces(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -106,20 +94,10 @@ def _keys(entry: Archived) -> list[str]:
 
 
 def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: int) -> Archived:
+    same = {each.name: getattr(removal, each.name) for each in fields(removal) if each.name != "messages"}
     return Archived(
-        id=removal.id,
-        thread_id=removal.thread_id,
-        checkpoint_ns=removal.checkpoint_ns,
-        checkpoint_id=removal.checkpoint_id,
-        step=removal.step,
-        node=removal.node,
-        channel=removal.channel,
-        by=removal.by,
-        model=removal.model,
+        **same,
         at=now,
-        summary=removal.summary,
-        summary_id=removal.summary_id,
-        previous=removal.previous,
         message_ids=tuple(map(id_of, removal.messages)),
         count=len(removal.messages),
         bytes=nbytes,
@@ -180,24 +158,21 @@ def _read_messages(codec: Codec, entry: Archived, cells: Mapping[str, Cell]) -> 
     keys = [*_keys(entry), entry.id]
     if missing := [key for key in keys if key not in cells]:
         raise CorruptStore(f"{where}: its piece {missing[0]} is missing")
-    messages = [message for key in keys for message in _decode(codec, where, cells[key].body)]
+    messages: list[BaseMessage] = []
+    for key in keys:
+        try:
+            messages += codec.decode(cells[key].body)
+        except ValueRefused as error:
+            raise error.at(where) from error
+        except CorruptStore as error:
+            raise CorruptStore(f"{where}: its messages do not decode: {error}") from error
+    if not all(isinstance(message, BaseMessage | Unread) for message in messages):
+        raise CorruptStore(f"{where}: what it holds are no messages")
     # Of a message that is not read (`saver.raw`), the head alone says the id.
     said = zip(messages, entry.message_ids, strict=False)
     ids = [name if isinstance(message, Unread) else id_of(message) for message, name in said]
     if len(messages) != len(entry.message_ids) or tuple(ids) != entry.message_ids:
         raise CorruptStore(f"{where}: it holds other messages than its head says")
-    return messages
-
-
-def _decode(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
-    try:
-        messages = codec.decode(body)
-    except ValueRefused as error:
-        raise error.at(where) from error
-    except CorruptStore as error:
-        raise CorruptStore(f"{where}: its messages do not decode: {error}") from error
-    if not all(isinstance(message, BaseMessage | Unread) for message in messages):
-        raise CorruptStore(f"{where}: what it holds are no messages")
     return messages
 
 
@@ -236,15 +211,13 @@ def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
 
 
 def find_way(session: Session, at: Address) -> Plan[tuple[set[str], set[str]]]:
-    """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip.
-
-    Where the way is lost, since checkpoints were pruned, it may have led over any that was put before.
-    """
+    """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip."""
     graph = yield from session.store.read_graph(at.thread_id)
     nodes = [node for node in graph.nodes if node.address.checkpoint_ns == at.checkpoint_ns]
     ids = [str(node.address.checkpoint_id) for node in nodes]
     if at.checkpoint_id not in ids:
         return set(), set()
+    # Where checkpoints were pruned, the way may have led over any that was put before.
     way = [str(node.address.checkpoint_id) for node in Ancestry(nodes).way(nodes[ids.index(at.checkpoint_id)])]
     return set(way), set(ids[ids.index(way[-1]) :]).difference(way)
 
@@ -258,10 +231,7 @@ def has_checkpoint(session: Session, thread_id: str) -> Plan[bool]:
 
 
 def remove_orphans(session: Session, thread_id: str) -> Plan[None]:
-    """Remove the archive of a thread that is gone. A trip; three if there is one.
-
-    What a run archives after its thread was deleted nobody would find, and a new thread of the same id would have it.
-    """
+    """Remove the archive of a thread that is gone. A trip; three if there is one."""
     archive = archive_of(session, thread_id)
     cells = yield from archive.every_raw()
     # Listed before this look: the cells of a thread that somebody begins from now on are not among them.
@@ -270,10 +240,7 @@ def remove_orphans(session: Session, thread_id: str) -> Plan[None]:
 
 
 def take_back(session: Session, entry: Archived) -> Plan[None]:
-    """Remove a part that was just archived, but should not have been. Two trips, or more; see `remove_archived`.
-
-    If it was there before, it stays: other steps have taken the same messages, or somebody has pinned it.
-    """
+    """Remove a part that was archived by mistake, unless it was there before. See `remove_archived`."""
     if not entry.pinned and len(entry.starts) < 2:
         with suppress(NotFound):
             yield from remove_archived(session, entry.thread_id, entry.id)
@@ -289,31 +256,27 @@ def copy_archive(session: Session, source: str, target: str) -> Plan[None]:
 
 
 def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[None]:
-    """Copy to a fork what was archived on its way. A trip; if that is anything, two more, and those of the cells.
-
-    What was taken out since, or on another branch, is left out. Where that cannot be said, since checkpoints were
-    pruned or a head does not decode, it is copied.
-    """
+    """Copy to a fork the parts that were archived on its way. A trip; two more, and those of the cells, if any."""
     archive = archive_of(session, source)
     cells = yield from archive.every_raw()
     graph = (yield from session.store.read_graph(source)) if cells else fork
-    # The checkpoints of the thread from which steps began that its fork has not taken.
+    # The checkpoints of the thread from which steps began that its fork has not taken. A part that began from none of
+    # those that are left is copied, as is one that cannot be read.
     later = _places(graph) - _places(fork) | {(at.checkpoint_ns, at.checkpoint_id)}
-    heads = {key: _starts(archive, key, cell) for key, cell in cells if ID.fullmatch(key)}
-    parts = {key for key, starts in heads.items() if not starts or starts - later}
+    parts = set[str]()
+    for key, cell in cells:
+        if ID.fullmatch(key):
+            starts = set[tuple[str, str | None]]()
+            with suppress(CorruptStore):  # it is copied as it is, and reported where it is read
+                head = part_in(archive, key, cell)
+                starts = {(head.checkpoint_ns, start) for start in head.starts}
+            if not starts or starts - later:
+                parts.add(key)
     yield from _copy_cells(session, source, target, [key for key, _ in cells if key[:_ID] in parts])
 
 
 def _places(graph: Graph) -> set[tuple[str, str | None]]:
     return {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
-
-
-def _starts(archive: Cells[Archived], key: str, cell: Cell) -> set[tuple[str, str | None]]:
-    try:
-        head = part_in(archive, key, cell)
-    except CorruptStore:
-        return set()  # copied as it is, and reported where it is read
-    return {(head.checkpoint_ns, start) for start in head.starts}
 
 
 def _copy_cells(session: Session, source: str, target: str, keys: Sequence[str]) -> Plan[None]:
