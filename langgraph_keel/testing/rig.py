@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol, TypeVar, cast
 
@@ -151,9 +151,9 @@ class AsyncFace(Face):
         # Not asyncio.Runner: for each call it asks the signal module about the task, whose repr names all of the state.
         self._loop = asyncio.new_event_loop()
 
-    def run(self, awaitable: Awaitable[T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Drive a coroutine to its end on this face's loop."""
-        return self._loop.run_until_complete(awaitable)
+        return self._loop.run_until_complete(coroutine)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self.run(getattr(self.saver, f"a{name}")(*args, **kwargs))
@@ -167,10 +167,10 @@ class AsyncFace(Face):
         """As `KeelSaver.alist`, driven one checkpoint at a time."""
         listing = cast(AsyncGenerator[CheckpointTuple, None], self.saver.alist(config, **options))
         try:
-            while (found := self.run(anext(listing, None))) is not None:
+            while (found := self._loop.run_until_complete(anext(listing, None))) is not None:
                 yield found
         finally:
-            self.run(listing.aclose())
+            self._loop.run_until_complete(listing.aclose())
 
     def close(self) -> None:
         """Close the loop."""
