@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from langgraph_keel.display import html
@@ -74,9 +74,23 @@ class Receipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data that names no thread, for whoever keeps a record: how many they are, and all else."""
-        fields = asdict(self)
-        counts = {f"{name.removesuffix('s')}_count": len(fields.pop(name)) for name in ("threads", "shared", "failed")}
-        return {**fields, **counts, "complete": self.complete}
+        # A list of the fields that are given away: a later one may name somebody.
+        return {
+            "user_hash": self.user_hash,
+            "at": self.at,
+            "dry_run": self.dry_run,
+            "complete": self.complete,
+            "thread_count": len(self.threads),
+            "checkpoints": self.checkpoints,
+            "requests": self.requests,
+            "cached": self.cached,
+            "shared_count": len(self.shared),
+            "failed_count": len(self.failed),
+            "strays": self.strays,
+            "problems": list(self.problems),
+            "exempt": list(self.exempt),
+            "reclaimed": self.reclaimed and self.reclaimed.to_dict(),
+        }
 
     def __str__(self) -> str:
         """Return it in words, a line each. It names no thread that was deleted; with `dry_run`, the first of them."""
