@@ -17,7 +17,7 @@ from langgraph_keel.errors import CorruptStore, ValueRefused
 T = TypeVar("T")
 PAGE = 500
 """Cells that are read in one trip."""
-_UNREADABLE = (CorruptStore, ValueRefused, TypeError, ValueError, KeyError, AttributeError)
+_UNREADABLE = (CorruptStore, ValueRefused, TypeError, ValueError, LookupError, OverflowError, AttributeError)
 
 
 @cache
@@ -50,7 +50,7 @@ class CellTable(Generic[T]):
             is put after the name otherwise.
         pack: Returns the parts of a record as they are stored, in a list of their own; part of the stored format.
         unpack: Returns the record that such parts make. Stored bytes are untrusted: it raises `TypeError`, `ValueError`
-            or `KeyError` for anything else. `record_of` does.
+            or `LookupError` for anything else. `record_of` does.
         has_body: Says of a record whether the rest of its cell, the body, must be there.
         is_piece: Says of a key whether its cell has no record, but a piece of what the body of another one begins.
         moves: Whether a copy to another store takes it: with its thread, or if the caller asks for shared records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,12 @@ from test_tools_flight import flight, holder, saver
 from tool_keeping import Clock
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolOutcomeUnknown
+from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.leases import Watch
 from langgraph_keel.engine.tables import Cells
+from langgraph_keel.errors import CorruptStore
 from langgraph_keel.tools import ledger
-from langgraph_keel.tools.ledger import CALLS, CallRecord, Ledger, shelf_of
+from langgraph_keel.tools.ledger import CALLS, COUNTS, CallRecord, Ledger, shelf_of
 
 __all__ = ["flight", "saver"]
 
@@ -122,3 +125,10 @@ def test_what_is_shown_is_told_by_clocks(flight: Flight, saver: KeelSaver) -> No
         assert [call.state for call in saver.tools.calls("t")] == ["claimed"]
     wait_until(lambda: [call.state for call in saver.tools.calls("t")] == ["unknown"])
     assert state_of(saver) == "claimed"
+
+
+@pytest.mark.parametrize("parts", [[], [math.inf], [None], {}, 7])
+def test_a_count_of_another_form_is_damage(parts: Any) -> None:
+    session = MemorySaver().engine.session
+    with pytest.raises(CorruptStore, match="the count of hits of tool call"):
+        Cells(session, COUNTS, "t").keep("k", Cell("token", session.codec.encode(parts)))
