@@ -103,6 +103,13 @@ def test_rooms_import_downwards_only() -> None:
     assert {edge for edge in edges if points_upwards(*edge)} == set()
 
 
+def test_the_line_of_rooms_has_all_floors() -> None:
+    page = (TESTS.parent / "CONTRIBUTING.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith("errors <-"))
+    written = [set(floor.split(", ")) for floor in line.split(" <- ")]
+    assert written == [floor - {PRIVATE} for floor in FLOORS if floor - {"", "__main__"}]
+
+
 def test_there_is_no_circle() -> None:
     edges = {module: {*modules_of_ours(path)} - {module} for module, path in MODULES.items()}
     TopologicalSorter(edges).prepare()  # or `CycleError`, which names one

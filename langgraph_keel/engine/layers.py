@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from inspect import Signature, signature
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from langgraph_keel.engine.names import NameMap
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.verbs import SAME, VERBS, Turn
 
+L = TypeVar("L", bound="Layer")
 FindNames: TypeAlias = Callable[[bool], Plan[tuple[NameMap, NameMap] | None]]
 """Returns the maps for names on their way down and up, or `None` if names stay. Is passed whether names are stored."""
 
@@ -28,6 +29,11 @@ class Layer(Store[Any, Any]):
     def has(self, verb: str) -> bool:
         """Return whether a verb is a method of this layer's own."""
         return getattr(type(self), verb) is not getattr(Store, verb)
+
+    def find(self, kind: type[L]) -> L:
+        """Return the layer of this class: this one, or one below it. There must be one."""
+        found: L = self if type(self) is kind else self.inner.find(kind)  # type: ignore[attr-defined]
+        return found
 
     if TYPE_CHECKING:  # the constructor binds them
         write_entry = write_batch = read_entry = scan = read_values = read_history = read_graph = remove_entries = (

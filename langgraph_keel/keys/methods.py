@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.faces import Component, faces
+from langgraph_keel.engine.layers import Layer
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
@@ -255,14 +256,19 @@ class KeyMethods(Component):
     def _sealed_store(self) -> SealedStore:
         if self._saver.stack.keyring is None:
             raise InvalidInput("this saver has no keyring: open it with encryption=Keyring(...)")
-        return cast(SealedStore, self.engine.session.store)
+        return sealed_store_of(self.engine.session)
+
+
+def sealed_store_of(session: Session) -> SealedStore:
+    """Return the layer that seals, of a saver with a keyring. It need not be the uppermost one."""
+    return cast(Layer, session.store).find(SealedStore)
 
 
 def describe_backups(session: Session, keyring: Keyring | None) -> Plan[Sequence[str]]:
     """Say in sentences who can read backups of an encrypted store after an erasure. At most two trips."""
     if keyring is None:
         return ()
-    store = cast(SealedStore, session.store)
+    store = sealed_store_of(session)
     if (master := (yield from store.chest.read_master())) is None:
         return ()
     was_plain = store.migrates or (yield from store.chest.is_migrated())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 from retention_threads import BACKENDS
 from tiers import sized
 
-from langgraph_keel import KeelSaver, KeyMissing, Keyring, LocalKey
+from langgraph_keel import KeelSaver, KeyMissing, Keyring, LocalKey, MemorySaver
+from langgraph_keel.engine.layers import Layer
+from langgraph_keel.keys.methods import describe_backups
+from langgraph_keel.stack import Stack, stack_of
 from langgraph_keel.testing.faults import Fault, Injected, with_tap
 from langgraph_keel.testing.rig import at, checkpoint_of
 
@@ -121,3 +125,26 @@ def test_a_rotation_is_cut_off_at_each_request_and_done_again(stores: Any, backe
         cut += sized(3, 3, 1)
     assert cut > 5
     store.wipe()
+
+
+class Above(Layer):
+    """A layer of somebody's own above the one that seals."""
+
+    def of_tenant(self, tenant: str) -> Above:
+        return Above(self.inner.of_tenant(tenant))
+
+
+def test_keys_are_found_below_another_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = stack_of
+    monkeypatch.setattr("langgraph_keel.saver.stack_of", lambda *args: _with_layer(build(*args)))
+    with MemorySaver(encryption=ALL[0]) as saver:
+        for view in (saver, saver.for_tenant("acme")):
+            put(view, "t", 1)
+            assert type(view.engine.session.store) is Above
+            assert view.keys.list().needed == "k0"
+        assert not saver.keys.renew().failed
+        assert saver.engine.run(describe_backups(saver.engine.session, ALL[0]))
+
+
+def _with_layer(stack: Stack) -> Stack:
+    return replace(stack, store=Above(stack.store))
