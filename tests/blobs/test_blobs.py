@@ -671,7 +671,7 @@ def test_no_prune_takes_the_writes_of_a_checkpoint_that_is_put_again(
     pytest.fail("it has more requests than were looked at")
 
 
-def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes_meanwhile(
+def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
     for moment in range(20):

@@ -114,7 +114,7 @@ async def test_equal_calls_find_their_own_results_after_a_crash(face: str) -> No
 
 
 @pytest.mark.parametrize("face", FACES)
-async def test_a_payment_that_was_approved_in_one_thread_is_not_repeated_because_another_asks(face: str) -> None:
+async def test_an_approved_payment_of_one_thread_is_not_repeated_as_another_one_asks(face: str) -> None:
     """Killed after the payment, resumed after an equal call of another thread, whose person has not even answered."""
     payments = Payments()
     with ToolCache(MemorySaver(), {"pay": ToolPolicy(scope="shared"), "die": None}) as cache:
