@@ -74,7 +74,7 @@ class CallRecord:
     is_persons: bool = False  # its result uses a person's answer, and is replayed to the very same call only
     before: str = ""  # the state of an earlier attempt that was taken over
     nbytes: int = 0  # of the stored result
-    cost: float | None = None
+    cost: Any = None  # what the policy says; another thing than a number counts as none
     error: str | None = None
     decided: str = ""  # what a person said became of it: `retry`, `done` or `skip`
     args: Any = None  # if the user lets them be stored

@@ -329,11 +329,11 @@ def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
 TERMINATED = """
 import os, signal, sys
 from langgraph_keel.cli import main, provenance as export
-def line_of(line):
+def as_json(line):
     print(*os.listdir(os.path.dirname(sys.argv[-1])), flush=True)
     signal.raise_signal(getattr(signal, os.environ["ENDED_BY"]))
     return ""
-export.line_of = line_of
+export.as_json = as_json
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and what nohup runs, that
 main()
