@@ -25,7 +25,7 @@ from weakref import WeakSet
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.checkpoint.base import CheckpointTuple
 
-from langgraph_keel._langgraph import INTERRUPT, exit_of, register_configure_hook, var_child_runnable_config
+from langgraph_keel._langgraph import ERROR, INTERRUPT, exit_of, register_configure_hook, var_child_runnable_config
 from langgraph_keel.approvals.asked import without_replaced
 from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.engine import runs as live
@@ -304,7 +304,17 @@ class RunClaims(Hook):
         """Claim the thread for a run that asks (see `claim_to_ask`), and note that a task's writes are on their way."""
         if _asks(writes):
             yield from self.claim_to_ask(session, writes.address.thread_id, writes.config)
+        if not writes.address.checkpoint_ns and any(channel in (INTERRUPT, ERROR) for channel, _ in writes.writes):
+            yield from self._wait_for_puts(session, writes.address.thread_id)
         storing[writes] = session.store, writes.address.thread_id
+
+    def _wait_for_puts(self, session: Session, thread_id: str) -> Plan[None]:
+        """Wait, for a while, until this process stores no checkpoint of a thread. No trip."""
+        # Lists find a thread by marks of its tasks' writes, which are kept in the row that its first checkpoint makes.
+        # Of two transactions of PostgreSQL at the same time, neither sees the other one.
+        until = self.timer() + self.patience
+        while _is_storing(session, thread_id, Put) and self.timer() < until:
+            yield Pause(_TURN)
 
     def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> None:
         """Note that they are not stored."""
@@ -520,9 +530,12 @@ def _may_wait(reading: Reading) -> bool:
     return reading.is_async or asyncio._get_running_loop() is None
 
 
-def _is_storing(session: Session, thread_id: str) -> bool:
-    """Return whether this process is storing something on a thread."""
-    return any(store is session.store and thread == thread_id for store, thread in list(storing.values()))
+def _is_storing(session: Session, thread_id: str, kind: type[Put] | None = None) -> bool:
+    """Return whether this process is storing something on a thread, or something of this class."""
+    return any(
+        store is session.store and thread == thread_id and (kind is None or type(new) is kind)
+        for new, (store, thread) in list(storing.items())
+    )
 
 
 def _is_by_id(resume: Any) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from checkpoints import checkpoint_of, config_for
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.prebuilt import ToolNode
-from langgraph.types import interrupt
+from langgraph.types import Interrupt, interrupt
 from log_graphs import CONFIG, State, graph, say
 from places import Place
 from tool_graphs import Killed
@@ -18,13 +20,20 @@ from tool_graphs import Killed
 from langgraph_keel import (
     InvalidConfig,
     KeelSaver,
+    MemorySaver,
     ThreadStatus,
     ToolCache,
     ToolOutcomeUnknown,
     ToolPolicy,
     request_approval,
 )
+from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.engine.checkpoints import storing
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header
+from langgraph_keel.engine.events import Put
 from langgraph_keel.errors import short_key
+from langgraph_keel.runs.hook import RunClaims
 
 
 @pytest.fixture
@@ -272,11 +281,33 @@ def test_a_first_run_that_waits_for_its_checkpoint_is_seen(place: Place) -> None
 
 async def test_the_other_face_says_the_same(saver: KeelSaver) -> None:
     await graph(saver, say("a")).ainvoke({"log": []}, {"configurable": {"thread_id": "done"}})
-    # Each put is acknowledged before the next step: on PostgreSQL, of a question that is stored before the very first
-    # checkpoint of its thread is, the mark by which lists find it is lost (one run in a hundred).
-    await graph(saver, ("ask", ask)).ainvoke({"log": []}, CONFIG, durability="sync")
+    await graph(saver, ("ask", ask)).ainvoke({"log": []}, CONFIG)
     assert (await saver.astatus("t")).state == "waits"
     assert [(each.thread_id, each.state) async for each in saver.aunfinished()] == [("t", "waits")]
+
+
+async def test_a_question_waits_for_a_checkpoint_that_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mark is kept with the row of the thread, which the first checkpoint makes."""
+    with MemorySaver() as saver:
+        session, looked = saver.engine.session, asyncio.Event()
+
+        def look() -> float:
+            looked.set()
+            return 0.0
+
+        hook = session.hooks.find(RunClaims)
+        assert hook is not None
+        address = Address("t", "", "c1")
+        put = Put({}, checkpoint_of("c1", {}), {}, "input", address, address, Header({}, {}, {}))
+        monkeypatch.setitem(storing, put, (session.store, "t"))
+        monkeypatch.setattr(hook, "timer", look)
+        config = config_for("t", "c1")
+        writing = asyncio.create_task(saver.aput_writes(config, [(INTERRUPT, (Interrupt("?"),))], "task"))
+        await saver.aput_writes(config, [("log", ["said"])], "another")  # which has no mark
+        await looked.wait()
+        assert not writing.done()
+        storing.pop(put)
+        await asyncio.wait_for(writing, 60)
 
 
 def test_it_looks_without_writing(place: Place) -> None:
