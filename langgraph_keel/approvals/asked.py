@@ -36,7 +36,7 @@ class Asked:
     task_id: str  # of the root graph
     before: Sequence[Any]  # the answers that its task had before
     is_open: bool
-    is_last: bool  # its task has not gone on to another question, or to a result
+    is_last: bool  # its task has not reached another question, or to a result
     is_done: bool  # its task has a result
     may_be_inside: bool  # the task has failed since without an answer of its own: a subgraph may have one
     answers: Sequence[Any]  # one, or none if it is not known

@@ -63,7 +63,7 @@ class ApprovalHook(Hook):
                 self._remember(place["thread_id"], place["checkpoint_id"], task_id)
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
-        """Record what a task asks before its interrupt is stored: after a crash in between, it asks again."""
+        """Record the questions of a task before its interrupt is stored: after a crash in between, it asks again."""
         # Here, as the checkpoint that ends the step may be stored before these writes are.
         if writes.task_id != NULL_TASK_ID and writes.address.thread_id in self._waits:
             for answers in [value for channel, value in writes.writes if channel == RESUME]:
@@ -117,7 +117,7 @@ class ApprovalHook(Hook):
             return None
 
     def after_put(self, session: Session, put: Put) -> Plan[None]:
-        """Close what was asked at a checkpoint that the thread has left; log input that drops questions or steps."""
+        """Close the requests of a checkpoint that the thread has left; log input that drops questions or steps."""
         if put.address.checkpoint_ns:
             return
         dropped = (yield from self._close_over(session, put)) if put.address.thread_id in self._waits else ()
@@ -230,7 +230,7 @@ def _close_requests(
 
 
 def _find_unrun(put: Put) -> Sequence[str]:
-    """Return what was to run next at the head that new input has replaced. No trip."""
+    """Return the nodes that would have run next at the head that new input has replaced. No trip."""
     # LangGraph marks dropped triggers as seen at the head's version; a trigger that ran was cleared afterwards, and has
     # a newer version. A run has read the head that it begins from, so this process knows it.
     base, checkpoint = put.base, put.checkpoint

@@ -50,7 +50,7 @@ def ring() -> None:
 
 
 class Notices:
-    """What a worker waits for between two looks."""
+    """The notice for which a worker waits between two looks."""
 
     def __init__(self, listen: Listen) -> None:
         self._listen: Listen | None = listen

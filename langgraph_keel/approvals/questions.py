@@ -155,7 +155,7 @@ def requests_of(
 
 def _part(whole: ApprovalRequest, ask: Ask, part: int) -> ApprovalRequest:
     args = as_json(ask.args)
-    # Keel's own question says by what it differs from the others of its thread (`ask.py`).
+    # Keel's own question carries its difference from the others of its thread (`ask.py`).
     of = (ask.keel or {}).get("of")
     if not isinstance(of, list) or not all(isinstance(each, str) for each in of):
         of = [whole.checkpoint_id, whole.interrupt_id, str(part)]

@@ -24,7 +24,7 @@ from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed
 WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
 APPROVED, REJECTED, EDITED, ANSWERED = "approved", "rejected", "edited", "answered"
 
-# Superseded: the thread went on without it, or the facts changed. Consumed: the agent has taken the decision.
+# Superseded: the thread continued without it, or the facts changed. Consumed: the agent has taken the decision.
 OPEN = frozenset({WAITING, CLAIMED})
 DECIDED = frozenset({APPROVED, REJECTED, EDITED, ANSWERED, EXPIRED})
 """Decided, and the agent has not taken it yet."""

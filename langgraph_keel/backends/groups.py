@@ -1,4 +1,4 @@
-"""Requests of a loop that wait at the same moment go to the server together; a backend defines what a group is.
+"""Requests of a loop that wait at the same moment go to the server together; a backend defines the groups.
 
 With 64 coroutines on one loop, half of the processor's time went to turns of a pool, timers, wake-ups and commits. A
 loop that has one or two requests at a time sends them at once.

@@ -39,7 +39,7 @@ class _Claim(Protocol):
     def token(self) -> str: ...
 
     @property
-    def work(self) -> str: ...  # what is done under the claim, for the log
+    def work(self) -> str: ...  # the work under the claim, for the log
 
 
 C = TypeVar("C", bound=_Claim)

@@ -16,7 +16,7 @@ _ROUNDS = 20
 
 
 def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str]]:
-    """Name all threads and strays, also those that came to the top of the list meanwhile. A trip for each 200."""
+    """Name all threads and strays, also those that come to the top of the list during the walk. A trip for each 200."""
     names: dict[str, None] = {}
     newest: tuple[str, str] | None = None
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""A session: what a plan is given. No plan asks a clock by itself, so tests control time."""
+"""A session: the argument of each plan. No plan asks a clock by itself, so tests control time."""
 
 from __future__ import annotations
 

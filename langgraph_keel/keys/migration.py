@@ -1,4 +1,4 @@
-"""Sealing what a store holds in plain text, thread by thread, while others read and write.
+"""Sealing the records of a store that are in plain text, thread by thread, while others read and write.
 
 Each record is replaced unless that was done already (`Store.replace_plain`), so it may be cut off anywhere and run
 concurrently. It has ended when all of the store was read and nothing in plain text was found.
@@ -79,7 +79,7 @@ def _count(seal: Plan[int], thread_id: str | None, done: Sealed) -> Plan[None]:
 
 
 def _seal_thread(store: SealedStore, thread_id: str) -> Plan[int]:
-    """Seal what a thread holds; return how many records were in plain text."""
+    """Seal the records of a thread; return how many records were in plain text."""
     count = 0
     for _ in range(ROUNDS):
         store.chest.forget(thread_id)  # another one of this name may have come

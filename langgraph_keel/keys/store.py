@@ -240,7 +240,7 @@ class SealedStore(Layer):
         if occupying:  # keys would be given, and taken away again
             return (yield from self.inner.copy_thread(source, target, upto))
         # Records stay sealed as they are: the target gets the keys of the source, and the source another one
-        # afterwards, so that the target does not open what is written there later.
+        # afterwards, so that the target does not open later records of it.
         before, keys = yield from self.chest.adopt(source, target)
         if upto is not None and keys is not None and upto.address.thread_id == source:
             upto = yield from self._reseal(upto, keys)

@@ -1,6 +1,6 @@
 """The key of a store, which wraps the keys of its threads, and the cell that holds it, wrapped by the master key.
 
-A renewed store has a new key, which wraps the earlier ones: they open the keys that nobody has wrapped again yet.
+A renewed store has a new key, which wraps the earlier ones: they open the keys that are not wrapped again yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ID_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class StoreCell:
-    """What the cell of a store holds."""
+    """The content of the cell of a store."""
 
     store_id: str  # unique: records that are copied by hand do not open in another store
     tenant: str  # empty for none; authenticated

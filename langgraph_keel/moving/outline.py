@@ -1,4 +1,4 @@
-"""What a thread holds, short enough to compare: a digest of each checkpoint, of each write, and of its cells.
+"""The outline of a thread, short enough to compare: a digest of each checkpoint, of each write, and of its cells.
 
 Of values it has only the number of items. Stores may frame the same content differently: the content is digested.
 """
@@ -31,7 +31,7 @@ def _digest(*parts: Any) -> bytes:
 
 @dataclass(slots=True)
 class Outline:
-    """What a thread holds."""
+    """The outline of a thread."""
 
     graph: Graph
     nodes: Sequence[bytes]  # the digests of the entries, in order
@@ -68,7 +68,7 @@ class Outline:
 
 
 def read_outline(store: Store[Any, Any], thread_id: str, takes: Callable[[str], bool], most: int) -> Plan[Outline]:
-    """Read what a thread holds. Three trips, and one for each 64 writes and 100 cells."""
+    """Read the outline of a thread. Three trips, and one for each 64 writes and 100 cells."""
     graph: Graph = yield from store.read_graph(thread_id)
     for node in graph.nodes:
         _check_node(node)

@@ -113,7 +113,7 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a thread was written with."""
+    """The models, tools and packages that a thread was written with."""
 
     nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)  # per path of a node, and model asked for
     versions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of the application: `""` if it had none

@@ -93,7 +93,7 @@ class WaitingRecord:
     is_written: bool = False  # among a task's writes
     is_in_header: bool = False
     call: object = None  # completes the record when the call is over, and is kept as long as the record waits
-    refused: Sequence[Change] = ()  # why the thread must not go on from its answer
+    refused: Sequence[Change] = ()  # why the thread must not continue from its answer
 
     @property
     def is_stored(self) -> bool:
@@ -489,7 +489,7 @@ class Recorder(Hook):
             fingerprint, changes = self._add_fingerprint(put, about, list(led.values()), run)
             put.notes[self] = selection, run, fingerprint
         check_refusals(selection.led)
-        if changes and put.source in ("input", "loop"):  # what a person puts (`update_state`) is marked only
+        if changes and put.source in ("input", "loop"):  # an update by a person (`update_state`) is marked only
             drift = DriftReport(address.thread_id, tuple(changes))
             if self.on_drift == "raise":
                 raise DriftDetected(drift)
@@ -530,7 +530,7 @@ class Recorder(Hook):
             self.known.remember_run(run, fingerprint)
             about["known"] = fingerprint.pack()
             put.terms += [f"model:{name}" for name in fingerprint.names]
-        if about and parent is None:  # else nobody could tell it from one whose ancestors were pruned
+        if about and parent is None:  # else it could not be distinguished from one whose ancestors were pruned
             about["first"] = True
         changes = [] if self.on_drift == "ignore" else changes
         if changes:

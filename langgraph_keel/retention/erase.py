@@ -49,7 +49,7 @@ Cached: TypeAlias = Literal["clear", "report"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be erased."""
+    """The threads and records that are to be erased."""
 
     user: str  # as metadata has it
     dry_run: bool = False
@@ -108,10 +108,10 @@ class ThreadOwners:
 
 @dataclass(slots=True)
 class Owners:
-    """What a walk over all threads has found."""
+    """The result of a walk over all threads."""
 
     threads: dict[str, ThreadOwners] = field(default_factory=dict)  # of the person, or with requests
-    unowned: int = 0  # threads that name nobody
+    unowned: int = 0  # threads without an owner
     named: int = 0  # requests of others that name the person as the one who decides
     policies: int = 0  # with the person's id in the pattern of their threads
     failed: dict[str, str] = field(default_factory=dict)  # why threads could not be read
@@ -125,7 +125,7 @@ class Owners:
 
 @dataclass(slots=True)
 class Erased:
-    """What an erasure has done so far; what `Receipt` is made of."""
+    """The progress of an erasure, of which its `Receipt` is made."""
 
     order: Order
     threads: dict[str, ThreadOwners] = field(default_factory=dict)  # as they were seen first

@@ -1,4 +1,4 @@
-"""The owner of a thread: in each checkpoint, and in cells beside the thread where its checkpoints cannot tell."""
+"""The owner of a thread: in each checkpoint, and in cells of the thread where its checkpoints cannot tell."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) 
             data = _read_frame(node.header)
             is_legible = bool(data) and not data.startswith(_FOREIGN, HEAD + 1)
             if not is_legible or any(packed in data for packed, owner in seen.items() if owner in lost):
-                # Decoded: a channel of the state may hold the same words, and then nobody would be noted.
+                # Decoded: a channel of the state may hold the same words, and then no owner would be noted.
                 lost.discard(owner_in(header.metadata))
     return sorted(lost)
 

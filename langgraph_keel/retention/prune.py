@@ -171,7 +171,7 @@ def _total(report: PruneReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What a prune has to do."""
+    """The work of a prune."""
 
     policy: Retention | None  # `None` deletes the thread
     now: float  # milliseconds since 1970
@@ -361,7 +361,7 @@ class _Heads:
         return self._is_left("", parents.get(""), place)
 
     def _is_left(self, outer: str, parent: Any, place: int) -> bool:
-        """Return whether a graph went on from the checkpoint that a subgraph was called from."""
+        """Return whether a graph continued from the checkpoint that a subgraph was called from."""
         if parent is None or parent in self._ids:
             return False
         if (outer, parent) in self._known:

@@ -74,7 +74,7 @@ class Receipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data that names no thread, for whoever keeps a record: how many they are, and all else."""
-        # A list of the fields that are given away: a later one may name somebody.
+        # A list of the fields that may be shown: a later field may name a person.
         return {
             "user_hash": self.user_hash,
             "at": self.at,

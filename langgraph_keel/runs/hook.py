@@ -331,7 +331,7 @@ class RunClaims(Hook):
         """Claim the thread for a run that asks its first question, and began with new input; else no trip.
 
         The answer may come while other tasks of the step run, and a run that resumed then would run those again. If two
-        tasks of a run ask at once, one claims and the other waits: the claim closes what was asked before it.
+        tasks of a run ask at once, one claims and the other waits: the claim closes requests that are older than it.
         """
         runs = [each for each in live.find_runs(run_of(config)) if each.thread_id == thread_id]
         run = next((each for each in runs if each not in held_threads), None)

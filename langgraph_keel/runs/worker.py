@@ -98,7 +98,7 @@ class RetryList:
     """The threads that one worker need not try again, or not yet, of those that the last listing has named."""
 
     def __init__(self, poll: float) -> None:
-        self._poll = poll  # seconds until a thread that cannot go on is looked at again; then longer and longer
+        self._poll = poll  # seconds until a thread that cannot continue is looked at again; then longer and longer
         # The ids of the settled requests that it was tried with, since when, and when to try again.
         self._known: dict[str, tuple[frozenset[str], float, float]] = {}
 
@@ -200,7 +200,7 @@ def _find_due(session: Session, retries: RetryList) -> Plan[Sequence[SettledThre
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Has a graph go on in the threads of a saver. Of `Inbox.run_when_decided`."""
+    """Continues the threads of a saver with a graph. Of `Inbox.run_when_decided`."""
 
     engine: Engine
     bell: Bell

@@ -1,4 +1,4 @@
-"""What a summary is, and the plan that makes one: choose, ask the model, archive, and only then remove."""
+"""Summaries, and the plan that makes one: choose, ask the model, archive, and only then remove."""
 
 from __future__ import annotations
 

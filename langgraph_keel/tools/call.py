@@ -112,7 +112,7 @@ class Call:
 
 
 class CallBuilder:
-    """Makes calls of what a program asks for. Its arguments are those of `ToolCache`."""
+    """Makes the calls that a program asks for. Its arguments are those of `ToolCache`."""
 
     def __init__(
         self,

@@ -74,16 +74,16 @@ class CallRecord:
     is_persons: bool = False  # its result uses a person's answer, and is replayed to the very same call only
     before: str = ""  # the state of an earlier attempt that was taken over
     nbytes: int = 0  # of the stored result
-    cost: Any = None  # what the policy says; another thing than a number counts as none
+    cost: Any = None  # from the policy; a value that is no number counts as none
     error: str | None = None
-    decided: str = ""  # what a person said became of it: `retry`, `done` or `skip`
+    decided: str = ""  # the end of the call, as a person has settled it: `retry`, `done` or `skip`
     args: Any = None  # if the user lets them be stored
     steps: Mapping[str, str] = field(default_factory=dict)  # in a subgraph: see `call.Place`
     invocation: str = ""  # the invocation of the root graph that made such a call (`invocations.py`)
     past_of: Sequence[str] = ()  # checkpoints whose states have its result, though a prune removed the way to them
     lease: int = 0  # milliseconds within which its holder renews the claim
     retries: bool = False  # the policy it was made with makes it again after a crash
-    # What the audit trail does not say yet of a person's decision: `secret`, `at`, `by`, `result`.
+    # The parts of a person's decision that the audit trail does not have yet: `secret`, `at`, `by`, `result`.
     untold: Mapping[str, Any] = field(default_factory=dict)
     copied_from: str = ""  # of an unknown call of a fork or a copy: the thread whose ledger may learn how it ended
 
@@ -278,7 +278,7 @@ class Ledger:
             found = (yield from calls.read_raw([key])).get(key)
             if found is None or found.token != kept.token:
                 return None
-            # A result also stays where it is, for runs that go on from its own step.
+            # A result also stays where it is, for runs that continue from its own step.
             cell, left = found, replace(found, token=self._session.new_token())
         return cell if (yield from calls.swap_raw(key, kept.token, left)).done else None
 

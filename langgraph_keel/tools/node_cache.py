@@ -54,7 +54,7 @@ class KeelCache(BaseCache[Any]):
         return self._saver.engine
 
     def _get(self, keys: Sequence[FullKey]) -> Plan[dict[FullKey, Any]]:
-        """Return what is stored under these keys and has not expired. One round trip."""
+        """Return the values under these keys that have not expired. One round trip."""
         if not keys:
             return {}
         by_name = {_name(key): key for key in keys}
@@ -86,7 +86,7 @@ class KeelCache(BaseCache[Any]):
     set, aset = faces(_set)
 
     def _clear(self, namespaces: Sequence[Namespace] | None = None) -> Plan[None]:
-        """Forget what is stored in these namespaces; in all of them if none are given."""
+        """Forget the values of these namespaces; of all of them if none are given."""
         for prefix in [""] if namespaces is None else [_prefix(namespace) for namespace in namespaces]:
             yield from self._cells.clear(prefix)
 

@@ -106,7 +106,7 @@ class Playback:
         return self._guard.refuse(tool, reason, is_new=is_new, called=dict(args))
 
     def _explain_change(self, call: Call, args: Mapping[str, Any], known: Mapping[str, CallRecord]) -> str | None:
-        """Return what to say of a call that differs only by what the tool's schema adds; `None` if that is not so."""
+        """Return a sentence on a call that differs only by additions of the tool's schema; `None` if that is not so."""
         added = [name for name in call.args if name not in args]
         if not added:
             return None

@@ -128,7 +128,7 @@ def test_a_rotation_is_cut_off_at_each_request_and_done_again(stores: Any, backe
 
 
 class Above(Layer):
-    """A layer of somebody's own above the one that seals."""
+    """A layer above the one that seals."""
 
     def of_tenant(self, tenant: str) -> Above:
         return Above(self.inner.of_tenant(tenant))

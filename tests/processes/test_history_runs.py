@@ -110,6 +110,6 @@ def test_a_server_that_is_killed_and_comes_back_forgets_nothing(mortal: tuple[Se
         history = run_clients(place, place, seconds=2 * SECONDS)
     ends = check(place, history)
     assert len(kills) == 3
-    # Kills came in the middle of calls (the first one maybe before any), and the clients went on.
+    # Kills came in the middle of calls (the first one maybe before any), and the clients continued.
     met = [any(each.invoked <= at <= each.completed for each in history) for at in kills]
     assert any(met), f"{ends}, seed {SEED}"

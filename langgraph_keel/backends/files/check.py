@@ -106,7 +106,7 @@ class Salvage:
     # Offsets of lines with nothing wrong but their checksum: a person has edited them, or a letter has flipped. They
     # are kept as they are now.
     changed: list[int]
-    # Offsets of lines that are damaged, or need one that is, and what is wrong with each.
+    # Offsets of damaged lines, and of lines that need one of them, with the defect of each.
     dropped: list[tuple[int, str]]
 
 

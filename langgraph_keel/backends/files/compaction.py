@@ -97,7 +97,7 @@ class Compaction:
     """Selects the lines of a log that stay, and rewrites those of entries that have changed.
 
     `thread` is the new one: a part of that of the old log, whose lines `bodies` reads. Items that are `live`, or from
-    `ends` on, stay (`None`: no ends). The lines of ghosts, and of the entries in `anew`, are written again.
+    `ends` on, stay (`None`: no ends). The lines of ghosts and of the entries in `anew` are replaced.
     """
 
     def __init__(

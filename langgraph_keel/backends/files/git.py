@@ -125,7 +125,7 @@ class Repository:
         """
         try:
             file = None
-            if self._lock_path.parent.exists():  # else git will say what has become of its repository
+            if self._lock_path.parent.exists():  # else git reports the state of its repository
                 file = FileIO(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, MODE), "r+")
             try:
                 if file is not None:
@@ -243,7 +243,7 @@ def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool
 
 @dataclass(slots=True)
 class _RunState:
-    """What this process has stored of a thread since its last run was over."""
+    """The records of a thread that this process has stored since the end of its last run."""
 
     checkpoint_id: str = ""
     step: Any = None
@@ -293,10 +293,10 @@ def _one_line(text: str) -> str:
 
 
 class Left(NamedTuple):
-    """What a run had left to be committed when the next one began."""
+    """The changes of a run that were not committed when the next one began."""
 
     run: _RunState
-    news: int  # what was stored of it by then; what comes later is of the next run, and no reason for a commit
+    news: int  # records that were stored by then; later ones are of the next run, and cause no commit
 
 
 class Commits:
@@ -451,7 +451,7 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one branch has of a thread."""
+    """The part of a thread on one branch."""
 
     checkpoints: int  # that it has put since the branches parted
     updated_at: str  # ISO time of its last checkpoint, `""` if it has none

@@ -1,4 +1,4 @@
-"""The index of threads: what the ends of logs have said, and when it is believed (README, "Large stores").
+"""The index of threads: facts from the ends of logs, and when they are trusted (README, "Large stores").
 
 A writer may still be at work when its thread is looked at. So names of the last ten seconds are looked at again, and an
 index is made only when `.changed` is as old; a writer that takes half of that names its thread once more.
@@ -86,12 +86,12 @@ def _name_in(changed: str, name: str) -> int | None:
 
 @dataclass(slots=True)
 class Ends:
-    """What the ends of logs have said."""
+    """Facts from the ends of logs."""
 
     states: dict[str, State] = field(default_factory=dict)  # by name of the directory
     # By name, the place of its thread in a listing; the time is `None` where the log is damaged.
     at: dict[str, tuple[str | None, str]] = field(default_factory=dict)
-    # By thread, what it can be found by, in one text; `None` if that is unknown.
+    # By thread, its marks in one text; `None` if they are unknown.
     marks: dict[str, str | None] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)  # of the threads that are not damaged, in order
 
@@ -104,7 +104,7 @@ class Ends:
         self.places = sorted((at, thread_id) for at, thread_id in self.at.values() if at is not None)
 
     def update(self, name: str, end: Any) -> None:
-        """Keep what the end of a log says by now: the arguments of `take`, or `None` if it is gone."""
+        """Keep the present end of a log: the arguments of `take`, or `None` if the log is gone."""
         old = self.at.pop(name, None)
         if old is not None:
             self.states.pop(name)

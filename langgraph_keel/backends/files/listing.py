@@ -66,7 +66,7 @@ def last_put(log: Path) -> str | None:
 
 
 class Listing:
-    """Keeps what the ends of logs say, until they change, and the listings that callers page through."""
+    """Keeps facts from the ends of logs until they change, and the listings that callers page through."""
 
     def __init__(self, directory: Path, writes: bool) -> None:
         self._directory = str(directory)

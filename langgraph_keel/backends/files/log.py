@@ -263,7 +263,7 @@ class Replica:
         self.end = 0  # where the last complete transaction ends
         self.last = b""  # the last line before that
         self.is_closed = True  # whether that line has its line feed
-        self.nbytes = 0  # about what it takes in memory
+        self.nbytes = 0  # its size in memory, about
         self._stamps: dict[int, str] = {}
         self._tails: dict[tuple[str, str], _Tail] = {}
 

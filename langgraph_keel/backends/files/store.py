@@ -234,7 +234,7 @@ class FileStore(Store[Work, Any]):
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Work, Any, None]:
-        """What is gone stays in the file until `remove_rows`."""
+        """Removed entries stay in the file until `remove_rows`."""
 
         def decide(replica: Replica, draft: Draft) -> None:
             there = replica.thread.records if replica.thread else {}

@@ -235,8 +235,8 @@ class ThreadFiles:
             self._begin_anew(handle, end)
 
     def _begin_anew(self, handle: int, end: int) -> None:
-        """After a sync that failed, make a new file of what was there before: the old one can no longer be trusted."""
-        # Other processes, which may have read what was not acknowledged, then see another file.
+        """After a sync that failed, make a new file of the content before it: the old one can no longer be trusted."""
+        # Other processes, which may have read lines that were not acknowledged, then see another file.
         self._has_failed = True  # if this fails too, the next write does it
         try:
             with self.replace_log(handle, read(handle, 0)[:end]):

@@ -366,7 +366,7 @@ class PostgresStore(Store[Request, Reply]):
         return bool(reply[1])
 
     def delete_all(self, limit: int) -> StorePlan[Request, Reply, int]:
-        # One statement for some threads, and those for what is left in one transaction.
+        # One statement for some threads, and one transaction of statements for the rest.
         if self._junction != "AND":
             return (yield from super().delete_all(limit))
         parameters = {"limit": limit, **self._bounds}

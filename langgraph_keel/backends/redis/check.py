@@ -15,7 +15,7 @@ MOST_ODD = 100
 
 
 class OddKey(NamedTuple):
-    """A key that is not as Keel writes it, and what is wrong with it."""
+    """A key that is not as Keel writes it, and its defect."""
 
     thread_id: str | None
     key: str

@@ -390,7 +390,7 @@ warned_of: set[str] = set()
 
 
 class ServerCheck:
-    """What one saver checks on its server before it uses it, and what it has learned; its two drivers share it."""
+    """The checks of a server before its first use, and their results; the two drivers of a saver share them."""
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes to the server in one round trip: calls that do not depend on each other; several are pipelined."""
+    """The content of one round trip: calls that do not depend on each other; several are pipelined."""
 
     calls: tuple[Call, ...]
     writes: bool = False

@@ -1,6 +1,6 @@
 """The SQLite driver: one thread of each process writes and commits for all, and reads have connections of their own.
 
-A read sees only what is on disk, as the write-ahead log shows a commit after its fsync, and waits for no writer.
+A read sees only data that is on disk, as the write-ahead log shows a commit after its fsync, and waits for no writer.
 """
 
 from __future__ import annotations

@@ -472,7 +472,7 @@ class SqliteEntries(Store[Work, Any]):
         refs, missing = RefTable(slots), set(channels)
         ancestors: list[Entry] = []
         key: int | None = row[0]
-        seen = {key}  # what is stored may lead in a circle
+        seen = {key}  # stored parents may lead in a circle
         while missing and (key := _parent_key(execute, place, key)) and key not in seen:
             seen.add(key)
             row = execute(f"SELECT {COLUMNS} FROM entries e WHERE e.key = ?", (key,)).fetchone()

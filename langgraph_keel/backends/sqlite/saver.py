@@ -67,7 +67,7 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
 
 
 def _give_back(driver: SqliteDriver, *, whole: bool) -> tuple[str, int]:
-    """Return what was done, and whether the write-ahead log stays, because a reader uses an old state."""
+    """Return a sentence on the work done, and whether the write-ahead log stays, because a reader uses an old state."""
     with (
         closing(LockFile(driver.path)) as lock,
         named_errors(driver.path),

@@ -532,7 +532,7 @@ def _delete_all(tenant: str, limit: int, execute: Execute) -> int:
 
 
 def _copy_namespace(execute: Execute, place: Place, name: str, thread: int, upto: int | None) -> None:
-    """Copy a namespace to another thread: all of it, or its entries up to a key with what they show."""
+    """Copy a namespace to another thread: all of it, or its entries up to a key with their items."""
     first, last = span(place.thread)
     # Entries of subgraphs have an index of their own.
     chosen = f"{'e.nested AND ' if place.nested else ''}e.namespace = ? AND e.key BETWEEN ? AND ?"

@@ -40,7 +40,7 @@ HEAVY = 1 << 26
 
 @record
 class Chain:
-    """What a process knows of a chain."""
+    """The links of a chain that a process knows."""
 
     end: Stamp  # in the cold store, of the entry that it ends with
     stamp: Stamp  # its own, in the hot store

@@ -92,7 +92,7 @@ class Span(NamedTuple):
 
 
 class Node:
-    """What is known of a container: its class, and its parts by their places."""
+    """The known facts of a container: its class, and its parts by their places."""
 
     __slots__ = ("digests", "is_plain", "kind", "mark", "names", "nbytes", "parts", "proof", "shell", "spans", "weight")
 
@@ -100,7 +100,7 @@ class Node:
         self,
         kind: type,
         names: tuple[str, ...] | None,  # keys of a dict, fields of an object, `id`s of a list's elements
-        shell: int,  # a digest of what an object has besides fields; 0 for others
+        shell: int,  # a digest of an object's state other than fields; 0 for others
         spans: Sequence[Span],
         digests: Sequence[int],  # of each leaf, by its place; 0 at the places of `parts`
         parts: dict[int, Part],
@@ -479,7 +479,7 @@ def _find_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @record
 class KnownTree:
-    """What a process remembers of a value that it follows by its parts: of a snapshot, and of deltas after it."""
+    """The memory of a value that a process follows by its parts: of a snapshot, and of deltas after it."""
 
     ref: Ref
     rows: Sequence[Row]  # without a new one

@@ -83,7 +83,7 @@ FEW = 8
 
 @record
 class KnownList:
-    """What a process remembers of a list it stored or read: enough to store the next version as a difference."""
+    """The memory of a list that a process stored or read: enough to store the next version as a difference."""
 
     ref: Ref
     rows: Sequence[Row]  # without new ones
@@ -332,7 +332,7 @@ def _find_pieces(hashes: array[int], positions: range, known: KnownList) -> tupl
 
 @record
 class KnownWhole:
-    """What a process remembers of a value stored as one item."""
+    """The memory of a value stored as one item."""
 
     ref: Ref
     rows: Sequence[Row]  # empty while it is new

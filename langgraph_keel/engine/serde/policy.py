@@ -107,7 +107,7 @@ class TypePolicy:
         self._moved: Mapping[tuple[str, str], tuple[str, str]] = {}
         self._classes: dict[tuple[str, str], type] = {}
         self._known: set[tuple[str, str]] = set()  # allowed, as was found out before
-        # Classes that are allowed beside plain data, by module and name.
+        # Classes that are allowed in addition to plain data, by module and name.
         self.names: frozenset[tuple[str, ...]] = frozenset(self._list(types or ()))
 
     def merge(self, extra: Iterable[Named]) -> TypePolicy:

@@ -147,7 +147,7 @@ class Record(IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """What the serializer needs to know about a class."""
+    """The facts about a class that the serializer needs."""
 
     module: str
     qualname: str

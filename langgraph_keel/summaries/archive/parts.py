@@ -48,7 +48,7 @@ class Removal:
     messages: tuple[BaseMessage, ...] = field(repr=False)
     model: str | None = None  # that wrote the summary
     summary: str | None = None
-    summary_id: str | None = None  # the id of the message that stands for them
+    summary_id: str | None = None  # the id of the message in their place
     previous: str | None = None  # the id of the archived part that the summary builds on
 
 
