@@ -20,7 +20,7 @@ from redis import Redis
 from test_damage import look, stored
 from tiers import sized
 
-from langgraph_keel import KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
+from langgraph_keel import CorruptStore, KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
 from langgraph_keel.engine.records import Page
 from langgraph_keel.retention.check import Finding
 
@@ -124,6 +124,20 @@ def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Pl
     with psycopg.connect(stored.url) as connection:
         connection.execute("UPDATE keel_threads SET name = 'somebody' WHERE thread_id = 'chat'")
     assert any("names a thread that it is not of: 'somebody'" in each.message for each in found_in(stored))
+
+
+@pytest.mark.parametrize("stored", ["postgres"], indirect=True)
+def test_rows_of_postgres_that_hold_the_same_items_are_an_error(stored: Place) -> None:
+    moved = "UPDATE keel_items SET lo = 0, count = count + 1000 WHERE thread_id = 'chat' AND channel = 'messages'"
+    with psycopg.connect(stored.url) as connection:
+        several = connection.execute(
+            "SELECT max(lo) FROM keel_items WHERE thread_id = 'chat' AND ns = '' AND channel = 'messages'"
+        ).fetchone()
+        assert several and several[0] > 0
+        connection.execute(f"{moved} AND ns = '' AND lo = {several[0]}".encode())
+    with stored.open(read_only=True) as saver, pytest.raises(CorruptStore, match="'chat': two rows .* the same items"):
+        saver.get_tuple({"configurable": {"thread_id": "chat"}})
+    assert any("the same items" in finding.message for finding in found_in(stored))
 
 
 def run_commands(client: Any, advice: str) -> None:

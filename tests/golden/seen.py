@@ -21,6 +21,7 @@ STATUSES = ("waiting", "claimed", "approved", "rejected", "edited", "answered", 
 CACHE_KEY = (("golden", "node"), "key")
 DELTA = "delta"
 _SHOWN, _LONG = 120, 300
+_BITS = 10_000  # Python refuses to write longer numbers in decimal digits
 LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
     "KeptCall": ("retries",),
@@ -33,6 +34,8 @@ LATER = {
 def form(value: Any) -> Any:
     """A value as JSON that is equal only for values of the same types; modules of Keel's own classes do not count."""
     kind = type(value)
+    if kind is int and value.bit_length() > _BITS:
+        return ["int", _short(hex(value))]
     if value is None or kind in (bool, int, str):
         return _short(value) if kind is str else value
     name = kind.__qualname__ if kind.__module__.partition(".")[0] == "langgraph_keel" else _full(kind)

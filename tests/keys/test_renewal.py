@@ -431,7 +431,7 @@ def test_an_old_key_of_what_threads_share_does_not_become_the_current_one(renewe
         lambda tenant: [*tenant[:3], b"", *tenant[4:]],
         lambda tenant: tenant[:3],
         lambda tenant: [*tenant[:5], not tenant[5]],
-        lambda tenant: [*tenant[:4], [[b"", tenant[4][0][1][:-1] + b"x"]], tenant[5]],
+        lambda tenant: [*tenant[:4], [[b"", tenant[4][0][1][:-1] + bytes([tenant[4][0][1][-1] ^ 1])]], tenant[5]],
         lambda tenant: [*tenant[:4], [[b"x", tenant[4][0][1]]], tenant[5]],
         lambda tenant: [*tenant[:4], [["", tenant[4][0][1]]], tenant[5]],
         lambda tenant: [*tenant[:4], 3, tenant[5]],

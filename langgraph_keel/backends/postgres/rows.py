@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 from pkgutil import get_data
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -330,9 +331,11 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
             log.append(read_row(line.seq, line.n, restore_frame(line.body)))
         else:
             content.batches.setdefault((line.thread_id, line.ns, line.id), []).append(line)
-    for logs in content.rows.values():
+    for (thread, _), logs in content.rows.items():
         for log in logs.values():
             log.sort(key=lambda row: row.lo)
+            if any(row.lo + row.count > later.lo for row, later in pairwise(log)):
+                raise CorruptStore(f"thread {unescape(thread)!r}: two rows of a channel hold the same items")
     return content
 
 
