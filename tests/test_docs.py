@@ -329,6 +329,7 @@ def test_no_page_names_a_place_on_somebodys_disk() -> None:
     assert {name: paths for name, paths in found.items() if paths} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["commands"])  # the surface: test_public_surface.py
 def test_what_is_made_from_the_code_is_up_to_date(what: str) -> None:
     script = Path(__file__).with_name("write.py")

@@ -63,6 +63,7 @@ def test_what_needs_no_store_imports_none(word: str) -> None:
     assert word == "--help" or not found & {"rich", *DRAWING}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["threads"], ["history", "t"], ["timeline", "t"], ["show", "t"]], ids=" ".join)
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=" ".join)
 def test_a_command_that_looks_imports_no_graphs(words: list[str], form: list[str], url: str) -> None:
@@ -83,6 +84,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     assert own == COMMANDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["open_saver", "request_approval", "arequest_approval"])
 def test_a_function_knows_the_types_that_it_names(name: str) -> None:
     imported(f"import langgraph_keel, typing; typing.get_type_hints(langgraph_keel.{name})")

@@ -242,6 +242,7 @@ def test_nothing_reaches_for_private_names_of_other_objects() -> None:
     assert [each for each in found if each[2] not in THEIRS] == []
 
 
+@pytest.mark.slow
 def test_tests_that_reach_for_private_names_say_why() -> None:
     unsaid = []
     for path in sorted(TESTS.rglob("*.py")):

@@ -86,6 +86,7 @@ for module, name in (("langgraph_keel.tools.policy", "ToolPolicy"), ("langgraph_
 """
 
 
+@pytest.mark.slow
 def test_what_is_stored_does_not_depend_on_what_was_imported() -> None:
     firsts = ["", "import langgraph_keel.tools.policy", "from langgraph_keel import ToolPolicy, Decision"]
     said = {

@@ -147,6 +147,7 @@ def test_there_are_notebooks() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "08", "09"]
 
 
+@pytest.mark.slow
 def test_a_notebook_that_fails_is_found() -> None:
     for tags in ([], ["raises-exception"]):
         cell = nbformat.v4.new_code_cell("assert 1 == 2", metadata={"tags": tags})  # type: ignore[no-untyped-call]

@@ -15,6 +15,8 @@ import pytest
 from cli_threads import COMMANDS
 from test_golden import differences
 
+pytestmark = pytest.mark.slow
+
 SNAPSHOT = Path(__file__).parent / "public_surface.json"
 
 

@@ -319,6 +319,7 @@ def test_a_change_is_told_once_though_somebody_else_goes_on(trail: Trail, way: s
     check_stories(trail, [*threads, thread])
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 2)))
 def test_three_tell_of_one_request_at_once(turns: list[int]) -> None:

@@ -174,6 +174,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
             trail.events()
 
 
+@pytest.mark.slow
 @given(data=st.data(), count=st.integers(1, 6))
 @settings(max_examples=examples(300), deadline=None)
 def test_no_single_change_goes_unseen(data: st.DataObject, count: int) -> None:

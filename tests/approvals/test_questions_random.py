@@ -434,7 +434,7 @@ NAMED_IN_TURN: Any = (
 
 @example(ASKED_AGAIN)
 @example(NAMED_IN_TURN)
-@settings(max_examples=int(ASKED) if ASKED else sized(40, 150, 10_000))
+@settings(max_examples=int(ASKED) if ASKED else sized(20, 150, 10_000))
 @given(sequences())
 def test_random_sequences_in_memory(sequence: Any) -> None:
     with MemorySaver() as saver:

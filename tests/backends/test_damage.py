@@ -53,6 +53,7 @@ def look(place: Place, threads: list[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_what_is_read_is_right_or_a_named_error(stored: Place) -> None:
     with stored.open(read_only=True) as saver:

@@ -141,6 +141,7 @@ def test_a_question_is_a_commit_and_the_answer_another(
     assert [title.endswith("(loop)") for title in repository.titles()[1:]] in ([True], [True, True])
 
 
+@pytest.mark.slow
 def test_no_commit_comes_before_what_a_slow_disk_still_stores(
     repository: Repository, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def open_one(place: Place, barrier: Any) -> None:
         assert value_of(saver, "t3") == 3
 
 
+@pytest.mark.slow
 def test_eight_processes_at_once_and_each_step_once(old: Place) -> None:
     barrier = FORK.Barrier(8)
     children = [FORK.Process(target=open_one, args=(old, barrier)) for _ in range(8)]

@@ -221,6 +221,7 @@ def test_a_put_that_meets_a_deletion_leaves_no_half_thread(postgres_url: str) ->
         assert head_run(saver).checkpoint["channel_values"] == values(2)
 
 
+@pytest.mark.slow
 def test_a_network_that_swallows_the_answer_is_given_up(proxy: servers.Proxy, postgres_url: str) -> None:
     with PostgresSaver(proxy.url_for(postgres_url), timeout=2) as saver:
         saver.put(config_for("t"), checkpoint_of("000", values(0)), METADATA, {})

@@ -386,6 +386,7 @@ def test_loops_at_once(opened: Open) -> None:
     assert not opened_of(saver)
 
 
+@pytest.mark.slow
 async def test_closed_from_a_thread_while_the_loop_runs(opened: Open) -> None:
     saver = opened()
     put(saver, 1)
@@ -397,6 +398,7 @@ async def test_closed_from_a_thread_while_the_loop_runs(opened: Open) -> None:
     gc.collect()
 
 
+@pytest.mark.slow
 async def test_closed_in_the_loop_itself(redis_url: str, redis_prefix: str) -> None:
     with RedisSaver(redis_url, prefix=redis_prefix) as saver:
         put(saver, 1)

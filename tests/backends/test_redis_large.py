@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -65,6 +66,7 @@ def test_a_state_larger_than_what_lua_can_unpack(opened: Open) -> None:
     assert values_of(found) == {"items": items, **channels}
 
 
+@pytest.mark.slow
 def test_memory_of_a_chat(opened: Open, behind: Any, redis_prefix: str) -> None:
     """At most twice the messages themselves, with every checkpoint and write of a real graph."""
     messages = [_message(number) for number in range(300)]

@@ -260,6 +260,7 @@ def test_a_refused_swap_writes_nothing(caller_of: Caller) -> None:
         assert behind.info("persistence")["rdb_changes_since_last_save"] == before
 
 
+@pytest.mark.slow
 def test_a_replica_can_be_read(caller_of: Caller) -> None:
     with running(*servers.DURABLE) as (url, behind), running(*servers.DURABLE) as (replica_url, replica):
         with RedisSaver(url) as saver:

@@ -110,6 +110,7 @@ def test_one_that_cannot_be_loaded_is_named(install: Install, source: str, value
         open_saver("odd://")
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before_it_is_used() -> None:
     """In a process of its own: neither backends nor clients, by importing the package or by opening another one."""
     packages = [backend.package for backend in BACKENDS if backend.saver != "MemorySaver"]

@@ -44,6 +44,7 @@ def test_a_sound_store_is_clean_and_stays_as_it_is(stored: Place) -> None:
         assert [each for each in saver.check() if each.kind != "harmless"] == []
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
     with stored.open(read_only=True) as saver:
@@ -130,12 +131,12 @@ def test_a_row_of_postgres_that_is_listed_wrongly_is_found_and_mended(stored: Pl
 def test_rows_of_postgres_that_hold_the_same_items_are_an_error(stored: Place) -> None:
     moved = "UPDATE keel_items SET lo = 0, count = count + 1000 WHERE thread_id = 'chat' AND channel = 'messages'"
     with psycopg.connect(stored.url) as connection:
-        several = connection.execute(
-            "SELECT max(lo) FROM keel_items WHERE thread_id = 'chat' AND ns = '' AND channel = 'messages'"
-        ).fetchone()
-        assert several and several[0] > 0
-        connection.execute(f"{moved} AND ns = '' AND lo = {several[0]}".encode())
-    with stored.open(read_only=True) as saver, pytest.raises(CorruptStore, match="'chat': two rows .* the same items"):
+        *_, (last,) = connection.execute(
+            "SELECT lo FROM keel_items WHERE thread_id = 'chat' AND ns = '' AND channel = 'messages' ORDER BY lo"
+        )
+        assert last > 0
+        connection.execute(f"{moved} AND ns = '' AND lo = {last}".encode())
+    with stored.open(read_only=True) as saver, pytest.raises(CorruptStore, match=r"'chat': two rows .* the same items"):
         saver.get_tuple({"configurable": {"thread_id": "chat"}})
     assert any("the same items" in finding.message for finding in found_in(stored))
 

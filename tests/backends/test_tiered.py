@@ -820,6 +820,7 @@ def test_two_savers_that_make_no_pair_are_refused(tmp_path: Path) -> None:
         TieredSaver(hot=MemorySaver(), cold=MemorySaver(), on_conflit="fork")  # type: ignore[call-arg]
 
 
+@pytest.mark.slow
 async def test_it_is_closed_by_a_loop(redis_server: RedisServer, postgres_server: PostgresServer) -> None:
     with redis_store(redis_server.url) as hot, postgres_store(postgres_server.url) as cold:
         async with TieredSaver(

@@ -696,6 +696,7 @@ def test_a_sweep_leaves_what_an_earlier_checkpoint_shows_if_the_later_one_goes(
     pytest.fail("it has more requests than were looked at")
 
 
+@pytest.mark.slow
 def test_a_copy_has_all_its_objects_whatever_comes_in_between(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:

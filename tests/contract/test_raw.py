@@ -74,6 +74,7 @@ def check_shown(saver: KeelSaver) -> None:
     assert saver.provenance.read(CONFIG) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_all_that_can_be_read_is_read(place: Place) -> None:
     left_by_a_shop(place)
@@ -92,6 +93,7 @@ def test_all_that_can_be_read_is_read(place: Place) -> None:
         check_shown(saver)
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 async def test_asynchronously_too(place: Place) -> None:
     left_by_a_shop(place)

@@ -260,5 +260,5 @@ TestSqliteForgetting = InSqliteTinyMemo.TestCase
 TestSqliteForgetting.settings = settings(COMMON, max_examples=examples(40))
 TestSqliteFiles = InFiles.TestCase
 TestSqliteFiles.settings = settings(COMMON, max_examples=examples(25))
-for machine in (TestMemoryForgetting, TestMemoryLight, TestSqliteForgetting, TestSqliteFiles):
+for machine in (TestMemoryForgetting, TestMemoryLight, TestSqlite, TestSqliteForgetting, TestSqliteFiles):
     pytest.mark.slow(machine)

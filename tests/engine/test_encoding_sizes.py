@@ -209,6 +209,7 @@ def rows_in(path: Path) -> list[tuple[int, int]]:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_thousand_small_messages_one_by_one_are_few_rows(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     with SqliteSaver(path) as saver:

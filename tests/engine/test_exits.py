@@ -39,6 +39,7 @@ if is_closed == "closed":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["half read", "question", "async"])
 @pytest.mark.parametrize(("busy", "is_closed"), [("raise", "closed"), ("wait", "open")])
 def test_a_kept_stream_says_nothing_at_the_exit(way: str, busy: str, is_closed: str) -> None:

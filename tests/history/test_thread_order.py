@@ -76,6 +76,7 @@ def compare(saver: KeelSaver) -> None:
             assert list(saver.threads(5, order=order, **wanted)) == found[:5]
 
 
+@pytest.mark.slow
 def test_both_orders_are_those_of_a_sort(place: Place) -> None:
     with place.open() as saver:
         compare(saver)

@@ -239,6 +239,7 @@ def test_rich_takes_brackets_of_a_moment_literally() -> None:
         assert page_text(page, 400).count("[red]") == out.getvalue().count("[red]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [long, wide, bushy], ids=["long", "wide", "bushy"])
 def test_the_work_grows_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
     few, many = made(60), made(600)

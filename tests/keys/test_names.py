@@ -91,6 +91,7 @@ def test_nor_in_any_file_or_its_name(tmp_path: Path, kind: Any, name: str) -> No
     assert found_in(b"\n".join(parts), [MARK, *hashes_of(MARK)]) == set()
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @each_backend
 def test_no_name_of_the_golden_story_stands_there(stores: Any, backend: str) -> None:

@@ -181,6 +181,7 @@ def opens(key: Sealer, part: Sequence[Any]) -> bool:
         return False
 
 
+@pytest.mark.slow
 @each_backend
 def test_eight_writers_go_on_while_keys_are_renewed(store: Any, backend: str) -> None:
     puts, both = sized(3, 6, 40), [Keyring(NEW, OLD), Keyring(NEW, OLD, refresh=0), Keyring(OLD, NEW)]

@@ -58,6 +58,7 @@ def left_in(raw: bytes, told: Any, empty: bytes = b"") -> set[bytes]:
     return {word for word in words_in(told) if word in raw and word not in names}
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_store_holds_no_word_of_what_is_read_from_it(stores: Any, backend: str) -> None:

@@ -344,6 +344,7 @@ with open_saver(url, moving_from=old, **options) as saver:
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_processes_that_touch_at_once_move_each_thread_once(old_file: OldStore, place: Place) -> None:
     names = [f"talk {number}" for number in range(4)]
@@ -391,6 +392,7 @@ with open_saver(url, **options) as saver:
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_an_import_that_is_killed_is_done_by_beginning_again(old_file: OldStore, place: Place) -> None:
     write_scenes(old_file)

@@ -61,6 +61,7 @@ def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytes
             run(tmp_path, request.getfixturevalue("redis_url"), f"prefix={prefix}", "durability=any")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///agent.db", "files:agents"])
 def test_a_backend_may_be_imported_in_a_running_loop(url: str, tmp_path: Path) -> None:
     """What is imported reads what lies beside it as Python reads modules, which nobody can do without."""

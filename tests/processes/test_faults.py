@@ -165,6 +165,7 @@ def put_until_it_fails(place: Place, pipe: Connection) -> None:
         pipe.send(failure_of(saver, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_file_that_may_not_grow_is_full(kind: str, tmp_path: Path) -> None:
     here, there = get_context("fork").Pipe()

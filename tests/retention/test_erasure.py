@@ -244,6 +244,7 @@ def cut_off_everywhere(saver: Any, step: int) -> int:
     raise AssertionError
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_what_is_cut_off_is_finished_by_the_next_one(saver: Any, request: pytest.FixtureRequest) -> None:
     step = sized(6, 2, 1) if request.node.callspec.params["saver"] == "memory" else SOME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from select import select
 
+import pytest
 from places import Place
 from process_children import exit_code, forked
 from retention_threads import Written, name_of
@@ -32,6 +33,7 @@ def prune_until(place: Place, reading: int, writing: int) -> None:
             saver.retention.sweep(Retention(per="run"))
 
 
+@pytest.mark.slow
 def test_pruning_while_another_process_appends(place: Place) -> None:
     with place.open() as saver:
         saver.setup()

@@ -175,6 +175,7 @@ def test_a_removal_that_is_refused_is_archived_once() -> None:
 STEPS = st.lists(st.tuples(st.sampled_from("aaaaarrw"), st.integers(0, 99)), min_size=8, max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(15), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(STEPS, st.booleans(), st.booleans(), st.booleans(), st.integers(1, 3))
 def test_whatever_was_done_all_comes_back(steps: Any, rule: bool, model: bool, pins: bool, keep: int) -> None:

@@ -1,16 +1,16 @@
 """Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
 
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
-        contract is run in memory and on a file of SQLite by the blocking face, warm, and the async face, cold, and on
-        the other stores by one of these, turn about; not on those that differ from another one by their client only (a
+        contract is run in memory by the blocking face, warm, and the async face, cold, and on the other stores by one
+        of these, turn about; not on those that differ from another one by their client only (a
         cluster of Redis, SQLite in memory). With a keyring, and on two stores, a third of it is run in memory. Any
         other test that is given a backend is run with all combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
         memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those
-        that differ by their client only. With a keyring, all of it in memory, on SQLite and on PostgreSQL; on two
-        stores, all of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on
+        that differ by their client only. With a keyring, all of it in memory, a third on SQLite and on PostgreSQL; on
+        two stores, all of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on
         SQLite; for a tenant on SQLite; with objects in memory. On each backend each parameter has each of its values
-        once; a test marked heavy runs once on each backend but the first.
+        once; a test marked heavy runs on its first backend, and once on one other.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
 
@@ -53,7 +53,7 @@ OTHER_CLIENTS = ("TestRedisCluster", "TestSqliteInMemory")
 A third of the contract's functions uses each script of the cluster many times; all of them took a tenth of `.ci/run`.
 """
 SEALED = ("TestSealedMemory", "TestSealedSqlite", "TestSealedPostgres")
-"""With a keyring; the other backends are for a full run."""
+"""With a keyring; a third of the second and third in `.ci/run`, and the other backends are for a full run."""
 TIERED = ("TestTieredMemory", "TestTieredRedisBeforeSqlite")
 """Two stores as one; of the second, a third in `.ci/run`, and the third pair is for a full run."""
 NAMELESS = ("TestNamelessMemory", "TestNamelessSqlite")
@@ -118,7 +118,8 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return (covering, covering) if is_everywhere else (both, group)
     if store.startswith("TestSealed"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        return turn if store == SEALED[0] and third else (), turn if store in SEALED else ()
+        is_first = store == SEALED[0]
+        return turn if is_first and third else (), turn if is_first or (store in SEALED and third) else ()
     if store.startswith("TestTiered"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         is_first = store == TIERED[0]
@@ -131,10 +132,9 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     if store in OTHER_CLIENTS or store in NAMELESS:
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         return (), turn if third else ()
-    if store == "TestSqliteFile":
-        return _covering(name, both) if is_everywhere else both, _covering(name, both) if is_everywhere else group
     turn = by_face[FACES[crc32(name.encode()) % 2]]
-    return _covering(name, turn), _covering(name, both)
+    is_whole = store == "TestSqliteFile" and not is_everywhere
+    return _covering(name, turn), group if is_whole else _covering(name, both)
 
 
 def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
@@ -145,9 +145,11 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     first = next((one for one in BACKENDS if one in backends), "")
     whole = backends.pop("", []) + backends.pop(first, [])
     each = {one: list(_covering(name, those)) for one, those in backends.items()}
+    if each and any(item.get_closest_marker("heavy") for item in group):
+        two = [*whole, list(each.values())[crc32(name.encode()) % len(each)][0]]
+        return two, two
     once = [*whole, *(those[0] for those in each.values())]
-    is_heavy = any(item.get_closest_marker("heavy") for item in group)
-    return once, once if is_heavy else [*whole, *(item for those in each.values() for item in those)]
+    return once, [*whole, *(item for those in each.values() for item in those)]
 
 
 def _backend(item: pytest.Item) -> str:

@@ -294,6 +294,7 @@ class _Counting:
         return {"out": state["n"] * 2}
 
 
+@pytest.mark.slow
 def test_processes_share_what_is_kept(place: Place, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     for _ in range(3):

@@ -207,6 +207,7 @@ async def test_an_interrupt_before_the_tools_costs_nothing(cache: ToolCache, fac
     assert answers(result)["a"].content == "paid 1"
 
 
+@pytest.mark.slow
 def test_without_langchain_the_middleware_says_what_to_install() -> None:
     """In a process of its own, where it cannot be imported; all the rest works without it."""
     program = (

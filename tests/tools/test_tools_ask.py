@@ -342,6 +342,7 @@ def rest_of(saver: KeelSaver) -> Any:
     return None if saver.get_tuple(thread("1")) else hello()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_killed_twice_it_is_asked_about_twice(place: Place, tmp_path: Path, durability: str) -> None:
     path = tmp_path / "runs"

@@ -160,6 +160,7 @@ def test_closing_a_copy_writes_the_hits_and_closing_again_does_no_harm() -> None
     saver.close()
 
 
+@pytest.mark.slow
 def test_a_saver_keeps_no_cache_alive() -> None:
     saver = MemorySaver()
     ToolCache(saver)
