@@ -292,9 +292,15 @@ def _addressee(channel: str, value: Any) -> str | None:
     return channel if channel == START else None
 
 
+def sent_tasks(values: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the tasks that were sent to nodes (`Send`); none if the channel holds something else."""
+    sent = values.get(TASKS)
+    return sent if isinstance(sent, list | tuple) else ()
+
+
 def nodes_sent_to(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the nodes that tasks are sent to (`Send`)."""
-    if sent := values.get(TASKS):
+    """Yield the nodes that tasks are sent to."""
+    if sent := sent_tasks(values):
         from langgraph.types import Send
 
         yield from (send.node for send in sent if isinstance(send, Send))
