@@ -321,7 +321,7 @@ def nodes_sent_to(values: Mapping[str, Any]) -> Iterator[str]:
     if sent := sent_tasks(values):
         from langgraph.types import Send
 
-        yield from (send.node for send in sent if isinstance(send, Send))
+        yield from (send.node for send in sent if isinstance(send, Send) and isinstance(send.node, str))
 
 
 Status: TypeAlias = Literal["incomplete", "waiting", "failed", "done", "idle"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -283,11 +283,12 @@ def test_a_request_for_approval_shows_what_it_is_about() -> None:
     assert "keel_approval" not in shown
 
 
-def test_sent_tasks_of_another_form_name_no_node() -> None:
+@pytest.mark.parametrize("sent", [Send("node", 1), [Send(cast("Any", {}), 1), "node", 7]])
+def test_sent_tasks_of_another_form_name_no_node(sent: Any) -> None:
     with MemorySaver() as saver:
         author = Author(SyncFace(lambda: saver), at(), (f"{number:08}" for number in count(1)))
         for _ in range(2):
-            author.put({TASKS: Send("node", 1)})  # LangGraph stores a list of them
+            author.put({TASKS: sent})  # LangGraph stores a list of `Send`
         assert len(str(saver.timeline("t")).splitlines()) > 2
         assert saver.status("t").next == ()
 
