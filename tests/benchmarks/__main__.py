@@ -11,11 +11,9 @@ from time import perf_counter
 from typing import Any
 
 from . import (
-    append,
     cells,
     chat,
     diff,
-    floors,
     footprint,
     fork,
     growth,
@@ -42,7 +40,6 @@ from .savers import PAIRS
 from .shapes import SHAPES
 
 MEASURES = {
-    "floors": floors.measure,
     "chat": chat.measure,
     "cells": cells.measure,
     "turns": turns.measure,
@@ -59,7 +56,6 @@ MEASURES = {
     "requests": requests.measure,
     "footprint": footprint.measure,
     "log": log.measure,
-    "append": append.measure,
     "ledger": ledger.measure,
     "provenance": provenance.measure,
     "diff": diff.measure,

@@ -35,11 +35,6 @@ def filled(directory: Path) -> Iterator[Path]:
         shutil.copytree(place, directory, dirs_exist_ok=True)
 
 
-def nowhere(_: Path) -> Sequence[int]:
-    """The processes of a server that work for a saver, if there is no server."""
-    return ()
-
-
 def nothing(_: Opener, __: Path) -> None:
     """What a saver needs before its bytes are counted, if it needs nothing."""
 
@@ -60,7 +55,7 @@ class Backend:
     written: Callable[[], int | None] = bytes_written
     prepare: Callable[[Opener, Path], None] = nothing
     trip: Callable[[ExitStack, Path], Callable[[], object]] | None = None
-    pids: Callable[[Path], Sequence[int]] = nowhere
+    pids: Callable[[Path], Sequence[int]] = lambda _: ()
     filled: Callable[[Path], AbstractContextManager[Path]] = filled
 
 

@@ -30,7 +30,6 @@ PAIR = Pair(
         "lists",
         "tenants",
         "log",
-        "append",
         "ledger",
         "provenance",
         "diff",

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from . import lists
 from .backend import Backend, Saver
@@ -29,6 +29,8 @@ from .timing import interleaved, timed
 STEPS, WINDOW = 2000, 20
 CHECKPOINTS, THREADS = (100, 1000, 10_000, 30_000), (100, 1000, 10_000, 100_000)
 """Sizes of a thread and of a store. A quick run leaves out the last one, and the last two."""
+TARGETED = 10_000
+"""The size that is compared with the smallest."""
 
 
 class Long:
@@ -85,19 +87,19 @@ def _opened(backend: Backend, directory: Path, config: Any) -> float:
         return timed(lambda: stack.enter_context(backend.open(directory)).get_tuple(config))[0]
 
 
-LONG: Mapping[str, tuple[Callable[[Any], float], int]] = {
-    "put": (Long.put, 91),
-    "get_tuple": (Long.get_tuple, 61),
-    "list(limit=10)": (Long.list, 31),
-    "open and get_tuple": (Long.open, 9),
+Grown = TypeVar("Grown", Long, Many)
+LONG: Mapping[str, Callable[[Long], float]] = {
+    "put": Long.put,
+    "get_tuple": Long.get_tuple,
+    "list(limit=10)": Long.list,
+    "open and get_tuple": Long.open,
 }
-MANY: Mapping[str, tuple[Callable[[Any], float], int]] = {
-    "first put": (Many.first_put, 31),
-    "put": (Many.put, 31),
-    "get_tuple": (Many.get_tuple, 31),
-    "open and get_tuple": (Many.open, 15),
+MANY: Mapping[str, Callable[[Many], float]] = {
+    "first put": Many.first_put,
+    "put": Many.put,
+    "get_tuple": Many.get_tuple,
+    "open and get_tuple": Many.open,
 }
-"""The calls, and how many rounds of each are taken."""
 
 
 def measure(plan: Plan) -> list[Row]:
@@ -119,7 +121,7 @@ def _long(plan: Plan) -> list[Row]:
         for side, backend in plan.sides.items():
             directory, saver = _made(plan, stack, backend, partial(fill, backend))
             subjects |= {f"{side} {size}": Long(backend, directory, saver, size) for size in sizes}
-        return _rows(plan, "checkpoints", LONG, subjects, 10_000)
+        return [row for name, call in LONG.items() for row in _rows(plan, "checkpoints", name, call, subjects)]
 
 
 def _many(plan: Plan) -> list[Row]:
@@ -131,7 +133,7 @@ def _many(plan: Plan) -> list[Row]:
                 directory, saver = _made(plan, stack, backend, partial(lists.fill, threads=size))
                 subjects[f"{side} {size}"] = Many(backend, directory, saver, size)
                 _tell(f"{backend.name}, {size:,} threads")
-        return _rows(plan, "threads", MANY, subjects, sizes[-1])
+        return [row for name, call in MANY.items() for row in _rows(plan, "threads", name, call, subjects)]
 
 
 def _made(plan: Plan, stack: ExitStack, backend: Backend, fill: Callable[[Saver], object]) -> tuple[Path, Saver]:
@@ -147,26 +149,20 @@ def _tell(progress: str) -> None:
     print(f"growth: {progress}", file=sys.stderr, flush=True)
 
 
-def _rows(
-    plan: Plan,
-    what: str,
-    calls: Mapping[str, tuple[Callable[[Any], float], int]],
-    subjects: Mapping[str, Any],
-    large: int,
-) -> list[Row]:
+def _rows(plan: Plan, what: str, name: str, call: Callable[[Grown], float], subjects: Mapping[str, Grown]) -> list[Row]:
     """Compare the sides at each size, and each side at a large size with itself at the smallest."""
-    rows = []
-    for name, (run, rounds) in calls.items():
-        took = interleaved(plan.rounds(rounds), {key: partial(run, subject) for key, subject in subjects.items()})
-        sizes = [int(key.split()[1]) for key in subjects if key.startswith("ours")]
-        for size in sizes:
-            theirs, ours = f"theirs {size}", f"ours {size}"
-            label, spread = f"{name}, {size:,} {what}", took.spread(ours, theirs)
-            rows.append(Row("growth", label, took.get(theirs), took[ours], "ms", None, spread))
-        grown = {side: took[f"{side} {large}"] / took[f"{side} {sizes[0]}"] for side in plan.sides}
-        label, target = f"{name}, {large:,} {what} over {sizes[0]}", plan.target(f"{name}, {what}")
-        rows.append(Row("growth", label, grown.get("theirs"), grown["ours"], "×", target))
-    return rows
+    rounds = plan.rounds(9 if name.startswith("open") else 41)
+    took = interleaved(rounds, {key: partial(call, subject) for key, subject in subjects.items()})
+    rows: list[Row] = []
+    small, *_ = sizes = [int(key.removeprefix("ours ")) for key in subjects if key.startswith("ours")]
+    for size in sizes:
+        theirs, ours = f"theirs {size}", f"ours {size}"
+        spread = took.spread(ours, theirs)
+        rows.append(Row("growth", f"{name}, {size:,} {what}", took.get(theirs), took[ours], "ms", None, spread))
+    large = min(sizes[-1], TARGETED)
+    grown = {side: took[f"{side} {large}"] / took[f"{side} {small}"] for side in plan.sides}
+    label, target = f"{name}, {large:,} {what} over {small}", plan.target(f"{name}, {what}")
+    return [*rows, Row("growth", label, grown.get("theirs"), grown["ours"], "×", target)]
 
 
 def _stored(plan: Plan, shape: Shape, points: tuple[int, ...]) -> list[int]:

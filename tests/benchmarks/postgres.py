@@ -105,8 +105,7 @@ def prepare(opener: Opener, directory: Path) -> None:
         saver.setup()  # type: ignore[attr-defined]
     with psycopg.connect(database(directory), autocommit=True) as connection:
         for (name,) in connection.execute(TABLES).fetchall():
-            statement = sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = false)")
-            connection.execute(statement.format(sql.Identifier(name)))
+            connection.execute(sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = false)").format(sql.Identifier(name)))
     with psycopg.connect(os.environ[SERVER], autocommit=True) as connection:
         connection.execute("CHECKPOINT")
 
@@ -150,7 +149,6 @@ PAIR = Pair(
     pooled=Backend("langgraph-postgres-pool", _langgraph, _langgraph_pooled, stored, written, prepare),
     targets=POSTGRES,
     measures=(
-        "floors",
         "chat",
         "cells",
         "turns",

@@ -127,7 +127,6 @@ FILES = {
     "lists": Target(200, "≤ 200 ms", "figure"),
     "threads": Target(1.2, "≥ 1.2", at_least=True),
     "log": at_most(1.5),
-    "append": at_most(2),
     "provenance": PROVENANCE,
     "diff": DIFF,
 }
