@@ -35,7 +35,7 @@ from . import (
 from .graphs import SEED
 from .plan import Plan, work_directory
 from .profile import SUBJECTS, profile
-from .report import Row, markdown, show
+from .report import TAIL, Row, markdown, show
 from .savers import PAIRS
 from .shapes import SHAPES
 
@@ -131,8 +131,8 @@ def main() -> None:
 
 
 def slower(rows: Sequence[Row], before: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the rows that are slower than they must be, and were not in an earlier run (of `--json`)."""
-    level = {row["measure"] for row in before if row.get("slower") is False}
+    """Return the medians that are slower than they must be, and were not in an earlier run (of `--json`)."""
+    level = {row["measure"] for row in before if row.get("slower") is False and TAIL not in row["measure"]}
     return [f"{row.measure}: {row.ratio or row.ours:.2f}" for row in rows if row.measure in level and row.slower]
 
 

@@ -35,6 +35,11 @@ def filled(directory: Path) -> Iterator[Path]:
         shutil.copytree(place, directory, dirs_exist_ok=True)
 
 
+def no_server(_: Path) -> Sequence[int]:
+    """The processes of a server, where there is none."""
+    return ()
+
+
 def nothing(_: Opener, __: Path) -> None:
     """What a saver needs before its bytes are counted, if it needs nothing."""
 
@@ -55,7 +60,7 @@ class Backend:
     written: Callable[[], int | None] = bytes_written
     prepare: Callable[[Opener, Path], None] = nothing
     trip: Callable[[ExitStack, Path], Callable[[], object]] | None = None
-    pids: Callable[[Path], Sequence[int]] = lambda _: ()
+    pids: Callable[[Path], Sequence[int]] = no_server
     filled: Callable[[Path], AbstractContextManager[Path]] = filled
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 Unit = Literal["ms", "B", "/s", "×", " cells"]
+TAIL = "99th percentile"
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,7 @@ class Row:
         """Whether Keel is slower than LangGraph's saver or, of how a time grows, misses its target."""
         if self.unit == "×":
             return None if self.met is None else not self.met
-        if self.ratio is None or self.unit not in ("ms", "/s"):
-            return None
-        return self.ratio > 1 if self.unit == "ms" else self.ratio < 1
+        return None if self.ratio is None or self.unit == "B" else (self.ratio > 1) == (self.unit == "ms")
 
     def as_json(self) -> dict[str, Any]:
         names = ("group", "measure", "theirs", "ours", "unit", "ratio", "spread", "met", "slower")

@@ -24,14 +24,13 @@ from .backend import Backend, Saver
 from .child import PROCESSES
 from .graphs import chances, history, message
 from .plan import Plan
-from .report import Row
+from .report import TAIL, Row
 from .steps import Calls, Sequence
 from .timing import Clocked, Cost, Meter, Times, interleaved
 
 FIRST, PUTS, TURNS, LIVE = 10, 4, 5, 10
 """Messages of a first put, puts of a turn, most turns of a thread, and how many threads are there from the start."""
 CALLS = ("first put", "put", "put_writes", "get_tuple", "get_tuple after another process", "turn")
-"""What is reported."""
 FIRST_CALLS = {
     "nobody": ("get_tuple of a new thread", "first put"),
     "this process": ("get_tuple", "put"),
@@ -154,7 +153,7 @@ def _rows(plan: Plan, name: str, costs: Mapping[str, list[Cost]]) -> list[Row]:
             ratio = took.get("theirs"), took["ours"]
             rows.append(Row("service", label, *ratio, "ms", plan.target(label), took.spread()))
         if what == "wall time":
-            rows.append(Row("service", f"{label}, 99th percentile", took.tail("theirs"), took.tail("ours"), "ms"))
+            rows.append(Row("service", f"{label}, {TAIL}", took.tail("theirs"), took.tail("ours"), "ms"))
     return rows
 
 
@@ -176,11 +175,11 @@ def measure_processes(plan: Plan) -> list[Row]:
         each = interleaved(plan.rounds(9), runs)
     rows, tails = [], Times(took)
     for number in PROCESS_COUNTS:
-        theirs, ours, label = f"theirs {number}", f"ours {number}", f"{number} process{'es' * (number > 1)}: turns"
+        theirs, ours, label = f"theirs {number}", f"ours {number}", f"{number} process{'es' * (number > 1)}"
         rate = (1000 / each[theirs] if theirs in each else None), 1000 / each[ours]
         rows += [
-            Row("processes", label, *rate, "/s", plan.target("processes"), each.spread(theirs, ours)),
-            Row("processes", f"{label}, 99th percentile of one", tails.tail(theirs), tails.tail(ours), "ms"),
+            Row("processes", f"{label}: turns", *rate, "/s", plan.target("processes"), each.spread(theirs, ours)),
+            Row("processes", f"{label}: a turn, {TAIL}", tails.tail(theirs), tails.tail(ours), "ms"),
         ]
     return rows
 

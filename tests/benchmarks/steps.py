@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -18,8 +18,6 @@ from .graphs import thread
 from .timing import timed
 
 _POOL = ThreadPoolExecutor(1)
-Watch = Callable[..., tuple[float, Any]]
-"""Makes a call; returns its seconds and its result."""
 
 
 class Calls:
@@ -29,7 +27,7 @@ class Calls:
     threads is not counted.
     """
 
-    def __init__(self, saver: Saver, pool: ThreadPoolExecutor = _POOL, watch: Watch = timed) -> None:
+    def __init__(self, saver: Saver, pool: Executor = _POOL, watch: Callable[..., tuple[float, Any]] = timed) -> None:
         self.saver, self._pool, self._watch = saver, pool, watch
 
     def put(self, *arguments: Any) -> tuple[float, RunnableConfig]:
