@@ -139,6 +139,7 @@ class Work:
     writes: bool = False
     unless: Callable[[Execute], Any] | None = None  # one statement, whose reply will do if it is not `None`
     takes_bytes: bool = False  # whether a text that is not UTF-8 is read as bytes
+    removes: bool = False  # whether it ends a removal: what was deleted must leave the write-ahead log, too
     makes_room: bool = False  # not a transaction: frees space on a full disk; the reply is whether there was a reserve
 
 
@@ -398,14 +399,16 @@ def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
 
 
 def in_transaction(
-    *, writes: bool = False
+    *, writes: bool = False, removes: bool = False
 ) -> Callable[[Callable[Concatenate[Any, Execute, P], T]], Callable[Concatenate[Any, P], StorePlan[Work, Any, T]]]:
     """Return a decorator that makes a method with an `execute` argument a verb: a plan of one request."""
 
     def decorate(method: Callable[Concatenate[Any, Execute, P], T]) -> Callable[..., StorePlan[Work, Any, T]]:
         @wraps(method)
         def verb(self: object, *args: P.args, **kwargs: P.kwargs) -> StorePlan[Work, Any, T]:
-            reply: T = yield Work(lambda execute: method(self, execute, *args, **kwargs), writes)
+            reply: T = yield Work(
+                lambda execute: method(self, execute, *args, **kwargs), writes or removes, removes=removes
+            )
             return reply
 
         return verb

@@ -222,10 +222,10 @@ class SqliteStore(SqliteEntries):
     ) -> StorePlan[Work, Any, int]:
         if graph.epoch is None:
             return 0
-        removed: int = yield Work(partial(_remove_rows, thread_id, live, graph), writes=True)
+        removed: int = yield Work(partial(_remove_rows, thread_id, live, graph), writes=True, removes=True)
         return removed
 
-    @in_transaction(writes=True)
+    @in_transaction(removes=True)
     def delete_thread(self, execute: Execute, thread_id: str, last: Stamp | None = None) -> bool:
         if last is not None:
             newest = execute(
@@ -240,7 +240,7 @@ class SqliteStore(SqliteEntries):
     def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
         if not self._tenant:
             return (yield from super().delete_all(limit))
-        deleted: int = yield Work(partial(_delete_all, self._tenant, limit), writes=True)
+        deleted: int = yield Work(partial(_delete_all, self._tenant, limit), writes=True, removes=True)
         return deleted
 
     @in_transaction(writes=True)
