@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_keel import Retention, SqliteSaver
+from langgraph_keel import Retention, SqliteSaver, StoreBusy, StoreError
 from langgraph_keel.backends.sqlite import driver as sqlite_driver
 from langgraph_keel.backends.sqlite.driver import LockFile
 
@@ -140,6 +140,33 @@ def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monke
         pool.submit(put, saver, 4).result()
         put(saver, 5)
         assert latest(saver) == "00000005"
+
+
+@pytest.mark.parametrize("in_pool", [True, False], ids=["own thread", "writing thread"])
+def test_writes_that_fail_leave_nothing(tmp_path: Path, in_pool: bool) -> None:
+    """They are one statement, in no transaction that would be rolled back."""
+    with SqliteSaver(tmp_path / "keel.db", timeout=0.4) as saver, ThreadPoolExecutor(1) as pool:
+
+        def write(value: str) -> None:
+            args: Any = {"configurable": {**CONFIG["configurable"], "checkpoint_id": "00000001"}}, [("a", value)], value
+            pool.submit(saver.put_writes, *args).result() if in_pool else saver.put_writes(*args)
+
+        put(saver, 1)
+        write("first")
+        with closing(sqlite3.connect(tmp_path / "keel.db", isolation_level=None)) as other:
+            other.execute("CREATE TRIGGER no BEFORE INSERT ON batches BEGIN SELECT RAISE(FAIL, 'no'); END")
+            with pytest.raises(StoreError, match="no"):
+                write("second")
+            other.execute("DROP TRIGGER no")
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreBusy):
+                write("third")
+            other.execute("ROLLBACK")
+        write("fourth")
+        put(saver, 2)
+        found = saver.get_tuple({"configurable": {**CONFIG["configurable"], "checkpoint_id": "00000001"}})
+        assert found is not None
+        assert [value for _, _, value in found.pending_writes or ()] == ["first", "fourth"]
 
 
 def held() -> tuple[int, int]:

@@ -188,6 +188,13 @@ def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]
         raise
 
 
+def carry_out(connection: sqlite3.Connection, work: Work) -> Any:
+    """Return the result of a request that writes, and commit it: by its one statement, or in a transaction."""
+    if work.alone and not connection.in_transaction and (result := work.alone(connection.execute)) is not None:
+        return result
+    return transaction(connection, "IMMEDIATE", partial(work.run, connection.execute))
+
+
 def name_error(path: str, error: BaseException) -> BaseException:
     """Return an error of SQLite, of a damaged row or of the lock file as that of Keel; any other as it is."""
     if isinstance(error, sqlite3.Error):
@@ -389,7 +396,7 @@ class Writer:
         try:
             if request.makes_room:
                 return self._make_room()
-            result = transaction(self._connection, "IMMEDIATE", partial(request.run, self._connection.execute))
+            result = carry_out(self._connection, request)
             self._after_commit(request.removes)
             return result
         except KeelError:
@@ -481,7 +488,10 @@ def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None
             job.result = job.work.run(connection.execute)
 
     try:
-        transaction(connection, "IMMEDIATE", run_all)
+        if len(group) == 1:
+            group[0].result = carry_out(connection, group[0].work)
+        else:
+            transaction(connection, "IMMEDIATE", run_all)
     except BaseException as error:
         named = name_error(path, error)
         fail(group, named)

@@ -138,6 +138,7 @@ class Work:
     run: Callable[[Execute], Any]
     writes: bool = False
     unless: Callable[[Execute], Any] | None = None  # one statement, whose reply will do if it is not `None`
+    alone: Callable[[Execute], Any] | None = None  # one statement that writes all, unless its reply is `None`
     takes_bytes: bool = False  # whether a text that is not UTF-8 is read as bytes
     removes: bool = False  # whether it ends a removal: what was deleted must leave the write-ahead log, too
     makes_room: bool = False  # not a transaction: frees space on a full disk; the reply is whether there was a reserve
@@ -432,15 +433,9 @@ class SqliteEntries(Store[Work, Any]):
         state = int(is_beside or not (follows or head is None))
         return _insert(execute, new, before or create_situation(execute, new.address), state)
 
-    @in_transaction(writes=True)
-    def write_batch(self, execute: Execute, address: Address, batch: Batch) -> None:
-        checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
-        parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
-        if execute(INSERT_BATCH, parts).rowcount == 0:
-            create_place(execute, address)
-            execute(INSERT_BATCH, parts)
-        if batch.terms:
-            execute(FIND_LATE, (checkpoint_id, " ".join(batch.terms), address.thread_id))
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
+        insert = partial(_insert_batch, address, batch)
+        yield Work(partial(_write_batch, address, batch), writes=True, alone=None if batch.terms else insert)
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
         look = None if known is None else partial(_look_known, address, known)
@@ -522,6 +517,20 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
     elif not is_timed:
         execute(FIND_TIME, (place.thread, name, at))
     return Stored(key, first)
+
+
+def _insert_batch(address: Address, batch: Batch, execute: Execute) -> bool | None:
+    checkpoint_id = str(address.checkpoint_id)
+    parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body)
+    return execute(INSERT_BATCH, (*parts, address.thread_id, address.checkpoint_ns)).rowcount == 1 or None
+
+
+def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
+    if not _insert_batch(address, batch, execute):
+        create_place(execute, address)
+        _insert_batch(address, batch, execute)
+    if batch.terms:
+        execute(FIND_LATE, (str(address.checkpoint_id), " ".join(batch.terms), address.thread_id))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
