@@ -124,6 +124,8 @@ class Rows(Protocol):
 
     @property
     def rowcount(self) -> int: ...
+    @property
+    def lastrowid(self) -> int | None: ...
     def fetchone(self) -> Any: ...
     def fetchall(self) -> list[Any]: ...
 
@@ -202,10 +204,13 @@ def create_place(execute: Execute, address: Address) -> Place:
 
 def insert_namespace(execute: Execute, thread: int, name: str) -> int:
     """Create a namespace; return its id."""
-    ((namespace,),) = execute(
-        "INSERT INTO namespaces (thread, name) VALUES (?, ?) RETURNING id", (thread, name)
-    ).fetchall()
-    return int(namespace)
+    return new_id(execute("INSERT INTO namespaces (thread, name) VALUES (?, ?)", (thread, name)))
+
+
+def new_id(inserted: Rows) -> int:
+    """Return the id of the row that was inserted."""
+    assert inserted.lastrowid is not None
+    return inserted.lastrowid
 
 
 class Situation(NamedTuple):
@@ -242,6 +247,15 @@ def create_situation(execute: Execute, address: Address) -> Situation:
     return Situation(place, last_seq(execute, place.thread), None, None, None, False, listed)
 
 
+def create_thread(execute: Execute, address: Address) -> Situation | None:
+    """Create a thread, of which nothing need be asked then; `None` if it is there."""
+    thread = execute("INSERT OR IGNORE INTO threads (name) VALUES (?)", (address.thread_id,))
+    if not thread.rowcount:
+        return None
+    namespace = insert_namespace(execute, new_id(thread), address.checkpoint_ns)
+    return Situation(Place(new_id(thread), namespace, bool(address.checkpoint_ns)), 0, None, None, None, False)
+
+
 def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
     """Return the channels of a namespace, with the ends of the item logs of those that are growing."""
     end = (
@@ -259,19 +273,15 @@ def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) 
     return slots
 
 
-def ensure_slots(
-    execute: Execute, namespace: int, names: Iterable[str], growing: Collection[str]
-) -> dict[str, Channel]:
-    """Return the channels of a namespace as `read_slots` does, after adding those of `names` that are new."""
-    slots = read_slots(execute, namespace, growing)
+def add_slots(execute: Execute, namespace: int, slots: Slots, names: Iterable[str]) -> Slots:
+    """Return the channels of a namespace, after adding those of `names` that are not in `slots`."""
+    added = {**slots}
     for name in names:
-        if name not in slots:
-            slot = 1 + max((channel.slot for channel in slots.values()), default=-1)
-            ((channel,),) = execute(
-                "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?) RETURNING id", (namespace, slot, name)
-            ).fetchall()
-            slots[name] = Channel(channel, slot)
-    return slots
+        if name not in added:
+            slot = 1 + max((channel.slot for channel in added.values()), default=-1)
+            sql = "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?)"
+            added[name] = Channel(new_id(execute(sql, (namespace, slot, name))), slot)
+    return added
 
 
 def head_of(execute: Execute, place: Place) -> int | None:
@@ -422,6 +432,9 @@ class SqliteEntries(Store[Work, Any]):
 
     @in_transaction(writes=True)
     def write_entry(self, execute: Execute, new: NewEntry) -> Outcome:
+        is_first = not (new.parent or new.base or new.address.checkpoint_ns)
+        if is_first and (created := create_thread(execute, new.address)):
+            return _insert(execute, new, created, int(new.checked and new.on_conflict == "beside"), {})
         before = read_situation(execute, new)
         if new.base is not None and not (before and before.has_base):
             return BaseGone()
@@ -431,7 +444,8 @@ class SqliteEntries(Store[Work, Any]):
         if not follows and new.on_conflict == "raise":
             return Moved(head)
         state = int(is_beside or not (follows or head is None))
-        return _insert(execute, new, before or create_situation(execute, new.address), state)
+        before = before or create_situation(execute, new.address)
+        return _insert(execute, new, before, state, read_slots(execute, before.place.namespace, new.appends))
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
         insert = partial(_insert_batch, address, batch)
@@ -486,10 +500,10 @@ class SqliteEntries(Store[Work, Any]):
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
+def _insert(execute: Execute, new: NewEntry, before: Situation, state: int, slots: Slots) -> Stored:
     place, seq, name = before.place, before.seq + 1, new.address.thread_id
     checkpoint_id = str(new.address.checkpoint_id)
-    slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
+    slots = add_slots(execute, place.namespace, slots, new.refs)
     first = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
     for channel, rows in new.repacks.items():
         replace_rows(execute, slots[channel].id, rows)
