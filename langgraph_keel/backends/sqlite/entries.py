@@ -36,6 +36,8 @@ T = TypeVar("T")
 LAST = (1 << 32) - 1
 MOST_KEYS = 500
 """Keys that one statement asks for; SQLite before 3.32 takes 999 parameters, and later ones 32766."""
+MOST_HINTS = 1000
+"""Namespaces of whose last put a store remembers what it left."""
 PLAIN = KeelSerializer(types=())
 _KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times as long
 
@@ -83,6 +85,23 @@ FILL_INDEX = (
     "INSERT OR IGNORE INTO thread_index (thread, name, put_at) "
     f"SELECT t.id, t.name, ({PUT_AT.replace('{thread}', 't.id')}) FROM threads t"
 )
+INSERT_ENTRY = (
+    "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+INSERT_NEXT = INSERT_ENTRY.replace("INSERT", "INSERT OR IGNORE").replace(
+    "(?, ?,",
+    "(?, CASE WHEN EXISTS (SELECT 1 FROM threads t CROSS JOIN namespaces n CROSS JOIN entries e "
+    "WHERE t.id = ? AND t.name = ? AND t.floor <= ? AND n.id = ? AND n.thread = t.id AND n.name = ? "
+    "AND e.key = ? AND e.id = ? AND e.namespace = n.id AND e.state = 0) "
+    "AND NOT EXISTS (SELECT 1 FROM entries WHERE key > ? AND key <= ?) "
+    "AND NOT EXISTS (SELECT 1 FROM entries WHERE mark = ? AND id = ? AND namespace = ?) "
+    "AND (? OR EXISTS (SELECT 1 FROM thread_index "
+    "WHERE thread = ? AND put_at = ? AND (? OR (marks = ? AND late IS NULL)))) THEN ? END,",
+    1,
+)
+"""Stores an entry if its `Hint` is right; otherwise its namespace is NULL, which is ignored. As `INSERT ... SELECT`, it
+would take an ephemeral table, and half as long again."""
 TENS = 18
 """The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
 
@@ -150,7 +169,7 @@ MAKE_ROOM = Work(lambda _: False, writes=True, makes_room=True)
 
 
 class Channel(NamedTuple):
-    """A channel of a namespace. Refs name it by its slot; the end is that of its item log, if it was asked for."""
+    """A channel of a namespace. Refs name it by its slot; the end is that of its item log, or -1 if it was not read."""
 
     id: int
     slot: int
@@ -230,6 +249,13 @@ class Situation(NamedTuple):
     has_late: bool = False  # whether tasks have added terms
 
 
+class Hint(NamedTuple):
+    """The situation in which a put of this process left its namespace; INSERT_NEXT proves that it has not changed."""
+
+    before: Situation
+    slots: Slots  # with the ends of the item logs that the head refers to
+
+
 def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
     """Read the situation of a put; `None` if nothing was ever stored in its namespace."""
     address, parent, checkpoint_id = new.address, new.parent or "", str(new.address.checkpoint_id)
@@ -249,11 +275,11 @@ def create_situation(execute: Execute, address: Address) -> Situation:
 
 def create_thread(execute: Execute, address: Address) -> Situation | None:
     """Create a thread, of which nothing need be asked then; `None` if it is there."""
-    thread = execute("INSERT OR IGNORE INTO threads (name) VALUES (?)", (address.thread_id,))
-    if not thread.rowcount:
+    if execute("SELECT 1 FROM threads WHERE name = ?", (address.thread_id,)).fetchone():
         return None
-    namespace = insert_namespace(execute, new_id(thread), address.checkpoint_ns)
-    return Situation(Place(new_id(thread), namespace, bool(address.checkpoint_ns)), 0, None, None, None, False)
+    thread = new_id(execute("INSERT INTO threads (name) VALUES (?)", (address.thread_id,)))
+    namespace = insert_namespace(execute, thread, address.checkpoint_ns)
+    return Situation(Place(thread, namespace, bool(address.checkpoint_ns)), 0, None, None, None, False)
 
 
 def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
@@ -264,7 +290,7 @@ def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) 
     )
     marks = ", ".join("?" * len(growing))
     rows = execute(
-        f"SELECT name, id, slot, CASE WHEN name IN ({marks}) THEN {end} ELSE 0 END FROM channels WHERE namespace = ?",
+        f"SELECT name, id, slot, CASE WHEN name IN ({marks}) THEN {end} ELSE -1 END FROM channels WHERE namespace = ?",
         (*growing, namespace),
     ).fetchall()
     slots = {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
@@ -347,8 +373,8 @@ def _pairs(flat: Sequence[int]) -> tuple[Run, ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
-def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
-    """Append rows at the end of an item log; return the number of their first item."""
+def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> Channel:
+    """Append rows at the end of an item log; return the channel with the new end."""
     lo = channel.end
     for row in rows:
         if lo + row.count > LAST:
@@ -357,7 +383,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
             "INSERT INTO items (key, count, body) VALUES (?, ?, ?)", (span(channel.id)[0] + lo, row.count, row.body)
         )
         lo += row.count
-    return channel.end
+    return channel._replace(end=lo)
 
 
 def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
@@ -428,24 +454,20 @@ def in_transaction(
 
 
 class SqliteEntries(Store[Work, Any]):
-    """The verbs of entries. Stateless: names are looked up in the transaction that uses them."""
+    """The verbs of entries. Names are looked up in the transaction that uses them; hints are proved in it."""
 
-    @in_transaction(writes=True)
-    def write_entry(self, execute: Execute, new: NewEntry) -> Outcome:
-        is_first = not (new.parent or new.base or new.address.checkpoint_ns)
-        if is_first and (created := create_thread(execute, new.address)):
-            return _insert(execute, new, created, int(new.checked and new.on_conflict == "beside"), {})
-        before = read_situation(execute, new)
-        if new.base is not None and not (before and before.has_base):
-            return BaseGone()
-        head = before.head if before else None
-        is_beside = new.checked and new.on_conflict == "beside"
-        follows = not new.checked or head in (new.parent, new.address.checkpoint_id)
-        if not follows and new.on_conflict == "raise":
-            return Moved(head)
-        state = int(is_beside or not (follows or head is None))
-        before = before or create_situation(execute, new.address)
-        return _insert(execute, new, before, state, read_slots(execute, before.place.namespace, new.appends))
+    def __init__(self, hints: dict[tuple[str, str], Hint] | None = None) -> None:
+        self._hints = {} if hints is None else hints
+
+    def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
+        where = new.address.thread_id, new.address.checkpoint_ns
+        outcome: Outcome
+        outcome, hint = yield Work(partial(_write_entry, new, self._hints.get(where)), writes=True)
+        if hint is not None:  # by now, it is committed
+            if len(self._hints) >= MOST_HINTS:
+                self._hints.clear()
+            self._hints[where] = hint
+        return outcome
 
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
         insert = partial(_insert_batch, address, batch)
@@ -500,37 +522,93 @@ class SqliteEntries(Store[Work, Any]):
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _insert(execute: Execute, new: NewEntry, before: Situation, state: int, slots: Slots) -> Stored:
-    place, seq, name = before.place, before.seq + 1, new.address.thread_id
-    checkpoint_id = str(new.address.checkpoint_id)
-    slots = add_slots(execute, place.namespace, slots, new.refs)
-    first = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
-    for channel, rows in new.repacks.items():
-        replace_rows(execute, slots[channel].id, rows)
+def _write_entry(new: NewEntry, hint: Hint | None, execute: Execute) -> tuple[Outcome, Hint | None]:
+    is_beside = new.checked and new.on_conflict == "beside"
+    if hint is not None and not is_beside and (stored := _insert_next(execute, new, *hint)):
+        return stored
+    is_first = not (hint or new.parent or new.base or new.address.checkpoint_ns)
+    if is_first and (created := create_thread(execute, new.address)):
+        return _insert(execute, new, created, {}, int(is_beside))
+    before = read_situation(execute, new)
+    if new.base is not None and not (before and before.has_base):
+        return BaseGone(), None
+    head = before.head if before else None
+    follows = not new.checked or head in (new.parent, new.address.checkpoint_id)
+    if not follows and new.on_conflict == "raise":
+        return Moved(head), None
+    state = int(is_beside or not (follows or head is None))
+    before = before or create_situation(execute, new.address)
+    growing = [name for name, ref in new.refs.items() if ref.runs]
+    return _insert(execute, new, before, read_slots(execute, before.place.namespace, growing), state)
+
+
+def _insert_next(execute: Execute, new: NewEntry, before: Situation, slots: Slots) -> tuple[Stored, Hint | None] | None:
+    """Store an entry as a hint says; `None` if it is wrong, or does not say enough."""
+    place, head, parent, address = before.place, before.head, before.parent, new.address
+    if not (head == new.parent and new.base in (None, parent) and new.refs.keys() <= slots.keys()):
+        return None
+    if any(slots[channel].end < 0 for channel in new.appends):
+        return None
+    key, *row = _row_of(new, before, slots, 0)
+    _, _, _, checkpoint_id, mark, *_ = row
+    where = (place.thread, address.thread_id, before.seq, place.namespace, address.checkpoint_ns)
+    is_head = (parent, head, parent, span(place.thread)[1], mark, checkpoint_id, place.namespace)
+    writes_index = not _is_listed(new, before, is_head=not place.nested)
+    index = (writes_index, place.thread, before.listed, place.nested, before.marks)
+    if not execute(INSERT_NEXT, (key, *where, *is_head, *index, *row)).rowcount:
+        return None
+    return _store_rest(execute, new, before, slots, 0)
+
+
+def _insert(execute: Execute, new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple[Stored, Hint | None]:
+    slots = add_slots(execute, before.place.namespace, slots, new.refs)
     if before.same is not None:  # the id is put again: its children become children of the new entry
         execute(
             "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
-            (seq, before.same & LAST, *span(place.thread)),
+            (before.seq + 1, before.same & LAST, *span(before.place.thread)),
         )
         execute("DELETE FROM entries WHERE key = ?", (before.same,))
-    key = span(place.thread)[0] + seq
-    at = max(new.updated_at, before.listed or "")  # a host whose clock is behind moves no thread back
+    execute(INSERT_ENTRY, _row_of(new, before, slots, state))
+    return _store_rest(execute, new, before, slots, state)
+
+
+def _row_of(new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple[Any, ...]:
+    """Return the columns of an entry."""
+    place, checkpoint_id = before.place, str(new.address.checkpoint_id)
+    names = (span(place.thread)[0] + before.seq + 1, place.namespace, int(place.nested), state)
     parent = before.parent & LAST if before.parent else new.parent
-    names = (key, place.namespace, int(place.nested), state, checkpoint_id, mark_of(checkpoint_id))
-    execute(
-        "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*names, parent, new.run_id, at, pack_refs(new.refs, slots, first), new.header),
-    )
-    marks = " ".join(new.terms)
-    is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
-    is_found = is_timed and marks == before.marks and not before.has_late
-    if state == 0 and not place.nested:
-        if not is_found:
-            execute(FIND_HEAD, (place.thread, name, at, marks, checkpoint_id, checkpoint_id))
-    elif not is_timed:
-        execute(FIND_TIME, (place.thread, name, at))
-    return Stored(key, first)
+    at = max(new.updated_at, before.listed or "")  # a host whose clock is behind moves no thread back
+    refs = pack_refs(new.refs, slots, {channel: slots[channel].end for channel in new.appends})
+    return (*names, checkpoint_id, mark_of(checkpoint_id), parent, new.run_id, at, refs, new.header)
+
+
+def _store_rest(
+    execute: Execute, new: NewEntry, before: Situation, slots: Slots, state: int
+) -> tuple[Stored, Hint | None]:
+    """Store the rows of an entry, and what its thread is found by from now on."""
+    first = {channel: slots[channel].end for channel in new.appends}
+    grown = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
+    for channel, rows in new.repacks.items():
+        replace_rows(execute, slots[channel].id, rows)
+    place, listed, checkpoint_id = before.place, before.listed, str(new.address.checkpoint_id)
+    is_head, marks = state == 0 and not place.nested, " ".join(new.terms)
+    if not _is_listed(new, before, is_head=is_head):
+        listed = max(new.updated_at, listed or "")
+        thread = (place.thread, new.address.thread_id, listed)
+        if is_head:
+            execute(FIND_HEAD, (*thread, marks, checkpoint_id, checkpoint_id))
+        else:
+            execute(FIND_TIME, thread)
+    seq = before.seq + 1
+    key = span(place.thread)[0] + seq
+    after = Situation(place, seq, checkpoint_id, None, key, True, listed, marks)
+    return Stored(key, first), Hint(after, {**slots, **grown}) if state == 0 else None
+
+
+def _is_listed(new: NewEntry, before: Situation, *, is_head: bool) -> bool:
+    """Return whether the index of threads says of an entry's thread already what it is found by."""
+    is_timed = before.listed is not None and before.listed[:TENS] >= new.updated_at[:TENS]
+    return is_timed and not (is_head and (before.has_late or before.marks != " ".join(new.terms)))
 
 
 def _insert_batch(address: Address, batch: Batch, execute: Execute) -> bool | None:

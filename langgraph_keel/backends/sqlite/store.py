@@ -19,6 +19,7 @@ from langgraph_keel.backends.sqlite.entries import (
     SHOWN,
     TENS,
     Execute,
+    Hint,
     Place,
     RefTable,
     Slots,
@@ -113,11 +114,12 @@ NAMES_OF_TENANTS = (
 class SqliteStore(SqliteEntries):
     """One database file; verbs over all threads are about those of `tenant`, or of no tenant if that is empty."""
 
-    def __init__(self, tenant: str = "") -> None:
+    def __init__(self, tenant: str = "", hints: dict[tuple[str, str], Hint] | None = None) -> None:
+        super().__init__(hints)
         self._tenant = tenant
 
     def of_tenant(self, tenant: str) -> TenantStore:
-        return TenantStore(SqliteStore(tenant), tenant)
+        return TenantStore(SqliteStore(tenant, self._hints), tenant)
 
     @in_transaction()
     def list_tenants(self, execute: Execute, after: str | None, limit: int) -> list[str]:
