@@ -102,7 +102,7 @@ def test_a_log_begins_again_at_its_start(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("way", ["delete", "prune", "delete beside a reader"])
 def test_what_was_removed_is_not_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    monkeypatch.setattr(sqlite_driver, "OCCASION", 3)
+    monkeypatch.setattr(sqlite_driver, "LOOK_EVERY", 3)
     files = [tmp_path / "keel.db", tmp_path / "keel.db-wal"]
     with SqliteSaver(tmp_path / "keel.db") as saver:
         put(saver, 1, value=b"SECRET" * 100)

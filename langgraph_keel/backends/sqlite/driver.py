@@ -61,8 +61,8 @@ WAL_BYTES = 4 << 20
 """Size of the WAL from which it is written back to the database, and begins again at its start."""
 RESERVE = 5 << 20
 """Bytes that the lock file occupies once the WAL was long: a whole log in the database, and a removal."""
-OCCASION = 64
-"""Commits between two looks of a writer at the size of the WAL."""
+LOOK_EVERY = 64
+"""Commits between two looks of a writer at its WAL."""
 SHARED = 64 << 10
 """Bytes of the reserve that are released to a process that cannot open the database."""
 GROUP = 128
@@ -451,11 +451,11 @@ class Writer:
 
     def _after_commit(self, removes: bool) -> None:
         """Truncate the WAL after a removal, as it contains what was deleted; keep a reserve if it was ever long."""
-        is_occasion = self._commits % OCCASION == 0
+        looks = self._commits % LOOK_EVERY == 0
         self._commits += 1
-        if removes or (is_occasion and self._keeps_deleted):
+        if removes or (looks and self._keeps_deleted):
             self._keeps_deleted = not self._checkpoint()
-        if self._is_tight or (is_occasion and self._was_long()):
+        if self._is_tight or (looks and self._was_long()):
             self._keep_reserve()
 
     def _was_long(self) -> bool:

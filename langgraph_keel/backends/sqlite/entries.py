@@ -85,23 +85,19 @@ FILL_INDEX = (
     "INSERT OR IGNORE INTO thread_index (thread, name, put_at) "
     f"SELECT t.id, t.name, ({PUT_AT.replace('{thread}', 't.id')}) FROM threads t"
 )
-INSERT_ENTRY = (
-    "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-INSERT_NEXT = INSERT_ENTRY.replace("INSERT", "INSERT OR IGNORE").replace(
-    "(?, ?,",
-    "(?, CASE WHEN EXISTS (SELECT 1 FROM threads t CROSS JOIN namespaces n CROSS JOIN entries e "
+_ENTRY = "entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header)"
+_PROOF = (
+    "EXISTS (SELECT 1 FROM threads t CROSS JOIN namespaces n CROSS JOIN entries e "
     "WHERE t.id = ? AND t.name = ? AND t.floor <= ? AND n.id = ? AND n.thread = t.id AND n.name = ? "
     "AND e.key = ? AND e.id = ? AND e.namespace = n.id AND e.state = 0) "
     "AND NOT EXISTS (SELECT 1 FROM entries WHERE key > ? AND key <= ?) "
     "AND NOT EXISTS (SELECT 1 FROM entries WHERE mark = ? AND id = ? AND namespace = ?) "
     "AND (? OR EXISTS (SELECT 1 FROM thread_index "
-    "WHERE thread = ? AND put_at = ? AND (? OR (marks = ? AND late IS NULL)))) THEN ? END,",
-    1,
+    "WHERE thread = ? AND put_at = ? AND (? OR (marks = ? AND late IS NULL))))"
 )
-"""Stores an entry if its `Hint` is right; otherwise its namespace is NULL, which is ignored. As `INSERT ... SELECT`, it
-would take an ephemeral table, and half as long again."""
+INSERT_ENTRY = f"INSERT INTO {_ENTRY} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# Without the proof the namespace would be NULL, and the row is ignored. INSERT ... SELECT took half as long again.
+INSERT_NEXT = f"INSERT OR IGNORE INTO {_ENTRY} VALUES (?, CASE WHEN {_PROOF} THEN ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 TENS = 18
 """The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
 
@@ -551,11 +547,11 @@ def _insert_next(execute: Execute, new: NewEntry, before: Situation, slots: Slot
         return None
     key, *row = _row_of(new, before, slots, 0)
     _, _, _, checkpoint_id, mark, *_ = row
-    where = (place.thread, address.thread_id, before.seq, place.namespace, address.checkpoint_ns)
-    is_head = (parent, head, parent, span(place.thread)[1], mark, checkpoint_id, place.namespace)
+    names = (place.thread, address.thread_id, before.seq, place.namespace, address.checkpoint_ns)
+    is_head, is_new = (parent, head, parent, span(place.thread)[1]), (mark, checkpoint_id, place.namespace)
     writes_index = not _is_listed(new, before, is_head=not place.nested)
     index = (writes_index, place.thread, before.listed, place.nested, before.marks)
-    if not execute(INSERT_NEXT, (key, *where, *is_head, *index, *row)).rowcount:
+    if not execute(INSERT_NEXT, (key, *names, *is_head, *is_new, *index, *row)).rowcount:
         return None
     return _store_rest(execute, new, before, slots, 0)
 
