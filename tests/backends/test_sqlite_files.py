@@ -9,24 +9,33 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from langgraph_keel import SqliteSaver
+from langgraph_keel import Retention, SqliteSaver, StoreBusy, StoreError
 from langgraph_keel.backends.sqlite import driver as sqlite_driver
 from langgraph_keel.backends.sqlite.driver import LockFile
 
 CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
 
 
-def put(saver: SqliteSaver, number: int, size: int = 10) -> None:
+def put(saver: SqliteSaver, number: int, size: int = 10, value: bytes = b"") -> None:
     checkpoint: Any = {"v": 4, "id": f"{number:08}", "ts": "", "channel_versions": {}, "versions_seen": {}}
-    value = os.urandom(size)
-    saver.put(CONFIG, checkpoint | {"channel_values": {"a": value}}, {}, {})
+    saver.put(CONFIG, checkpoint | {"channel_values": {"a": value or os.urandom(size)}}, {}, {})
+
+
+@contextmanager
+def old_state(path: Path) -> Iterator[None]:
+    """Another program that reads an old state, as a backup does."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM entries").fetchone()
+        yield
 
 
 def latest(saver: SqliteSaver) -> str:
@@ -62,16 +71,53 @@ def test_a_long_reader_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sqlite_driver, "WAL_BYTES", 50_000)
     with SqliteSaver(tmp_path / "keel.db", timeout=20) as saver:
         put(saver, 0)
-        reader = sqlite3.connect(tmp_path / "keel.db", isolation_level=None)
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM entries").fetchone()
-        began = time.monotonic()
-        for number in range(1, 15):
-            put(saver, number, 20_000)
-        # Each checkpoint that waited for the reader would have taken the whole timeout.
-        assert time.monotonic() - began < 15
-        reader.close()
+        with old_state(tmp_path / "keel.db"):
+            began = time.monotonic()
+            for number in range(1, 15):
+                put(saver, number, 20_000)
+            # Each checkpoint that waited for the reader would have taken the whole timeout.
+            assert time.monotonic() - began < 15
         assert latest(saver) == "00000014"
+
+
+def test_a_log_begins_again_at_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_driver, "WAL_BYTES", 50_000)
+    monkeypatch.setattr(sqlite_driver, "RESERVE", 150_000)
+    log = tmp_path / "keel.db-wal"
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        sizes = []
+        for number in range(30):
+            put(saver, number, 10_000)
+            sizes.append(log.stat().st_size)
+        assert sizes == sorted(sizes)
+        assert 50_000 < sizes[-1] < 100_000
+        with old_state(tmp_path / "keel.db"):
+            for number in range(30, 60):
+                put(saver, number, 10_000)
+        assert log.stat().st_size > 300_000
+        for number in range(60, 70):
+            put(saver, number, 10_000)
+        assert log.stat().st_size == 150_000
+
+
+@pytest.mark.parametrize("way", ["delete", "prune", "delete beside a reader"])
+def test_what_was_removed_is_not_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr(sqlite_driver, "LOOK_EVERY", 3)
+    files = [tmp_path / "keel.db", tmp_path / "keel.db-wal"]
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        put(saver, 1, value=b"SECRET" * 100)
+        put(saver, 2)
+        assert any(b"SECRET" in file.read_bytes() for file in files)
+        if way == "prune":
+            saver.prune(["1"], strategy=Retention(last=1))
+        else:
+            with old_state(tmp_path / "keel.db") if "reader" in way else nullcontext():
+                saver.delete_thread("1")
+        if "reader" in way:
+            assert any(b"SECRET" in file.read_bytes() for file in files)
+            for number in range(3):
+                put(saver, number)
+        assert not any(b"SECRET" in file.read_bytes() for file in files)
 
 
 def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +140,33 @@ def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monke
         pool.submit(put, saver, 4).result()
         put(saver, 5)
         assert latest(saver) == "00000005"
+
+
+@pytest.mark.parametrize("in_pool", [True, False], ids=["own thread", "writing thread"])
+def test_writes_that_fail_leave_nothing(tmp_path: Path, in_pool: bool) -> None:
+    """They are one statement, in no transaction that would be rolled back."""
+    with SqliteSaver(tmp_path / "keel.db", timeout=0.4) as saver, ThreadPoolExecutor(1) as pool:
+
+        def write(value: str) -> None:
+            args: Any = {"configurable": {**CONFIG["configurable"], "checkpoint_id": "00000001"}}, [("a", value)], value
+            pool.submit(saver.put_writes, *args).result() if in_pool else saver.put_writes(*args)
+
+        put(saver, 1)
+        write("first")
+        with closing(sqlite3.connect(tmp_path / "keel.db", isolation_level=None)) as other:
+            other.execute("CREATE TRIGGER no BEFORE INSERT ON batches BEGIN SELECT RAISE(FAIL, 'no'); END")
+            with pytest.raises(StoreError, match="no"):
+                write("second")
+            other.execute("DROP TRIGGER no")
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreBusy):
+                write("third")
+            other.execute("ROLLBACK")
+        write("fourth")
+        put(saver, 2)
+        found = saver.get_tuple({"configurable": {**CONFIG["configurable"], "checkpoint_id": "00000001"}})
+        assert found is not None
+        assert [value for _, _, value in found.pending_writes or ()] == ["first", "fourth"]
 
 
 def held() -> tuple[int, int]:

@@ -58,9 +58,11 @@ T = TypeVar("T")
 ROOM = 1 << 20
 """Free bytes below which a disk counts as full, or a file as having reached its size limit."""
 WAL_BYTES = 4 << 20
-"""Size of the WAL from which it is written back to the database."""
+"""Size of the WAL from which it is written back to the database, and begins again at its start."""
 RESERVE = 5 << 20
-"""Bytes that the lock file occupies after the first write-back: a whole log in the database, and a removal."""
+"""Bytes that the lock file occupies once the WAL was long: a whole log in the database, and a removal."""
+LOOK_EVERY = 64
+"""Commits between two looks of a writer at its WAL."""
 SHARED = 64 << 10
 """Bytes of the reserve that are released to a process that cannot open the database."""
 GROUP = 128
@@ -184,6 +186,13 @@ def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def carry_out(connection: sqlite3.Connection, work: Work) -> Any:
+    """Return the result of a request that writes, and commit it: by its one statement, or in a transaction."""
+    if work.alone and not connection.in_transaction and (result := work.alone(connection.execute)) is not None:
+        return result
+    return transaction(connection, "IMMEDIATE", partial(work.run, connection.execute))
 
 
 def name_error(path: str, error: BaseException) -> BaseException:
@@ -353,8 +362,15 @@ class Writer:
         self._jobs = jobs
         self._turn = Lock()
         self._ended = False
-        self._wal_limit = WAL_BYTES
+        self._commits = 0
         self._is_tight = False
+        self._keeps_deleted = False
+        # SQLite writes a long WAL back after a commit, and waits for no reader. The lock is held then: before 3.51.3 it
+        # can corrupt a database if a checkpoint and a commit of two connections meet. The WAL is then overwritten from
+        # its start, not truncated, as the fsync of a file that grows takes longer.
+        ((page_size,),) = connection.execute("PRAGMA page_size").fetchall()
+        connection.execute(f"PRAGMA wal_autocheckpoint = {max(1, WAL_BYTES // page_size)}")
+        connection.execute(f"PRAGMA journal_size_limit = {RESERVE}")  # of a WAL that a reader has kept
         self.thread = Thread(target=self._serve, name="keel-writer", daemon=True)
         self.thread.start()
 
@@ -380,8 +396,8 @@ class Writer:
         try:
             if request.makes_room:
                 return self._make_room()
-            result = transaction(self._connection, "IMMEDIATE", partial(request.run, self._connection.execute))
-            self._write_back()
+            result = carry_out(self._connection, request)
+            self._after_commit(request.removes)
             return result
         except KeelError:
             raise
@@ -413,7 +429,7 @@ class Writer:
                 jobs.remove(job)
                 job.result = self._make_room()
             _commit(self._connection, self._path, jobs)
-            self._write_back()
+            self._after_commit(any(job.work.removes for job in jobs))
 
     def _make_room(self) -> bool:
         """Release the reserve, so that the database can grow by the log; return whether there was one.
@@ -433,35 +449,27 @@ class Writer:
         self._checkpoint()
         return True
 
-    def _write_back(self) -> None:
-        """Write a long WAL back to the database, unless a reader still uses an old state of it.
-
-        The lock is held: SQLite before 3.51.3 can corrupt a database if a checkpoint and a commit of two connections
-        meet.
-        """
-        if self._path == ":memory:":
-            return
-        if self._is_tight:
-            self._keep_reserve()
-        try:
-            size = os.stat(f"{self._path}-wal").st_size
-        except FileNotFoundError:
-            return
-        if size <= self._wal_limit:
-            return
-        is_done = self._checkpoint()
-        if is_done is not None:
-            # A backup may read for long, and all writers would wait for it here: try again when the WAL has grown more.
-            self._wal_limit = WAL_BYTES if is_done else size + WAL_BYTES
+    def _after_commit(self, removes: bool) -> None:
+        """Truncate the WAL after a removal, as it contains what was deleted; keep a reserve if it was ever long."""
+        looks = self._commits % LOOK_EVERY == 0
+        self._commits += 1
+        if removes or (looks and self._keeps_deleted):
+            self._keeps_deleted = not self._checkpoint()
+        if self._is_tight or (looks and self._was_long()):
             self._keep_reserve()
 
-    def _checkpoint(self) -> bool | None:
-        """Write the WAL back and truncate it; return whether that worked, or `None` if SQLite failed."""
+    def _was_long(self) -> bool:
+        with suppress(FileNotFoundError):
+            return os.stat(f"{self._path}-wal").st_size > WAL_BYTES
+        return False
+
+    def _checkpoint(self) -> bool:
+        """Write the WAL back and truncate it, unless a reader still uses an old state; return whether that worked."""
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
             (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.OperationalError:
-            return None
+            return False
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
         return not busy
@@ -480,7 +488,10 @@ def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None
             job.result = job.work.run(connection.execute)
 
     try:
-        transaction(connection, "IMMEDIATE", run_all)
+        if len(group) == 1:
+            group[0].result = carry_out(connection, group[0].work)
+        else:
+            transaction(connection, "IMMEDIATE", run_all)
     except BaseException as error:
         named = name_error(path, error)
         fail(group, named)

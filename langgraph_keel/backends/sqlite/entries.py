@@ -36,6 +36,8 @@ T = TypeVar("T")
 LAST = (1 << 32) - 1
 MOST_KEYS = 500
 """Keys that one statement asks for; SQLite before 3.32 takes 999 parameters, and later ones 32766."""
+MOST_HINTS = 1000
+"""Namespaces of whose last put a store remembers what it left."""
 PLAIN = KeelSerializer(types=())
 _KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times as long
 
@@ -83,6 +85,19 @@ FILL_INDEX = (
     "INSERT OR IGNORE INTO thread_index (thread, name, put_at) "
     f"SELECT t.id, t.name, ({PUT_AT.replace('{thread}', 't.id')}) FROM threads t"
 )
+_ENTRY = "entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header)"
+_PROOF = (
+    "EXISTS (SELECT 1 FROM threads t CROSS JOIN namespaces n CROSS JOIN entries e "
+    "WHERE t.id = ? AND t.name = ? AND t.floor <= ? AND n.id = ? AND n.thread = t.id AND n.name = ? "
+    "AND e.key = ? AND e.id = ? AND e.namespace = n.id AND e.state = 0) "
+    "AND NOT EXISTS (SELECT 1 FROM entries WHERE key > ? AND key <= ?) "
+    "AND NOT EXISTS (SELECT 1 FROM entries WHERE mark = ? AND id = ? AND namespace = ?) "
+    "AND (? OR EXISTS (SELECT 1 FROM thread_index "
+    "WHERE thread = ? AND put_at = ? AND (? OR (marks = ? AND late IS NULL))))"
+)
+INSERT_ENTRY = f"INSERT INTO {_ENTRY} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# Without the proof the namespace would be NULL, and the row is ignored. INSERT ... SELECT took half as long again.
+INSERT_NEXT = f"INSERT OR IGNORE INTO {_ENTRY} VALUES (?, CASE WHEN {_PROOF} THEN ? END, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 TENS = 18
 """The characters of an ISO time that say in which ten seconds it is: only those count of `thread_index.put_at`."""
 
@@ -124,6 +139,8 @@ class Rows(Protocol):
 
     @property
     def rowcount(self) -> int: ...
+    @property
+    def lastrowid(self) -> int | None: ...
     def fetchone(self) -> Any: ...
     def fetchall(self) -> list[Any]: ...
 
@@ -138,7 +155,9 @@ class Work:
     run: Callable[[Execute], Any]
     writes: bool = False
     unless: Callable[[Execute], Any] | None = None  # one statement, whose reply will do if it is not `None`
+    alone: Callable[[Execute], Any] | None = None  # one statement that writes all, unless its reply is `None`
     takes_bytes: bool = False  # whether a text that is not UTF-8 is read as bytes
+    removes: bool = False  # whether it ends a removal: what was deleted must leave the write-ahead log, too
     makes_room: bool = False  # not a transaction: frees space on a full disk; the reply is whether there was a reserve
 
 
@@ -146,7 +165,7 @@ MAKE_ROOM = Work(lambda _: False, writes=True, makes_room=True)
 
 
 class Channel(NamedTuple):
-    """A channel of a namespace. Refs name it by its slot; the end is that of its item log, if it was asked for."""
+    """A channel of a namespace. Refs name it by its slot; the end is that of its item log, or -1 if it was not read."""
 
     id: int
     slot: int
@@ -200,10 +219,13 @@ def create_place(execute: Execute, address: Address) -> Place:
 
 def insert_namespace(execute: Execute, thread: int, name: str) -> int:
     """Create a namespace; return its id."""
-    ((namespace,),) = execute(
-        "INSERT INTO namespaces (thread, name) VALUES (?, ?) RETURNING id", (thread, name)
-    ).fetchall()
-    return int(namespace)
+    return new_id(execute("INSERT INTO namespaces (thread, name) VALUES (?, ?)", (thread, name)))
+
+
+def new_id(inserted: Rows) -> int:
+    """Return the id of the row that was inserted."""
+    assert inserted.lastrowid is not None
+    return inserted.lastrowid
 
 
 class Situation(NamedTuple):
@@ -223,6 +245,13 @@ class Situation(NamedTuple):
     has_late: bool = False  # whether tasks have added terms
 
 
+class Hint(NamedTuple):
+    """The situation in which a put of this process left its namespace; INSERT_NEXT proves that it has not changed."""
+
+    before: Situation
+    slots: Slots  # with the ends of the item logs that the head refers to
+
+
 def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
     """Read the situation of a put; `None` if nothing was ever stored in its namespace."""
     address, parent, checkpoint_id = new.address, new.parent or "", str(new.address.checkpoint_id)
@@ -240,6 +269,15 @@ def create_situation(execute: Execute, address: Address) -> Situation:
     return Situation(place, last_seq(execute, place.thread), None, None, None, False, listed)
 
 
+def create_thread(execute: Execute, address: Address) -> Situation | None:
+    """Create a thread, of which nothing need be asked then; `None` if it is there."""
+    if execute("SELECT 1 FROM threads WHERE name = ?", (address.thread_id,)).fetchone():
+        return None
+    thread = new_id(execute("INSERT INTO threads (name) VALUES (?)", (address.thread_id,)))
+    namespace = insert_namespace(execute, thread, address.checkpoint_ns)
+    return Situation(Place(thread, namespace, bool(address.checkpoint_ns)), 0, None, None, None, False)
+
+
 def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
     """Return the channels of a namespace, with the ends of the item logs of those that are growing."""
     end = (
@@ -248,7 +286,7 @@ def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) 
     )
     marks = ", ".join("?" * len(growing))
     rows = execute(
-        f"SELECT name, id, slot, CASE WHEN name IN ({marks}) THEN {end} ELSE 0 END FROM channels WHERE namespace = ?",
+        f"SELECT name, id, slot, CASE WHEN name IN ({marks}) THEN {end} ELSE -1 END FROM channels WHERE namespace = ?",
         (*growing, namespace),
     ).fetchall()
     slots = {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
@@ -257,19 +295,15 @@ def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) 
     return slots
 
 
-def ensure_slots(
-    execute: Execute, namespace: int, names: Iterable[str], growing: Collection[str]
-) -> dict[str, Channel]:
-    """Return the channels of a namespace as `read_slots` does, after adding those of `names` that are new."""
-    slots = read_slots(execute, namespace, growing)
+def add_slots(execute: Execute, namespace: int, slots: Slots, names: Iterable[str]) -> Slots:
+    """Return the channels of a namespace, after adding those of `names` that are not in `slots`."""
+    added = {**slots}
     for name in names:
-        if name not in slots:
-            slot = 1 + max((channel.slot for channel in slots.values()), default=-1)
-            ((channel,),) = execute(
-                "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?) RETURNING id", (namespace, slot, name)
-            ).fetchall()
-            slots[name] = Channel(channel, slot)
-    return slots
+        if name not in added:
+            slot = 1 + max((channel.slot for channel in added.values()), default=-1)
+            sql = "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?)"
+            added[name] = Channel(new_id(execute(sql, (namespace, slot, name))), slot)
+    return added
 
 
 def head_of(execute: Execute, place: Place) -> int | None:
@@ -335,8 +369,8 @@ def _pairs(flat: Sequence[int]) -> tuple[Run, ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
-def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
-    """Append rows at the end of an item log; return the number of their first item."""
+def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> Channel:
+    """Append rows at the end of an item log; return the channel with the new end."""
     lo = channel.end
     for row in rows:
         if lo + row.count > LAST:
@@ -345,7 +379,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
             "INSERT INTO items (key, count, body) VALUES (?, ?, ?)", (span(channel.id)[0] + lo, row.count, row.body)
         )
         lo += row.count
-    return channel.end
+    return channel._replace(end=lo)
 
 
 def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
@@ -398,14 +432,16 @@ def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
 
 
 def in_transaction(
-    *, writes: bool = False
+    *, writes: bool = False, removes: bool = False
 ) -> Callable[[Callable[Concatenate[Any, Execute, P], T]], Callable[Concatenate[Any, P], StorePlan[Work, Any, T]]]:
     """Return a decorator that makes a method with an `execute` argument a verb: a plan of one request."""
 
     def decorate(method: Callable[Concatenate[Any, Execute, P], T]) -> Callable[..., StorePlan[Work, Any, T]]:
         @wraps(method)
         def verb(self: object, *args: P.args, **kwargs: P.kwargs) -> StorePlan[Work, Any, T]:
-            reply: T = yield Work(lambda execute: method(self, execute, *args, **kwargs), writes)
+            reply: T = yield Work(
+                lambda execute: method(self, execute, *args, **kwargs), writes or removes, removes=removes
+            )
             return reply
 
         return verb
@@ -414,30 +450,24 @@ def in_transaction(
 
 
 class SqliteEntries(Store[Work, Any]):
-    """The verbs of entries. Stateless: names are looked up in the transaction that uses them."""
+    """The verbs of entries. Names are looked up in the transaction that uses them; hints are proved in it."""
 
-    @in_transaction(writes=True)
-    def write_entry(self, execute: Execute, new: NewEntry) -> Outcome:
-        before = read_situation(execute, new)
-        if new.base is not None and not (before and before.has_base):
-            return BaseGone()
-        head = before.head if before else None
-        is_beside = new.checked and new.on_conflict == "beside"
-        follows = not new.checked or head in (new.parent, new.address.checkpoint_id)
-        if not follows and new.on_conflict == "raise":
-            return Moved(head)
-        state = int(is_beside or not (follows or head is None))
-        return _insert(execute, new, before or create_situation(execute, new.address), state)
+    def __init__(self, hints: dict[tuple[str, str], Hint] | None = None) -> None:
+        self._hints = {} if hints is None else hints
 
-    @in_transaction(writes=True)
-    def write_batch(self, execute: Execute, address: Address, batch: Batch) -> None:
-        checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
-        parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
-        if execute(INSERT_BATCH, parts).rowcount == 0:
-            create_place(execute, address)
-            execute(INSERT_BATCH, parts)
-        if batch.terms:
-            execute(FIND_LATE, (checkpoint_id, " ".join(batch.terms), address.thread_id))
+    def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
+        where = new.address.thread_id, new.address.checkpoint_ns
+        outcome: Outcome
+        outcome, hint = yield Work(partial(_write_entry, new, self._hints.get(where)), writes=True)
+        if hint is not None:  # by now, it is committed
+            if len(self._hints) >= MOST_HINTS:
+                self._hints.clear()
+            self._hints[where] = hint
+        return outcome
+
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
+        insert = partial(_insert_batch, address, batch)
+        yield Work(partial(_write_batch, address, batch), writes=True, alone=None if batch.terms else insert)
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> StorePlan[Work, Any, Any]:
         look = None if known is None else partial(_look_known, address, known)
@@ -488,37 +518,107 @@ class SqliteEntries(Store[Work, Any]):
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
-    place, seq, name = before.place, before.seq + 1, new.address.thread_id
-    checkpoint_id = str(new.address.checkpoint_id)
-    slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
-    first = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
-    for channel, rows in new.repacks.items():
-        replace_rows(execute, slots[channel].id, rows)
+def _write_entry(new: NewEntry, hint: Hint | None, execute: Execute) -> tuple[Outcome, Hint | None]:
+    is_beside = new.checked and new.on_conflict == "beside"
+    if hint is not None and not is_beside and (stored := _insert_next(execute, new, *hint)):
+        return stored
+    is_first = not (hint or new.parent or new.base or new.address.checkpoint_ns)
+    if is_first and (created := create_thread(execute, new.address)):
+        return _insert(execute, new, created, {}, int(is_beside))
+    before = read_situation(execute, new)
+    if new.base is not None and not (before and before.has_base):
+        return BaseGone(), None
+    head = before.head if before else None
+    follows = not new.checked or head in (new.parent, new.address.checkpoint_id)
+    if not follows and new.on_conflict == "raise":
+        return Moved(head), None
+    state = int(is_beside or not (follows or head is None))
+    before = before or create_situation(execute, new.address)
+    growing = [name for name, ref in new.refs.items() if ref.runs]
+    return _insert(execute, new, before, read_slots(execute, before.place.namespace, growing), state)
+
+
+def _insert_next(execute: Execute, new: NewEntry, before: Situation, slots: Slots) -> tuple[Stored, Hint | None] | None:
+    """Store an entry as a hint says; `None` if it is wrong, or does not say enough."""
+    place, head, parent, address = before.place, before.head, before.parent, new.address
+    if not (head == new.parent and new.base in (None, parent) and new.refs.keys() <= slots.keys()):
+        return None
+    if any(slots[channel].end < 0 for channel in new.appends):
+        return None
+    key, *row = _row_of(new, before, slots, 0)
+    _, _, _, checkpoint_id, mark, *_ = row
+    names = (place.thread, address.thread_id, before.seq, place.namespace, address.checkpoint_ns)
+    is_head, is_new = (parent, head, parent, span(place.thread)[1]), (mark, checkpoint_id, place.namespace)
+    writes_index = not _is_listed(new, before, is_head=not place.nested)
+    index = (writes_index, place.thread, before.listed, place.nested, before.marks)
+    if not execute(INSERT_NEXT, (key, *names, *is_head, *is_new, *index, *row)).rowcount:
+        return None
+    return _store_rest(execute, new, before, slots, 0)
+
+
+def _insert(execute: Execute, new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple[Stored, Hint | None]:
+    slots = add_slots(execute, before.place.namespace, slots, new.refs)
     if before.same is not None:  # the id is put again: its children become children of the new entry
         execute(
             "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
-            (seq, before.same & LAST, *span(place.thread)),
+            (before.seq + 1, before.same & LAST, *span(before.place.thread)),
         )
         execute("DELETE FROM entries WHERE key = ?", (before.same,))
-    key = span(place.thread)[0] + seq
-    at = max(new.updated_at, before.listed or "")  # a host whose clock is behind moves no thread back
+    execute(INSERT_ENTRY, _row_of(new, before, slots, state))
+    return _store_rest(execute, new, before, slots, state)
+
+
+def _row_of(new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple[Any, ...]:
+    """Return the columns of an entry."""
+    place, checkpoint_id = before.place, str(new.address.checkpoint_id)
+    names = (span(place.thread)[0] + before.seq + 1, place.namespace, int(place.nested), state)
     parent = before.parent & LAST if before.parent else new.parent
-    names = (key, place.namespace, int(place.nested), state, checkpoint_id, mark_of(checkpoint_id))
-    execute(
-        "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*names, parent, new.run_id, at, pack_refs(new.refs, slots, first), new.header),
-    )
-    marks = " ".join(new.terms)
-    is_timed = before.listed is not None and before.listed[:TENS] == at[:TENS]
-    is_found = is_timed and marks == before.marks and not before.has_late
-    if state == 0 and not place.nested:
-        if not is_found:
-            execute(FIND_HEAD, (place.thread, name, at, marks, checkpoint_id, checkpoint_id))
-    elif not is_timed:
-        execute(FIND_TIME, (place.thread, name, at))
-    return Stored(key, first)
+    at = max(new.updated_at, before.listed or "")  # a host whose clock is behind moves no thread back
+    refs = pack_refs(new.refs, slots, {channel: slots[channel].end for channel in new.appends})
+    return (*names, checkpoint_id, mark_of(checkpoint_id), parent, new.run_id, at, refs, new.header)
+
+
+def _store_rest(
+    execute: Execute, new: NewEntry, before: Situation, slots: Slots, state: int
+) -> tuple[Stored, Hint | None]:
+    """Store the rows of an entry, and what its thread is found by from now on."""
+    first = {channel: slots[channel].end for channel in new.appends}
+    grown = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
+    for channel, rows in new.repacks.items():
+        replace_rows(execute, slots[channel].id, rows)
+    place, listed, checkpoint_id = before.place, before.listed, str(new.address.checkpoint_id)
+    is_head, marks = state == 0 and not place.nested, " ".join(new.terms)
+    if not _is_listed(new, before, is_head=is_head):
+        listed = max(new.updated_at, listed or "")
+        thread = (place.thread, new.address.thread_id, listed)
+        if is_head:
+            execute(FIND_HEAD, (*thread, marks, checkpoint_id, checkpoint_id))
+        else:
+            execute(FIND_TIME, thread)
+    seq = before.seq + 1
+    key = span(place.thread)[0] + seq
+    after = Situation(place, seq, checkpoint_id, None, key, True, listed, marks)
+    return Stored(key, first), Hint(after, {**slots, **grown}) if state == 0 else None
+
+
+def _is_listed(new: NewEntry, before: Situation, *, is_head: bool) -> bool:
+    """Return whether the index of threads says of an entry's thread already what it is found by."""
+    is_timed = before.listed is not None and before.listed[:TENS] >= new.updated_at[:TENS]
+    return is_timed and not (is_head and (before.has_late or before.marks != " ".join(new.terms)))
+
+
+def _insert_batch(address: Address, batch: Batch, execute: Execute) -> bool | None:
+    checkpoint_id = str(address.checkpoint_id)
+    parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body)
+    return execute(INSERT_BATCH, (*parts, address.thread_id, address.checkpoint_ns)).rowcount == 1 or None
+
+
+def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
+    if not _insert_batch(address, batch, execute):
+        create_place(execute, address)
+        _insert_batch(address, batch, execute)
+    if batch.terms:
+        execute(FIND_LATE, (str(address.checkpoint_id), " ".join(batch.terms), address.thread_id))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def _give_back(driver: SqliteDriver, *, whole: bool) -> tuple[str, int]:
     ):
         done = _rewrite(connection, driver.path, whole=whole), _ask(connection, "wal_checkpoint(TRUNCATE)")
         if os.path.getsize(driver.path) < RESERVE:
-            lock.give_up_reserve()  # it is kept again once a log was written back
+            lock.give_up_reserve()  # it is kept again once a log was long
         return done
 
 

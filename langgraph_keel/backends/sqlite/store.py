@@ -19,6 +19,7 @@ from langgraph_keel.backends.sqlite.entries import (
     SHOWN,
     TENS,
     Execute,
+    Hint,
     Place,
     RefTable,
     Slots,
@@ -113,11 +114,12 @@ NAMES_OF_TENANTS = (
 class SqliteStore(SqliteEntries):
     """One database file; verbs over all threads are about those of `tenant`, or of no tenant if that is empty."""
 
-    def __init__(self, tenant: str = "") -> None:
+    def __init__(self, tenant: str = "", hints: dict[tuple[str, str], Hint] | None = None) -> None:
+        super().__init__(hints)
         self._tenant = tenant
 
     def of_tenant(self, tenant: str) -> TenantStore:
-        return TenantStore(SqliteStore(tenant), tenant)
+        return TenantStore(SqliteStore(tenant, self._hints), tenant)
 
     @in_transaction()
     def list_tenants(self, execute: Execute, after: str | None, limit: int) -> list[str]:
@@ -222,10 +224,10 @@ class SqliteStore(SqliteEntries):
     ) -> StorePlan[Work, Any, int]:
         if graph.epoch is None:
             return 0
-        removed: int = yield Work(partial(_remove_rows, thread_id, live, graph), writes=True)
+        removed: int = yield Work(partial(_remove_rows, thread_id, live, graph), writes=True, removes=True)
         return removed
 
-    @in_transaction(writes=True)
+    @in_transaction(removes=True)
     def delete_thread(self, execute: Execute, thread_id: str, last: Stamp | None = None) -> bool:
         if last is not None:
             newest = execute(
@@ -240,7 +242,7 @@ class SqliteStore(SqliteEntries):
     def delete_all(self, limit: int) -> StorePlan[Work, Any, int]:
         if not self._tenant:
             return (yield from super().delete_all(limit))
-        deleted: int = yield Work(partial(_delete_all, self._tenant, limit), writes=True)
+        deleted: int = yield Work(partial(_delete_all, self._tenant, limit), writes=True, removes=True)
         return deleted
 
     @in_transaction(writes=True)
