@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import dropwhile, islice
 from typing import Any, Protocol, TypeVar
 
 from langgraph_keel.backends.files.cells import Shelves
@@ -193,12 +193,19 @@ class FileStore(Store[Work, Any]):
         """Of all threads: every log is read."""
 
         def read(root: Root) -> list[Entry]:
-            threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
-            return page((entry for files in threads for entry in _look_at(files, look, list[Entry]())), query)
+            if query.thread_id is not None:
+                return _look_at(root.thread(query.thread_id), look, [])
+            return page((entry for files in root.threads() for entry in _look_at(files, look, list[Entry]())), query)
 
         def look(thread: Thread, bodies: Bodies) -> list[Entry]:
-            entries = page(selected(thread, query), query)
-            return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
+            # Of one thread, they come in the order of the page: no more of them are looked at.
+            entries = selected(thread, query)
+            if query.thread_id is None:
+                entries = iter(page(entries, query))
+            elif query.after is not None:
+                last = sequence_of(query.after.stamp)
+                entries = dropwhile(lambda entry: sequence_of(entry.stamp) >= last, entries)
+            return [replace(entry, header=bodies.of(entry.header)) for entry in islice(entries, query.limit)]
 
         return self._send(read)
 
