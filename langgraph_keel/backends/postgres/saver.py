@@ -45,7 +45,10 @@ _UNLISTED = """
 SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
 WHERE e.state <> 2 AND (t.thread_id IS NULL OR e.seq > t.seq) GROUP BY e.thread_id, t.thread_id
 """
-_PUT_AT = "SELECT e.put_at FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2 ORDER BY e.seq DESC LIMIT 1"
+_PUT_AT = (
+    "SELECT e.put_at FROM {entries} e WHERE e.thread_id = t.thread_id AND e.put_at >= '' AND e.state <> 2 "
+    "ORDER BY e.seq DESC LIMIT 1"
+)
 _MISLISTED = f"""
 SELECT t.thread_id, t.name, t.put_at, e.put_at FROM {{threads}} t CROSS JOIN LATERAL ({_PUT_AT}) e
 WHERE t.put_at <> e.put_at OR t.name IS NOT NULL

@@ -1,6 +1,7 @@
--- Format 1. thread_id leads every key, so that the tables may be hash partitioned or distributed by it. Rows are immutable
--- but for keel_threads (one row a thread: its sequence number is what a put compares and sets) and for entries that are
--- made ghosts or put again. Text compares by bytes, as in every other store. Ids are as given, or `keys.key` of them.
+-- Format 1. thread_id is in every key, so that the tables may be hash partitioned or distributed by it. Rows are
+-- immutable but for keel_threads (one row a thread: its sequence number is what a put compares and sets) and for entries
+-- that are made ghosts or put again. Text compares by bytes, as in every other store. Ids are as given, or `keys.key`
+-- of them.
 
 CREATE TABLE {threads} (
     thread_id text COLLATE "C" PRIMARY KEY,
@@ -34,10 +35,13 @@ CREATE TABLE {entries} (
     kept text[],                            -- of a ghost: the channels it is needed for
     names text[],                           -- what the keys in this row stand for, where they are not the names themselves
     header bytea NOT NULL,                  -- engine/entries.py
-    PRIMARY KEY (thread_id, ns, id)
+    PRIMARY KEY (id, thread_id, ns)
 ){partitioned};
-CREATE INDEX {entries_by_seq} ON {entries} (thread_id, ns, seq);
-CREATE INDEX {entries_by_id} ON {entries} (id);
+-- Both conditions are always true. A statement that repeats one of them can use that index, and a statement that repeats
+-- neither only the primary key: the planner took either of two indexes that begin alike, and so read a whole thread to
+-- find one entry, wherever statistics did not say that one thread has thousands.
+CREATE INDEX {entries_by_ns} ON {entries} (thread_id, ns, seq) WHERE kinds >= '';
+CREATE INDEX {entries_by_seq} ON {entries} (thread_id, seq) WHERE put_at >= '';
 CREATE INDEX {entries_by_run} ON {entries} (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE {items} (

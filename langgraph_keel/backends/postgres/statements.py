@@ -12,24 +12,28 @@ import re
 # elements to an array, which is what there usually is. Expecting ten, it takes the plan for any parameters to be too
 # dear and plans every put anew: 0.8 of the 0.95 ms that one took in the server.
 ALL = (1 << 31) - 1
+LAST = (1 << 63) - 1
+"""No sequence number is greater."""
 
 # A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number,
 # but only if that is still the one it has read. Otherwise another put came in between, and nothing is inserted, as all
 # inserts select from the claim; the store then sends the statement again. So the situation is current whenever it is
 # used, at every isolation level, without a lock that outlives the statement.
+# NOT IN, and `<> 2` below, where the first entry of an order is wanted: of a condition that few rows fulfil, as far as
+# the planner knows, it reads and sorts all.
 # MATERIALIZED: else the server looks for the head again wherever it is named, which took a fifth of a put's time.
 SITUATION = """
 WITH situation AS MATERIALIZED (
     SELECT t.epoch, t.seq, same.seq AS same_seq, same.los AS same_los,
         coalesce(same.token = %(token)s::bigint, false) AS again,
         coalesce(
-            (SELECT e.id FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.state = 0
-             ORDER BY e.seq DESC LIMIT 1),
-            (SELECT e.id FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.state = 1
-             ORDER BY e.seq DESC LIMIT 1)
+            (SELECT e.id FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.kinds >= ''
+             AND e.state NOT IN (1, 2) ORDER BY e.seq DESC LIMIT 1),
+            (SELECT e.id FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.kinds >= ''
+             AND e.state NOT IN (0, 2) ORDER BY e.seq DESC LIMIT 1)
         ) AS head,
         %(base_seq)s::bigint IS NULL OR t.epoch = %(base_epoch)s::bigint AND EXISTS (
-            SELECT 1 FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = %(ns)s
+            SELECT 1 FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.kinds >= ''
             AND e.seq = %(base_seq)s::bigint AND e.token = %(base_token)s::bigint AND e.state < 2
         ) AS has_base
     FROM (SELECT 1) AS one
@@ -182,12 +186,14 @@ MARK = f"0, e.thread_id, e.ns, e.id, e.seq, 0, NULL::bytea, NULL, NULL, t.epoch{
 NINE = ", NULL" * 9
 
 NAMED = "e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = %(id)s AND e.state < 2"
-LATEST = """e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.seq = coalesce(
-    (SELECT h.seq FROM {entries} h WHERE h.thread_id = %(thread)s AND h.ns = %(ns)s AND h.state = 0
-     ORDER BY h.seq DESC LIMIT 1),
-    (SELECT h.seq FROM {entries} h WHERE h.thread_id = %(thread)s AND h.ns = %(ns)s AND h.state = 1
-     ORDER BY h.seq DESC LIMIT 1)
+LATEST = """e.thread_id = {thread} AND e.ns = {ns} AND e.kinds >= '' AND e.seq = coalesce(
+    (SELECT h.seq FROM {entries} h WHERE h.thread_id = {thread} AND h.ns = {ns} AND h.kinds >= ''
+     AND h.state NOT IN (1, 2) ORDER BY h.seq DESC LIMIT 1),
+    (SELECT h.seq FROM {entries} h WHERE h.thread_id = {thread} AND h.ns = {ns} AND h.kinds >= ''
+     AND h.state NOT IN (0, 2) ORDER BY h.seq DESC LIMIT 1)
 )"""
+LATEST_OF_ROOT = LATEST.replace("{thread}", "t.thread_id").replace("{ns}", "''")
+LATEST = LATEST.replace("{thread}", "%(thread)s").replace("{ns}", "%(ns)s")
 
 CHOSEN = "WITH chosen AS (SELECT e.* FROM {entries} e WHERE {where})"
 # Of an entry that the asker knows, neither its large columns nor its rows are read. A copy has the numbers and tokens
@@ -206,7 +212,7 @@ WITH chosen AS (
     JOIN {threads} t ON t.thread_id = a.thread_id AND t.epoch = a.epoch
     -- OFFSET 0: one look into the index for each, also of a thread that is much longer than most.
     CROSS JOIN LATERAL (
-        SELECT l.* FROM {entries} l WHERE l.thread_id = a.thread_id AND l.ns = a.ns AND l.seq = a.seq OFFSET 0
+        SELECT l.* FROM {entries} l WHERE l.thread_id = a.thread_id AND l.put_at >= '' AND l.seq = a.seq OFFSET 0
     ) AS e
 )"""
 # The walk along parents ends where every channel asked for was seen, or (by UNION) where it has been before: what is
@@ -218,13 +224,20 @@ WITH RECURSIVE walk AS (
     SELECT w.start, e.id, e.parent, ARRAY(
         SELECT m FROM unnest(w.missing) AS m WHERE m <> ALL (e.channels) OR m <> ALL (coalesce(e.kept, e.channels))
     )
-    FROM walk w JOIN {entries} e ON e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = w.parent
+    FROM walk w CROSS JOIN LATERAL (
+        SELECT p.* FROM {entries} p WHERE p.thread_id = %(thread)s AND p.ns = %(ns)s AND p.id = w.parent OFFSET 0
+    ) AS e
     WHERE cardinality(w.missing) > 0
 ), chosen AS (
     SELECT e.* FROM (SELECT DISTINCT w.id FROM walk w WHERE w.id <> w.start) w
-    JOIN {entries} e ON e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = w.id
+    CROSS JOIN LATERAL (
+        SELECT l.* FROM {entries} l WHERE l.thread_id = %(thread)s AND l.ns = %(ns)s AND l.id = w.id OFFSET 0
+    ) AS e
 )"""
 
+# Fenced by OFFSET 0, as all that is looked up for each row: the planner may otherwise read a whole table, or a whole
+# thread, and join that.
+OF_THREAD = "CROSS JOIN LATERAL (SELECT k.epoch, k.name FROM {threads} k WHERE k.thread_id = e.thread_id OFFSET 0) AS t"
 CONTENT = f"""
 , runs AS (
     -- Versions of a list mostly begin alike: one walk for all of them.
@@ -233,8 +246,7 @@ CONTENT = f"""
     {{only}}
     GROUP BY c.thread_id, c.ns, c.channels[r.owner], r.lo
 ), starts AS MATERIALIZED (
-    -- Where the row begins that holds the first item of a run. Fenced, as what follows is by OFFSET 0: else the planner
-    -- may join all runs with all items of the channel, which takes seconds for a list in hundreds of runs.
+    -- Where the row begins that holds the first item of a run.
     SELECT r.thread_id, r.ns, r.channel, r.hi, coalesce((
         SELECT j.lo FROM {{items}} j WHERE j.thread_id = r.thread_id AND j.ns = r.ns AND j.channel = r.channel
         AND j.lo <= r.lo ORDER BY j.lo DESC LIMIT 1
@@ -247,28 +259,54 @@ CONTENT = f"""
         AND i.lo >= s.start AND i.lo < s.hi OFFSET 0
     ) AS i
 )
-SELECT {{line}} FROM chosen e JOIN {{threads}} t ON t.thread_id = e.thread_id
+SELECT {{line}} FROM chosen e {OF_THREAD}
 UNION ALL
 SELECT 1, i.thread_id, i.ns, i.channel, i.lo, i.count, i.body, NULL, NULL, NULL{NINE}
-FROM spans s
-JOIN {{items}} i ON i.thread_id = s.thread_id AND i.ns = s.ns AND i.channel = s.channel AND i.lo = s.lo
+FROM spans s CROSS JOIN LATERAL (
+    SELECT j.* FROM {{items}} j
+    WHERE j.thread_id = s.thread_id AND j.ns = s.ns AND j.channel = s.channel AND j.lo = s.lo OFFSET 0
+) AS i
 UNION ALL
 SELECT 2, b.thread_id, b.ns, b.checkpoint_id, b.token, b.n, b.body, b.task_path, b.task_id, NULL{NINE}
-FROM chosen c
-JOIN {{batches}} b ON b.thread_id = c.thread_id AND b.ns = c.ns AND b.checkpoint_id = c.id
+FROM chosen c CROSS JOIN LATERAL (
+    SELECT w.* FROM {{batches}} w
+    WHERE w.thread_id = c.thread_id AND w.ns = c.ns AND w.checkpoint_id = c.id OFFSET 0
+) AS b
 """
 ONLY = "WHERE c.channels[r.owner] = ANY (%(channels)s)"
 
 
-SCAN = f"SELECT {SHOWN} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.state < 2"
-PRECEDES = """ AND coalesce(e.seq < (
-    SELECT b.seq FROM {entries} b WHERE b.thread_id = e.thread_id AND b.ns = e.ns AND b.id = %(before)s
-), e.id < %(before)s)"""
+# The pages of a thread are read entry by entry: expecting fewer entries than the limit, the planner reads and sorts all
+# of the thread.
+SCAN_THREAD = f"""
+WITH RECURSIVE page AS (
+    (SELECT 1 AS place, e.* FROM {{entries}} e WHERE e.state <> 2{{conditions}} ORDER BY e.seq DESC LIMIT 1)
+    UNION ALL
+    SELECT n.* FROM page p CROSS JOIN LATERAL (
+        SELECT p.place + 1, e.* FROM {{entries}} e WHERE e.state <> 2{{conditions}} AND e.seq < p.seq
+        ORDER BY e.seq DESC LIMIT 1
+    ) AS n
+    WHERE p.place < %(limit)s
+)
+SELECT {SHOWN} FROM page e {OF_THREAD} ORDER BY e.place
+"""
+SCAN_ALL = f"""
+SELECT {SHOWN} FROM {{entries}} e {OF_THREAD} WHERE {{of_tenant}} AND e.state < 2{{conditions}}
+ORDER BY e.id DESC, e.thread_id DESC, e.ns DESC LIMIT %(limit)s
+"""
+FROM_ID = " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
+FROM_SEQ = """ AND e.seq < %(last_seq)s AND EXISTS (
+    SELECT 1 FROM {threads} k WHERE k.thread_id = %(thread_id)s AND k.epoch = %(last_epoch)s
+)"""
+# Where the thread and the namespace are given, a page begins at the entry, and not at the head.
+_BEFORE = "SELECT b.seq FROM {entries} b WHERE b.thread_id = {thread} AND b.ns = {ns} AND b.id = %(before)s"
+PRECEDES = f""" AND e.seq < coalesce(({_BEFORE}), {LAST}) AND (e.id < %(before)s OR EXISTS ({_BEFORE}))"""
 
 # Of most entries nobody asks for the runs, and numbers in a text are made in a fifth of the time of those in arrays.
 LATE = PLAIN.replace("e.owners, e.los, e.his", "e.owners::text, e.los::text, e.his::text") + ", e.put_at"
 GRAPH = f"""
-SELECT {LATE} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.thread_id = %(thread)s
+SELECT {LATE} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id
+WHERE e.thread_id = %(thread)s AND e.put_at >= ''
 UNION ALL
 SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{NINE}, NULL
 FROM (
@@ -295,14 +333,8 @@ WITH page AS (
     ORDER BY t.put_at {{way}}, t.thread_id {{way}} LIMIT %(limit)s
 )
 SELECT t.thread_id, t.name, t.put_at,
-    (SELECT count(*) FROM {{entries}} e WHERE e.thread_id = t.thread_id AND e.state < 2), {SHOWN}
-FROM page t
-LEFT JOIN {{entries}} e ON e.thread_id = t.thread_id AND e.ns = '' AND e.seq = coalesce(
-    (SELECT h.seq FROM {{entries}} h WHERE h.thread_id = t.thread_id AND h.ns = '' AND h.state = 0
-     ORDER BY h.seq DESC LIMIT 1),
-    (SELECT h.seq FROM {{entries}} h WHERE h.thread_id = t.thread_id AND h.ns = '' AND h.state = 1
-     ORDER BY h.seq DESC LIMIT 1)
-)
+    (SELECT count(*) FROM {{entries}} c WHERE c.thread_id = t.thread_id AND c.put_at >= '' AND c.state < 2), {SHOWN}
+FROM page t LEFT JOIN LATERAL (SELECT e.* FROM {{entries}} e WHERE {LATEST_OF_ROOT} OFFSET 0) AS e ON true
 ORDER BY t.put_at {{way}}, t.thread_id {{way}}
 """
 WAYS = ("DESC", "<"), ("ASC", ">")
@@ -319,7 +351,8 @@ HELD = "EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s AND t.e
 
 REMOVE_ENTRIES = f"""
 WITH gone AS (
-    DELETE FROM {{entries}} e WHERE e.thread_id = %(thread)s AND e.seq = ANY (%(gone)s::bigint[]) AND {HELD}
+    DELETE FROM {{entries}} e
+    WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.seq = ANY (%(gone)s::bigint[]) AND {HELD}
     RETURNING e.ns, e.id
 ), unwritten AS (
     -- IS TRUE: a hash, whatever the planner thinks. As a join it becomes a nested loop: 120 ms instead of 5.
@@ -336,7 +369,9 @@ FROM (
     SELECT p.seq, array_remove(array_agg(p.channel), NULL) AS kept
     FROM unnest(%(seqs)s::bigint[], %(channels)s::text[]) AS p(seq, channel) GROUP BY p.seq
 ) AS g
-JOIN {{entries}} o ON o.thread_id = %(thread)s AND o.seq = g.seq
+CROSS JOIN LATERAL (
+    SELECT l.* FROM {{entries}} l WHERE l.thread_id = %(thread)s AND l.put_at >= '' AND l.seq = g.seq OFFSET 0
+) AS o
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(u.owner ORDER BY u.n), '{{}}') AS owners,
         coalesce(array_agg(u.lo ORDER BY u.n), '{{}}') AS los,
@@ -348,9 +383,11 @@ WHERE e.thread_id = %(thread)s AND e.ns = o.ns AND e.id = o.id AND {HELD}
 """
 REDATE = """
 UPDATE {threads} t SET put_at = coalesce((
-    SELECT e.put_at FROM {entries} e WHERE e.thread_id = %(thread)s AND e.state < 2 ORDER BY e.seq DESC LIMIT 1
+    SELECT e.put_at FROM {entries} e WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.state <> 2
+    ORDER BY e.seq DESC LIMIT 1
 ), t.put_at), marks = CASE WHEN EXISTS (
-    SELECT 1 FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = '' AND e.seq = t.head AND e.state = 0
+    SELECT 1 FROM {entries} e
+    WHERE e.thread_id = %(thread)s AND e.ns = '' AND e.put_at >= '' AND e.seq = t.head AND e.state = 0
 ) THEN t.marks END WHERE t.thread_id = %(thread)s
 """
 
@@ -387,7 +424,10 @@ WHERE b.thread_id = %(thread)s
 AND (b.ns, b.checkpoint_id, b.n, b.token) > (%(ns)s, %(id)s, %(n)s::integer, %(token)s::bigint)
 ORDER BY b.ns, b.checkpoint_id, b.n, b.token LIMIT %(limit)s
 """
-NAMES_IN = "SELECT DISTINCT unnest(e.names) FROM {entries} e WHERE e.thread_id = %(thread)s AND e.names IS NOT NULL"
+NAMES_IN = """
+SELECT DISTINCT unnest(e.names) FROM {entries} e
+WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.names IS NOT NULL
+"""
 # First, as it locks the thread's row: what a put knows of the thread is later than this, or has gone with it.
 FORGET_MARKS = """
 UPDATE {threads} SET marks = NULL, late_of = NULL, late = NULL WHERE thread_id = %(thread)s AND epoch = %(epoch)s
@@ -396,7 +436,7 @@ _IS_PLAIN = "substring({body} FROM 1 FOR 1) <> %(sealed)s::bytea"
 SEAL_ENTRIES = f"""
 UPDATE {{entries}} e SET header = s.header
 FROM unnest(%(seqs)s::bigint[], %(tokens)s::bigint[], %(headers)s::bytea[]) AS s(seq, token, header)
-WHERE e.thread_id = %(thread)s AND e.seq = s.seq AND e.token = s.token
+WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.seq = s.seq AND e.token = s.token
 AND {_IS_PLAIN.replace("{body}", "e.header")} AND {HELD}
 """
 SEAL_ROWS = f"""
@@ -421,7 +461,7 @@ AND {_IS_PLAIN.replace("{body}", "b.body")}
 DELETE_THREAD = "DELETE FROM {threads} WHERE thread_id = %(thread)s"
 DELETE_UNCHANGED = """
 DELETE FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s AND %(last)s = (
-    SELECT max(e.seq) FROM {entries} e WHERE e.thread_id = %(thread)s AND e.state <> 2
+    SELECT max(e.seq) FROM {entries} e WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.state <> 2
 )
 RETURNING 1
 """
@@ -429,16 +469,18 @@ RETURNING 1
 NO_THREAD = "NOT EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s)"
 GONE = f"thread_id = %(thread)s AND {NO_THREAD}"
 DELETE_CONTENT = f"""
-WITH e AS (DELETE FROM {{entries}} WHERE {GONE}),
+WITH e AS (DELETE FROM {{entries}} WHERE {GONE} AND put_at >= ''),
 i AS (DELETE FROM {{items}} WHERE {GONE}),
 f AS (DELETE FROM {{floors}} WHERE {GONE})
 DELETE FROM {{batches}} WHERE {GONE}
 """
 
 
-_CONTENT = ("entries", "items", "floors", "batches", "cells")
+# Each table, and by which index its rows of a thread are found, other than the primary key.
+_CONTENT = {"entries": " AND x.put_at >= ''", "items": "", "floors": "", "batches": "", "cells": ""}
 _GONE = ",\n".join(
-    f"{table} AS (DELETE FROM {{{table}}} x USING leaving WHERE x.thread_id = leaving.thread_id)" for table in _CONTENT
+    f"{table} AS (DELETE FROM {{{table}}} x USING leaving WHERE x.thread_id = leaving.thread_id{by_index})"
+    for table, by_index in _CONTENT.items()
 )
 DELETE_SOME = f"""
 WITH leaving AS (SELECT s.thread_id FROM {{threads}} s WHERE {{of_tenant}} ORDER BY s.thread_id LIMIT %(limit)s),
@@ -447,7 +489,7 @@ gone AS (DELETE FROM {{threads}} x USING leaving WHERE x.thread_id = leaving.thr
 SELECT count(*) FROM gone
 """
 # What is left where no thread is: cells, and what a step has written that ended after its thread was deleted.
-DELETE_ALL = [f"DELETE FROM {{{table}}} x WHERE {{of_tenant}}" for table in _CONTENT]
+DELETE_ALL = [f"DELETE FROM {{{table}}} x WHERE {{of_tenant}}{by_index}" for table, by_index in _CONTENT.items()]
 DELETE_ALL_SHARED = "DELETE FROM {cells} x WHERE x.thread_id = '' AND {of_tenant}"
 
 _BEGUN = """
@@ -485,7 +527,7 @@ COPY_THREAD = (
         his, kept, names, header)
     SELECT %(target)s, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los, his, kept,
         names, header
-    FROM {entries}, begun WHERE thread_id = %(thread)s
+    FROM {entries}, begun WHERE thread_id = %(thread)s AND put_at >= ''
 ), i AS (
     INSERT INTO {items} (thread_id, ns, channel, lo, count, body)
     SELECT %(target)s, ns, channel, lo, count, body FROM {items}, begun WHERE thread_id = %(thread)s
@@ -504,12 +546,12 @@ _UPTO = """
     SELECT t.seq, greatest(e.put_at, %(put_at)s) AS put_at
     FROM {threads} t JOIN {entries} e ON e.thread_id = t.thread_id
     WHERE t.thread_id = %(thread)s AND t.epoch = %(life)s
-    AND e.seq = %(upto)s AND e.token = %(token)s AND e.state < 2
+    AND e.seq = %(upto)s AND e.token = %(token)s AND e.put_at >= '' AND e.state < 2
 """
 COPY_UPTO = (
     _BEGUN.replace("{source}", _UPTO)
     + """, chosen AS MATERIALIZED (
-    SELECT e.* FROM {entries} e, begun WHERE e.thread_id = %(thread)s AND e.seq <= %(upto)s
+    SELECT e.* FROM {entries} e, begun WHERE e.thread_id = %(thread)s AND e.put_at >= '' AND e.seq <= %(upto)s
 ), shown AS MATERIALIZED (
     -- Of each log, the item after the last that an entry shows.
     SELECT c.ns, c.channels[r.owner] AS channel, max(r.hi) AS hi

@@ -138,7 +138,7 @@ SELECT s.thread_id, max(s.name) FROM (
 ) AS s
 WHERE s.thread_id > %(after)s AND {of_tenant} AND NOT EXISTS (
     SELECT 1 FROM {entries} e JOIN {threads} t ON t.thread_id = e.thread_id
-    WHERE e.thread_id = s.thread_id AND e.state < 2
+    WHERE e.thread_id = s.thread_id AND e.put_at >= '' AND e.state < 2
 )
 GROUP BY s.thread_id ORDER BY s.thread_id LIMIT %(limit)s
 """
@@ -544,18 +544,17 @@ def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:
         if value is not None:
             conditions.append(f" AND e.{column} = %({column})s")
             parameters[column] = key(value)
+    is_one_log = query.thread_id is not None and query.checkpoint_ns is not None
     if query.before is not None:
-        conditions.append(sql.PRECEDES)
+        thread, ns = ("%(thread_id)s", "%(ns)s") if is_one_log else ("e.thread_id", "e.ns")
+        conditions.append(sql.PRECEDES.replace("{thread}", thread).replace("{ns}", ns))
         parameters["before"] = key(query.before)
-    order = "e.seq DESC"
-    after = " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
-    if query.thread_id is None:
-        order = "e.id DESC, e.thread_id DESC, e.ns DESC"
-        after = " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
-        conditions.append(" AND {of_tenant}")
+    if query.thread_id is not None and query.checkpoint_id is None:
+        conditions.append(" AND e.kinds >= ''" if is_one_log else " AND e.put_at >= ''")
     if query.after is not None:
-        conditions.append(after)
+        conditions.append(sql.FROM_ID if query.thread_id is None else sql.FROM_SEQ)
         mark = mark_of(query.after.stamp)
         last = {**place_of(query.after.address), "epoch": mark.epoch, "seq": mark.seq}
         parameters |= {f"last_{name}": value for name, value in last.items()}
-    return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
+    text = sql.SCAN_ALL if query.thread_id is None else sql.SCAN_THREAD
+    return text.replace("{conditions}", "".join(conditions)), parameters
