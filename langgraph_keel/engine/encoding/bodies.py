@@ -220,7 +220,7 @@ class _Contexts(threading.local):
 
     @cached_property
     def small_compressor(self) -> zstandard.ZstdCompressor:
-        return zstandard.ZstdCompressor(level=7, dict_data=_DICTIONARY, write_dict_id=False)
+        return zstandard.ZstdCompressor(level=1, dict_data=_DICTIONARY, write_dict_id=False)
 
     @cached_property
     def small_decompressor(self) -> zstandard.ZstdDecompressor:
