@@ -170,7 +170,10 @@ def as_lists(value: Any) -> Any:
 
 def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a checkpoint goes to the header."""
-    return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}
+    rest = {**checkpoint}
+    rest.pop("id", None)
+    rest.pop("channel_values", None)
+    return rest
 
 
 def next_version_of(current: str | int | float | None) -> str | int | float:
@@ -195,36 +198,39 @@ class Inheritance:
 
     parent: str | None  # the id
     versions: Mapping[str, Any]  # all versions that the checkpoint names
-    left: Mapping[str, Any]  # versions of channels that have no value in it, and no new version
+    new: Collection[str]  # the channels whose versions are new, which inherit nothing
     is_asked: bool  # whether the parent surely has a value: a snapshot that nothing was written to since
 
     def usable(self, base: KnownEntry | None) -> KnownEntry | None:
         """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
         return None if self.is_asked and base and base.checkpoint_id != self.parent else base
 
-    def values(self, base: KnownEntry | None) -> dict[str, Known]:
-        """Return the values that the parent has at these very versions, if `base` is what is known of it."""
+    def values(self, base: KnownEntry | None, own: Collection[str]) -> dict[str, Known]:
+        """Return the values that only the parent has, if `base` is what is known of it."""
         if base is None or base.checkpoint_id != self.parent:
             return {}
-        same = [name for name, version in self.left.items() if base.versions.get(name) == version]
-        return {name: base.channels[name] for name in same if name in base.channels}
+        there = base.channels.items()
+        return {name: known for name, known in there if name not in own and self._keeps(name, base.versions)}
 
-    def values_of(self, parent: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that the parent has at these very versions, if that is the parent itself; no scalars."""
-        versions, values = versions_of(parent), parent["channel_values"]
-        same = [name for name, version in self.left.items() if versions.get(name) == version]
-        return {name: values[name] for name in same if name in values and not is_inline(values[name])}
+    def values_of(self, parent: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+        """Return the values that only the parent has, which is a checkpoint as it was read; no scalars."""
+        versions = versions_of(parent)
+        there = [(name, value) for name, value in parent["channel_values"].items() if not is_inline(value)]
+        return {name: value for name, value in there if name not in own and self._keeps(name, versions)}
+
+    def _keeps(self, name: str, before: Mapping[str, Any]) -> bool:
+        """Return whether a channel has the very version that it had before."""
+        return name in self.versions and name not in self.new and before.get(name) == self.versions[name]
 
 
 def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
 ) -> Inheritance:
     """Return what a checkpoint inherits, as it is now: the program may change it later."""
-    versions, values = versions_of(checkpoint), checkpoint["channel_values"]
-    left = {name: each for name, each in versions.items() if name not in values and name not in new_versions}
+    versions, values, new = versions_of(checkpoint), checkpoint["channel_values"], {*new_versions}
     counters = metadata.get("counters_since_delta_snapshot") or {}
-    is_asked = parent is not None and any(name in left and not updates for name, (updates, _) in counters.items())
-    return Inheritance(parent, versions, left, is_asked)
+    kept = [name for name, (updates, _) in counters.items() if not updates and name in versions and name not in values]
+    return Inheritance(parent, versions, new, is_asked=parent is not None and not new.issuperset(kept))
 
 
 def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,8 +331,8 @@ def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
 
     Not by the nodes that run next: these terms would change with every put.
     """
-    named = ((name, value) for name, value in checkpoint["channel_values"].items() if isinstance(name, str))
-    triggers = {name: value for name, value in named if is_trigger(name)}
+    values = checkpoint["channel_values"].items()
+    triggers = {name: value for name, value in values if isinstance(name, str) and is_trigger(name)}
     nodes = next_nodes(checkpoint, triggers) if triggers else ()
     return [f"status:{status_of(source, nodes)}"]
 

@@ -245,7 +245,7 @@ def frame(data: bytes) -> bytes:
 
 def raw_frame(data: bytes) -> bytes:
     """Frame `data` as it is."""
-    return RAW + _checksum(RAW, data) + data
+    return RAW + xxhash.xxh3_64_digest(data)[4:] + data
 
 
 def _open(body: bytes) -> tuple[bytes, memoryview]:
@@ -462,7 +462,7 @@ def _stretches(payloads: Sequence[bytes], alone: float) -> Iterator[tuple[int, i
 
 def number_rows(rows: Sequence[Row], first: int) -> tuple[Row, ...]:
     """Return new rows with their real numbers, `first` being that of the first item."""
-    return tuple(Row(row.lo - NEW + first, row.count, row.body) for row in rows)
+    return tuple([Row(row.lo - NEW + first, row.count, row.body) for row in rows])
 
 
 def row_index(rows: Sequence[Row], number: int) -> int:
