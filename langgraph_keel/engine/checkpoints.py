@@ -393,8 +393,9 @@ def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[s
     unpacker = Unpacker(codec, session.memo.open_frame)
     values, version = known_values(known.channels, version, unpacker, entry.address)
     if has_room:
-        known.version = version
-        session.memo.weigh(_key(entry.address), known)
+        before, known.version = known.version, version
+        if version.nbytes != (before.nbytes if before else 0):
+            session.memo.weigh(_key(entry.address), known)
     return values
 
 

@@ -150,7 +150,7 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     Runs from a checkpoint named by id, subgraphs of such a replay, copies (`as_node="__copy__"` makes a sibling of the
     head), and code that calls `put` with a config of its own need not.
     """
-    values = configurable(config)
+    values = config.get("configurable") or {}
     if values.get(CONFIG_KEY_REPLAY_STATE) is not None or metadata.get("source") == "fork":
         return False
     thread_id = values.get("thread_id")
@@ -203,7 +203,7 @@ def check_owner(owner: object, what: str) -> None:
 def owner_of(config: Mapping[str, Any], ask: Owner | None = None) -> str:
     """Return the owner of a run's thread, from its config or the program's own function; empty if there is none."""
     for part in (config.get("configurable"), config.get("metadata")):
-        if owner := owner_in(part or {}):
+        if part and (owner := owner_in(part)):
             check_owner(owner, "user_id")
             return owner
     if ask is None:

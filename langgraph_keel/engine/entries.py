@@ -144,7 +144,7 @@ def _is_checkpoint(checkpoint: Mapping[str, Any]) -> bool:
     """Return whether what LangGraph and Keel look up in a checkpoint is of its type, if it is there."""
     seen = checkpoint.get("versions_seen") or {}
     return (
-        isinstance(checkpoint.get("v", 4), int | float)
+        isinstance(checkpoint.get("v", 4), (int, float))
         and isinstance(checkpoint.get("channel_versions") or {}, dict)
         and isinstance(seen, dict)
         and all(isinstance(each, dict) for each in seen.values())
@@ -157,7 +157,7 @@ def _is_metadata(metadata: Mapping[str, Any]) -> bool:
     return (
         isinstance(metadata.get("parents") or {}, dict)
         and isinstance(counters, dict)
-        and all(isinstance(each, list | tuple) and len(each) == 2 for each in counters.values())
+        and all(isinstance(each, (list, tuple)) and len(each) == 2 for each in counters.values())
     )
 
 
@@ -227,10 +227,12 @@ def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
 ) -> Inheritance:
     """Return what a checkpoint inherits, as it is now: the program may change it later."""
-    versions, values, new = versions_of(checkpoint), checkpoint["channel_values"], {*new_versions}
-    counters = metadata.get("counters_since_delta_snapshot") or {}
-    kept = [name for name, (updates, _) in counters.items() if not updates and name in versions and name not in values]
-    return Inheritance(parent, versions, new, is_asked=parent is not None and not new.issuperset(kept))
+    versions, new, is_asked = versions_of(checkpoint), {*new_versions}, False
+    counters = metadata.get("counters_since_delta_snapshot")
+    if counters and parent is not None:
+        left = versions.keys() - checkpoint["channel_values"].keys() - new
+        is_asked = any(name in left and not updates for name, (updates, _) in counters.items())
+    return Inheritance(parent, versions, new, is_asked)
 
 
 def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,12 +355,13 @@ def marks_of(terms: Collection[str]) -> tuple[str, ...]:
 
     Two terms with one hash do no harm: a list of threads checks each that is found.
     """
-    return tuple([_mark_of(term) for term in dict.fromkeys(terms)])
+    return _marks_of(tuple(terms))
 
 
 @lru_cache(4096)
-def _mark_of(term: str) -> str:
-    return blake2b(term.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+def _marks_of(terms: tuple[str, ...]) -> tuple[str, ...]:
+    hashes = [blake2b(term.encode(errors="surrogatepass"), digest_size=4) for term in dict.fromkeys(terms)]
+    return tuple([each.hexdigest() for each in hashes])
 
 
 # -- pending writes ----------------------------------------------------------------------------------------------------

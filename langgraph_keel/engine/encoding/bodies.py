@@ -475,6 +475,8 @@ def row_index(rows: Sequence[Row], number: int) -> int:
 
 def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
     """Return the rows that hold items of `runs`. They are in order, and so is what is returned."""
+    if are_all(rows, runs):
+        return rows
     found: list[Row] = []
     at = 0
     for lo, hi in sorted(runs):
@@ -482,6 +484,16 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
         at = max(start, bisect_left(rows, hi, key=_first_of))
         found += [row for row in rows[start:at] if lo < row.lo + row.count]
     return found
+
+
+def are_all(rows: Sequence[Row], runs: Sequence[Run]) -> bool:
+    """Return whether rows hold exactly the items of `runs`, which is one stretch."""
+    at, stop = runs[0] if len(runs) == 1 else (0, -1)
+    for row in rows:
+        if row.lo != at:
+            return False
+        at += row.count
+    return at == stop
 
 
 def contents_of(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from langgraph_keel.engine.encoding.bodies import (
     MOST_MEMORY,
     NOTHING,
     Loose,
+    are_all,
     array_header,
     content_of,
     loose_end,
@@ -200,7 +201,7 @@ def _list_of(
     codec: Codec,
 ) -> KnownList:
     fresh = rows_of(payloads, alone=codec.alone)
-    weight = _weight(hashes, tail, runs) + weight_of(rows) + weight_of(fresh)
+    weight = _weight(hashes, tail, runs) + weight_of((*rows, *fresh))
     return KnownList(Ref(Kind.LIST, runs), rows, proofs, tail, hashes, weight, loose, debt, payloads, fresh)
 
 
@@ -507,11 +508,12 @@ class Version:
 
     def after(self, refs: Mapping[str, Ref], inline: dict[str, Any]) -> Version:
         """Return another version: what both have in common, and its own small values."""
-        before, changed = self.refs, [*differences(self.refs, refs)]
-        if len(changed) == len(refs):
+        before = self.refs
+        if not any(refs.get(name) == before[name] for name in self.seen):
             left = {name: ref for name, ref in refs.items() if ref.kind is not Kind.INLINE}
             apart: dict[str, Any] = dict.fromkeys(refs)
             return Version(self.codec, refs, apart | inline, left=left)
+        changed = [name for name, ref in refs.items() if (was := before.get(name)) is not ref and was != ref]
         seen, copiers, nbytes = {**self.seen}, {**self.copiers}, self.nbytes
         is_alike = [*refs] == [*before]
         for name in changed if is_alike else [*changed, *(before.keys() - refs.keys())]:
@@ -550,11 +552,6 @@ class Version:
             nbytes += _nbytes_of(copies)
         left = {name: ref for name, ref in self.left.items() if isinstance(seen.get(name), int)}
         return Version(self.codec, self.refs, fixed, copiers, left, seen, classes, nbytes)
-
-
-def differences(before: Mapping[str, Ref], refs: Mapping[str, Ref]) -> Iterator[str]:
-    """Yield the channels whose references are not those that they were."""
-    return (name for name, ref in refs.items() if (was := before.get(name)) is not ref and was != ref)
 
 
 def _prepare(value: Any, times: Copies | int | None) -> Copies | int | None:
@@ -717,8 +714,8 @@ class Unpacker:
 
 def _pick(runs: Sequence[Run], rows: Sequence[Row], opened: list[Any]) -> list[Any]:
     """Return the items in `runs`, in order, of all that stand in `rows`."""
-    if len(rows) == len(opened) and [row.lo for row in rows] == numbers_of(runs):
-        return opened  # a row for each, as edits have it
+    if are_all(rows, runs) or (len(rows) == len(opened) and [row.lo for row in rows] == numbers_of(runs)):
+        return opened  # all of one stretch; or a row for each, as edits have it
     starts, items = [*accumulate([row.count for row in rows], initial=0)], []
     for lo, hi in runs:
         while lo < hi:
