@@ -88,7 +88,6 @@ from langgraph_keel.engine.records import (
     Stored,
     ThreadInfo,
     Unchanged,
-    record,
 )
 from langgraph_keel.engine.removal import check_objects, in_room
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
@@ -115,16 +114,6 @@ LARGE = 1 << 16
 _INLINE = Ref(Kind.INLINE)  # one object, so that references of two versions are compared by identity
 
 
-@record
-class Draft:
-    """A checkpoint whose values are encoded."""
-
-    header: bytes
-    refs: dict[str, Ref]  # all channels in their order; `_compose` fills in those of `channels`
-    channels: dict[str, Known]
-    repacks: Mapping[str, tuple[Row, ...]]
-
-
 # -- put -------------------------------------------------------------------------------------------------------
 
 
@@ -146,13 +135,10 @@ def put(
     for hear in session.hooks.draft_put:
         yield from hear(session, new) or ()
     new.terms = [] if address.checkpoint_ns else [*terms_of_entry(checkpoint, new.source), *new.terms]
-    key = address.thread_id, address.checkpoint_ns
-    base = inheritance.usable(session.memo.get(key))
-    draft = _encode(session, new, base)
-    if base is None and parent.checkpoint_id and (inheritance.is_asked or _weigh(draft) > LARGE):
-        base, draft = yield from _recall(session, new, inheritance, draft)
-    draft.channels.update(inheritance.values(base, draft.refs))
-    entry = _compose(session, new, draft, base)
+    base = inheritance.usable(session.memo.get(_key(address)))
+    entry = _encode(session, new, inheritance, base)
+    if base is None and parent.checkpoint_id and (inheritance.is_asked or _weigh(entry) > LARGE):
+        base, entry = yield from _recall(session, new, inheritance, entry)
     new.refs, new.base = entry.refs, base
     storing[new] = session.store, address.thread_id
     try:
@@ -164,20 +150,20 @@ def put(
             yield from hear(session, new) or ()
         outcome = yield from session.store.write_entry(entry)
         if not isinstance(outcome, Stored):
-            entry, outcome = yield from _store_again(session, new, entry, outcome)
+            entry, outcome = yield from _store_again(session, new, inheritance, entry, outcome)
     except BaseException as error:
         yield from tell(session.hooks.put_failed, session, new, error)
         raise
     finally:
         storing.pop(new, None)
-    session.memo.set(key, _known_entry(entry, outcome, inheritance.versions, base))
+    session.memo.set(_key(address), _known_entry(entry, outcome, inheritance.versions, base))
     for hear in session.hooks.after_put:
         yield from hear(session, new) or ()
     return config_of(address, "head")
 
 
-def _weigh(draft: Draft) -> int:
-    return sum(len(row.body) for known in draft.channels.values() for row in known.fresh)
+def _weigh(entry: NewEntry) -> int:
+    return sum(len(row.body) for rows in entry.appends.values() for row in rows)
 
 
 def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], base: KnownEntry | None) -> KnownEntry:
@@ -194,19 +180,19 @@ def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], b
 
 
 def _store_again(
-    session: Session, new: Put, entry: NewEntry, outcome: BaseGone | Moved
+    session: Session, new: Put, inheritance: Inheritance, entry: NewEntry, refused: BaseGone | Moved
 ) -> Plan[tuple[NewEntry, Stored]]:
-    """Store a checkpoint with whole values, as another process pruned what its differences build on: a second trip."""
-    is_resent, again = outcome.is_resent, cast(Outcome, outcome)
-    if isinstance(outcome, BaseGone):
-        session.memo.forget((new.address.thread_id, new.address.checkpoint_ns))
-        entry = _compose(session, new, _encode(session, new, None), None)
-        again = yield from session.store.write_entry(entry)
-    if isinstance(again, Moved):
-        is_resent = is_resent or again.is_resent
-        raise _refuse(new, again, is_resent and (yield from _may_be_stored(session, new, again)))
-    assert isinstance(again, Stored), "a store answered BaseGone to an entry without a base"
-    return entry, again
+    """Store whole values, if another process pruned what the differences build on: a second trip."""
+    is_resent, outcome = refused.is_resent, cast(Outcome, refused)
+    if isinstance(refused, BaseGone):
+        session.memo.forget(_key(new.address))
+        entry = _encode(session, new, inheritance, None)
+        outcome = yield from session.store.write_entry(entry)
+    if isinstance(outcome, Moved):
+        is_resent = is_resent or outcome.is_resent
+        raise _refuse(new, outcome, is_resent and (yield from _may_be_stored(session, new, outcome)))
+    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
+    return entry, outcome
 
 
 def _may_be_stored(session: Session, new: Put, moved: Moved) -> Plan[bool]:
@@ -237,7 +223,7 @@ def _refuse(new: Put, moved: Moved, may_be_stored: bool) -> CheckpointConflict:
     return error
 
 
-def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:
+def _encode(session: Session, new: Put, inheritance: Inheritance, base: KnownEntry | None) -> NewEntry:
     """Encode a checkpoint as the one after `base`. No trip."""
     before: Mapping[str, Known] = base.channels if base else {}
     refs: dict[str, Ref] = {}
@@ -255,13 +241,22 @@ def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:
             raise error.at(f"{new.address}, channel {name!r}") from error
         if packed:
             repacks[name] = packed
-    return Draft(pack_header(new.header, session.codec, new.address), refs, channels, repacks)
+    channels.update(inheritance.values(base, refs))
+    return _compose(session, new, pack_header(new.header, session.codec, new.address), refs, channels, repacks, base)
 
 
-def _compose(session: Session, new: Put, draft: Draft, base: KnownEntry | None) -> NewEntry:
-    """Return the entry of a draft."""
-    refs, appends, uses_base = draft.refs, dict[str, tuple[Row, ...]](), bool(draft.repacks)
-    for name, known in draft.channels.items():
+def _compose(
+    session: Session,
+    new: Put,
+    header: bytes,
+    refs: Mapping[str, Ref],
+    channels: Mapping[str, Known],
+    repacks: Mapping[str, tuple[Row, ...]],
+    base: KnownEntry | None,
+) -> NewEntry:
+    """Return the entry of values that are encoded; `refs` has the channels with own values in their order."""
+    refs, appends, uses_base = {**refs}, dict[str, tuple[Row, ...]](), bool(repacks)
+    for name, known in channels.items():
         refs[name] = known.ref
         if known.fresh:
             appends[name] = known.fresh
@@ -270,42 +265,43 @@ def _compose(session: Session, new: Put, draft: Draft, base: KnownEntry | None) 
     return NewEntry(
         new.address,
         new.parent.checkpoint_id,
-        draft.header,
+        header,
         refs,
         appends,
-        draft.repacks,
-        base=base.entry.stamp if base and uses_base else None,
+        repacks,
+        base=base.stamp if base and uses_base else None,
         checked=must_follow_head(new.config, new.metadata),
         on_conflict=session.on_conflict,
         run_id=None if run_id is None else text_of(str(run_id), "run_id"),
         updated_at=text_of(str(new.checkpoint.get("ts", "")), "ts"),
-        known=draft.channels,
+        known=channels,
         terms=marks_of(new.terms),
     )
 
 
 def _recall(
-    session: Session, new: Put, inheritance: Inheritance, draft: Draft
-) -> Plan[tuple[KnownEntry | None, Draft]]:
-    """Learn the parent, which was forgotten; return it, and the draft without what it has already. One trip.
+    session: Session, new: Put, inheritance: Inheritance, entry: NewEntry
+) -> Plan[tuple[KnownEntry | None, NewEntry]]:
+    """Learn the parent, which this process has forgotten; return it, and the entry as the one after it. One trip.
 
-    For a large state, or a snapshot that stays. All values are serialized by now (rule 3 of plan.py).
+    All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
     """
+    codec, channels = session.codec, dict[str, Known]()
+    repacks: dict[str, tuple[Row, ...]] = {}
     try:
         reading = Reading(config_of(new.parent, "named"), new.parent)
         base = yield from _read(session, reading, runs=True)
     except (ValueRefused, CorruptStore):
-        return None, draft
-    codec, channels = session.codec, draft.channels
+        return None, entry
     if base is not None:
-        rebased = {name: rebase(known, base.channels.get(name), codec) for name, known in channels.items()}
-        channels = {name: known for name, (known, _) in rebased.items()}
-        repacks = {name: packed for name, (_, packed) in rebased.items() if packed}
-        return base, Draft(draft.header, draft.refs, channels, repacks)
-    if reading.result is not None and session.hooks.revive:
-        others = inheritance.values_of(reading.result.checkpoint, draft.refs)
-        channels.update({name: next_version(value, None, codec)[0] for name, value in others.items()})
-    return None, draft
+        for name, known in entry.known.items():
+            channels[name], repacks[name] = rebase(known, base.channels.get(name), codec)
+        repacks = {name: packed for name, packed in repacks.items() if packed}
+    elif reading.result is not None and session.hooks.revive:
+        others = inheritance.values_of(reading.result.checkpoint, entry.refs)
+        channels = {name: next_version(value, None, codec)[0] for name, value in others.items()}
+    channels = {**entry.known, **channels, **inheritance.values(base, entry.refs)}
+    return base, _compose(session, new, entry.header, entry.refs, channels, repacks, base)
 
 
 def _key(address: Address) -> tuple[str, str]:

@@ -170,10 +170,7 @@ def as_lists(value: Any) -> Any:
 
 def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a checkpoint goes to the header."""
-    rest = {**checkpoint}
-    rest.pop("id", None)
-    rest.pop("channel_values", None)
-    return rest
+    return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}
 
 
 def next_version_of(current: str | int | float | None) -> str | int | float:

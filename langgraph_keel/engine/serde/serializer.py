@@ -568,11 +568,10 @@ class Codec:
         """Return a framed body of these values."""
         if self.is_own:  # in one go, if that is possible
             try:
-                data = self._encode([_form_of(value) for value in values])
+                if len(data := self._encode([_form_of(value) for value in values])) * MOST_MEMORY <= self.limit:
+                    return frame(data)
             except UnstorableValue:
-                data = None  # below, it is said of which of them
-            if data is not None and len(data) * MOST_MEMORY <= self.limit:
-                return frame(data)
+                pass  # below, it is said of which of them
         items = [self.pack_item(value) for value in values]
         if sum(map(len, items)) * MOST_MEMORY > self.limit and takes_more(b"".join(items), self.limit):
             raise UnstorableValue(f"{len(items)} values", too_large(self.limit))
