@@ -137,8 +137,10 @@ def put(
     new.terms = [] if address.checkpoint_ns else [*terms_of_entry(checkpoint, new.source), *new.terms]
     base = inheritance.usable(session.memo.get(_key(address)))
     entry = _encode(session, new, inheritance, base)
-    if base is None and parent.checkpoint_id and (inheritance.is_asked or _weigh(entry) > LARGE):
-        base, entry = yield from _recall(session, new, inheritance, entry)
+    if base is None and parent.checkpoint_id:
+        weight = sum(len(row.body) for rows in entry.appends.values() for row in rows)
+        if inheritance.is_asked or weight > LARGE:
+            base, entry = yield from _recall(session, new, inheritance, entry)
     new.refs, new.base = entry.refs, base
     storing[new] = session.store, address.thread_id
     try:
@@ -162,10 +164,6 @@ def put(
     return config_of(address, "head")
 
 
-def _weigh(entry: NewEntry) -> int:
-    return sum(len(row.body) for rows in entry.appends.values() for row in rows)
-
-
 def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], base: KnownEntry | None) -> KnownEntry:
     """Return what is known of an entry that is stored; `base` is what it was encoded after."""
     channels, refs = {**entry.known}, {**entry.refs}
@@ -173,10 +171,11 @@ def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], b
         channels[name] = known = channels[name].with_number(first)
         refs[name] = known.ref
     kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
-    if base is None or entry.base is None:
-        return KnownEntry(kept, channels, versions)
     # Of an entry that was seen to be there, numbers mean the same: of a thread that was deleted, they need not.
-    return KnownEntry(kept, channels, versions, base.version or None, base.is_whole)
+    seen = base if entry.base is not None else None
+    found = KnownEntry(kept, channels, versions, seen.version or None if seen else None)
+    found.is_whole = seen is None or seen.is_whole
+    return found
 
 
 def _store_again(
@@ -286,21 +285,23 @@ def _recall(
 
     All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
     """
-    codec, channels = session.codec, dict[str, Known]()
-    repacks: dict[str, tuple[Row, ...]] = {}
     try:
         reading = Reading(config_of(new.parent, "named"), new.parent)
         base = yield from _read(session, reading, runs=True)
     except (ValueRefused, CorruptStore):
         return None, entry
+    channels, repacks = {**entry.known}, dict[str, tuple[Row, ...]]()
     if base is not None:
         for name, known in entry.known.items():
-            channels[name], repacks[name] = rebase(known, base.channels.get(name), codec)
-        repacks = {name: packed for name, packed in repacks.items() if packed}
+            channels[name], packed = rebase(known, base.channels.get(name), session.codec)
+            if packed:
+                repacks[name] = packed
+        channels.update(inheritance.values(base, entry.refs))
     elif reading.result is not None and session.hooks.revive:
-        others = inheritance.values_of(reading.result.checkpoint, entry.refs)
-        channels = {name: next_version(value, None, codec)[0] for name, value in others.items()}
-    channels = {**entry.known, **channels, **inheritance.values(base, entry.refs)}
+        values = reading.result.checkpoint["channel_values"]
+        others = inheritance.among(values, versions_of(reading.result.checkpoint), entry.refs)
+        for name in [name for name, value in others.items() if not is_inline(value)]:
+            channels[name], _ = next_version(others[name], None, session.codec)
     return base, _compose(session, new, entry.header, entry.refs, channels, repacks, base)
 
 

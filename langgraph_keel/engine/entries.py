@@ -28,7 +28,7 @@ from langgraph.constants import START
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
-from langgraph_keel.engine.encoding.values import Known, is_inline
+from langgraph_keel.engine.encoding.values import Known
 from langgraph_keel.engine.memo import KnownEntry
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Batch, Entry, Node, record
@@ -203,21 +203,16 @@ class Inheritance:
         return None if self.is_asked and base and base.checkpoint_id != self.parent else base
 
     def values(self, base: KnownEntry | None, own: Collection[str]) -> dict[str, Known]:
-        """Return the values that only the parent has, if `base` is what is known of it."""
+        """Return the values that the parent has, and not the checkpoint, if `base` is what is known of the parent."""
         if base is None or base.checkpoint_id != self.parent:
             return {}
-        there = base.channels.items()
-        return {name: known for name, known in there if name not in own and self._keeps(name, base.versions)}
+        return self.among(base.channels, base.versions, own)
 
-    def values_of(self, parent: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-        """Return the values that only the parent has, which is a checkpoint as it was read; no scalars."""
-        versions = versions_of(parent)
-        there = [(name, value) for name, value in parent["channel_values"].items() if not is_inline(value)]
-        return {name: value for name, value in there if name not in own and self._keeps(name, versions)}
-
-    def _keeps(self, name: str, before: Mapping[str, Any]) -> bool:
-        """Return whether a channel has the very version that it had before."""
-        return name in self.versions and name not in self.new and before.get(name) == self.versions[name]
+    def among(self, there: Mapping[str, Any], before: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+        """Return which of the parent's values are inherited, given its versions and the channels with `own` values."""
+        now, new = self.versions, self.new
+        others = [(name, value) for name, value in there.items() if name not in own and name in now and name not in new]
+        return {name: value for name, value in others if before.get(name) == now[name]}
 
 
 def inheritance_of(

@@ -41,15 +41,10 @@ class KnownEntry:
     __slots__ = ("channels", "entry", "header", "is_whole", "version", "versions", "weight")
 
     def __init__(
-        self,
-        entry: Entry,
-        channels: Mapping[str, Known],
-        versions: Mapping[str, Any],
-        version: Version | None = None,
-        is_whole: bool = True,
+        self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any], version: Version | None = None
     ) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
-        self.is_whole = is_whole  # whether it surely has the bodies of all rows, so that values can be read from it
+        self.is_whole = True  # whether it surely has the bodies of all rows, so that values can be read from it
         # Makes copies of its values, or of those of the entry before it; `False` if there was no room for them.
         self.version: Version | Literal[False] | None = version
         # Makes copies of its header, once it was read again; `False` if it is decoded each time.
@@ -78,18 +73,20 @@ class KnownEntry:
             self.version, self.header = False, None
             self.weigh()
 
-    def without_bodies(self) -> KnownEntry | None:
-        """Return itself without the bodies of its rows, which the next put does not need.
+    def within(self, most: int) -> KnownEntry | None:
+        """Return itself, without the bodies of its rows if it would take more bytes than `most`.
 
-        Returns `None` if a value has not been fingerprinted yet.
+        The next put needs no bodies. Returns `None` if a value has not been fingerprinted yet.
         """
+        if self.weight <= most:
+            return self
         light = {name: without_bodies(known) for name, known in self.channels.items()}
         kept = {name: known for name, known in light.items() if known is not None}
         if len(kept) < len(light):
             return None
-        return KnownEntry(
-            self.entry, kept, self.versions, is_whole=all(row.body for known in kept.values() for row in known.rows)
-        )
+        found = KnownEntry(self.entry, kept, self.versions)
+        found.is_whole = all(row.body for known in kept.values() for row in known.rows)
+        return found
 
     def refresh(self, now: Unchanged, rows: bool) -> Found:
         """Return the entry as the store would, with its writes and parent of now, and with its rows if asked to."""
@@ -118,18 +115,15 @@ class Memo:
     def get(self, key: tuple[str, str]) -> KnownEntry | None:
         """Return what is known of a (thread, namespace)."""
         with self.lock:
-            found = self._bases.get(key)
-            if found is None:
+            if (found := self._bases.get(key)) is None:
                 return None
             self._bases.move_to_end(key)
             return found[0]
 
     def set(self, key: tuple[str, str], base: KnownEntry) -> None:
         """Remember `base`, forgetting others if there is no room."""
-        kept: KnownEntry | None = base
-        if base.weight > self._most:
-            base.drop_copies(self._most)
-            kept = base if base.weight <= self._most else base.without_bodies()
+        base.drop_copies(self._most)
+        kept = base.within(self._most)
         with self.lock:
             if kept is not None:
                 self._set(key, kept)

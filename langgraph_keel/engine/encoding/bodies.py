@@ -487,7 +487,7 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
 
 
 def are_all(rows: Sequence[Row], runs: Sequence[Run]) -> bool:
-    """Return whether rows hold exactly the items of `runs`, which is one stretch."""
+    """Return whether rows, in order, hold exactly the items of `runs`, which is one stretch."""
     at, stop = runs[0] if len(runs) == 1 else (0, -1)
     for row in rows:
         if row.lo != at:
