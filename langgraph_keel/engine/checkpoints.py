@@ -135,7 +135,9 @@ def put(
     for hear in session.hooks.draft_put:
         yield from hear(session, new) or ()
     new.terms = [] if address.checkpoint_ns else [*terms_of_entry(checkpoint, new.source), *new.terms]
-    base = inheritance.usable(session.memo.get(_key(address)))
+    base = session.memo.get(_key(address))
+    if inheritance.is_asked and base and base.checkpoint_id != parent.checkpoint_id:
+        base = None  # the values of the parent itself are needed
     entry = _encode(session, new, inheritance, base)
     if base is None and parent.checkpoint_id:
         weight = sum(len(row.body) for rows in entry.appends.values() for row in rows)

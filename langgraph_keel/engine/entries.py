@@ -198,10 +198,6 @@ class Inheritance:
     new: Collection[str]  # the channels whose versions are new, which inherit nothing
     is_asked: bool  # whether the parent surely has a value: a snapshot that nothing was written to since
 
-    def usable(self, base: KnownEntry | None) -> KnownEntry | None:
-        """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
-        return None if self.is_asked and base and base.checkpoint_id != self.parent else base
-
     def values(self, base: KnownEntry | None, own: Collection[str]) -> dict[str, Known]:
         """Return the values that the parent has, and not the checkpoint, if `base` is what is known of the parent."""
         if base is None or base.checkpoint_id != self.parent:

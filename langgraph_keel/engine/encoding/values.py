@@ -109,7 +109,7 @@ class KnownList:
 def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     """Return `value` as the version after `known`, and the packed rows that should replace small ones."""
     if known is None:
-        return _write_list(value, codec.marks(value), codec), ()
+        return _write_list(value, codec.marks(value), codec)
     same = _same_blocks(value, known)
     stop = _same_end(value, same, known)
     try:
@@ -199,17 +199,18 @@ def _list_of(
     debt: int,
     payloads: Sequence[bytes],
     codec: Codec,
-) -> KnownList:
-    fresh = rows_of(payloads, alone=codec.alone)
+) -> tuple[KnownList, tuple[Row, ...]]:
+    rows, repacks = pack_rows(rows, loose)
+    fresh, loose = rows_of(payloads, alone=codec.alone), NOTHING if repacks else loose
     weight = _weight(hashes, tail, runs) + weight_of((*rows, *fresh))
-    return KnownList(Ref(Kind.LIST, runs), rows, proofs, tail, hashes, weight, loose, debt, payloads, fresh)
+    return KnownList(Ref(Kind.LIST, runs), rows, proofs, tail, hashes, weight, loose, debt, payloads, fresh), repacks
 
 
 def _weight(hashes: array[int], tail: bytes | None, runs: Sequence[Run]) -> int:
     return 400 + 8 * len(hashes) + len(tail or b"") + 120 * len(runs)
 
 
-def _write_list(value: list[Any], marks: list[bytes], codec: Codec) -> KnownList:
+def _write_list(value: list[Any], marks: list[bytes], codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     payloads = _pack_elements(value, marks, 0, range(len(value)), codec)
     runs = ((NEW, NEW + len(payloads)),) if payloads else ()
     return _list_of(runs, (), *_prove_rest(value, marks), _hashes_of(marks), NOTHING, 0, payloads, codec)
@@ -223,15 +224,13 @@ def _append_elements(
     if start == len(value) and len(runs) == 1:
         return known, ()
     payloads = _pack_elements(value, marks, same, range(start, len(value)), codec)
-    rows, repacks = pack_rows(known.rows, known.loose) if payloads else (known.rows, ())
-    loose = NOTHING if repacks else known.loose
     if payloads:
         runs = (*runs, (NEW, NEW + len(payloads)))
     debt = known.debt + RUN_COST * len(runs)
     tail = known.tail if same == start else b""
     proofs, tail = _prove_rest(value, marks, same, known.proofs[: same // BLOCK], tail)
     hashes = known.hashes + hashes[start - same :]
-    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec), repacks
+    return _list_of(runs, known.rows, proofs, tail, hashes, known.loose, debt, payloads, codec)
 
 
 def _rearrange(
@@ -242,25 +241,21 @@ def _rearrange(
     debt = known.debt + RUN_COST * len(runs)
     if marks and debt > sum(map(len, marks)) * len(value) // len(marks) + 4096:
         # So many pieces that naming them has cost as much as the list itself: write it whole, once.
-        return _write_list(value, codec.marks(value), codec), ()
-    loose = known.loose.within(runs)
-    rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
+        return _write_list(value, codec.marks(value), codec)
     payloads = _pack_elements(value, marks, same, changed, codec)
-    loose = NOTHING if repacks else loose
     proofs, tail = _prove_rest(value[:stop], marks, same, known.proofs[: same // BLOCK])
     if stop < len(value):
         proofs, tail = [*proofs, *known.proofs[stop // BLOCK :]], known.tail
-    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec), repacks
+    rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
+    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec)
 
 
 def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     """Return a list that was encoded without a base as the version after `known`; see `next_version`."""
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
-    loose = known.loose.within(runs)
-    rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
-    loose = NOTHING if repacks else loose
-    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads, codec), repacks
+    rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
+    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads, codec)
 
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
@@ -627,12 +622,8 @@ class Unpacker:
 
     def _items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         used = rows_in(rows, runs)
-        return _pick(runs, used, self._open(used))
-
-    def _open(self, rows: Sequence[Row]) -> list[Any]:
-        """Return fresh objects for all items of rows, decoded in one go."""
-        count = sum([row.count for row in rows])
-        return self._codec.unpack_items(array_header(count) + b"".join(map(self._content, rows)))
+        header = array_header(sum([row.count for row in used]))
+        return _pick(runs, used, self._codec.unpack_items(header + b"".join(map(self._content, used))))
 
     def _content(self, row: Row) -> bytes:
         content = self._contents.get(id(row))

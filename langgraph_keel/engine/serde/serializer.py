@@ -524,9 +524,7 @@ class Codec:
         self.alone = alone  # bytes above which an item of a list has a row of its own
         self.is_own = type(serde) is KeelSerializer
         self.shows = False  # whether values that may not be revived are shown as placeholders
-        self._encode: Callable[[Any], bytes] = encode
-        if isinstance(serde, KeelSerializer):
-            self._encode = serde._encode if self.is_own else serde.pack
+        self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
         self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
 
     def with_placeholders(self, note: OnUnread | None = None) -> Codec:
