@@ -49,6 +49,7 @@ from langgraph_keel.engine.entries import (
     STATE,
     Header,
     Inheritance,
+    check_header,
     check_state,
     hidden_parent,
     inheritance_of,
@@ -130,6 +131,7 @@ def put(
         raise _gone(parent)
     address = parent.at(text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
+    check_header(header, address)
     new = Put(config, checkpoint, metadata, metadata.get("source"), parent, address, header)
     inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
     for hear in session.hooks.draft_put:

@@ -19,6 +19,7 @@ from dataclasses import field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
+from types import NoneType
 from typing import Any, Literal, TypeAlias
 
 import xxhash
@@ -35,7 +36,7 @@ from langgraph_keel.engine.records import Batch, Entry, Node, record
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import CorruptStore, NewerState, ValueRefused
+from langgraph_keel.errors import CorruptStore, InvalidInput, NewerState, ValueRefused
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,13 @@ _PARTS = ("checkpoint", "metadata", "inline", "about")
 
 STATE = "state"
 """In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
+
+REWOUND_TO = "keel_rewound_to"
+"""In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""
+BRANCHED_FROM = "keel_branched_from"
+"""In the metadata of a twin beside the trunk: the id of the checkpoint it is a twin of."""
+FORKED_FROM = "keel_forked_from"
+"""In the metadata of the checkpoint that a fork begins with: its `thread_id` and `checkpoint_id` in the source."""
 
 HIDDEN = "~hidden"
 """Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
@@ -116,6 +124,12 @@ class UnreadHeader(Header):
         return getattr(read, name)
 
 
+def check_header(header: Header, where: Address) -> None:
+    """Refuse a checkpoint whose parts are of other types than LangGraph's: nobody could read it."""
+    if (name := _find_misfit(header.checkpoint, header.metadata)) is not None:
+        raise InvalidInput(f"{where}: {name!r} is of another type than LangGraph's, so nothing was stored")
+
+
 def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
     """Return the framed bytes of a header."""
     try:
@@ -135,30 +149,35 @@ def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     is_header = type(checkpoint) is type(metadata) is type(inline) is type(about) is dict and len(rest) < 2
-    if not (is_header and _is_checkpoint(checkpoint) and _is_metadata(metadata)):
+    if not is_header or _find_misfit(checkpoint, metadata) is not None:
         raise CorruptStore(f"{where}: its header does not hold what it should")
     return Header(checkpoint, as_lists(metadata), inline, about)
 
 
-def _is_checkpoint(checkpoint: Mapping[str, Any]) -> bool:
-    """Return whether what LangGraph and Keel look up in a checkpoint is of its type, if it is there."""
+def _find_misfit(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
+    """Return a part that LangGraph and Keel look up, and that is of another type than theirs."""
     seen = checkpoint.get("versions_seen") or {}
-    return (
-        isinstance(checkpoint.get("v", 4), (int, float))
-        and isinstance(checkpoint.get("channel_versions") or {}, dict)
-        and isinstance(seen, dict)
-        and all(isinstance(each, dict) for each in seen.values())
-    )
-
-
-def _is_metadata(metadata: Mapping[str, Any]) -> bool:
-    """Return whether the parts of metadata that LangGraph and Keel look up are of their types, if they are there."""
+    parents = metadata.get("parents") or {}
     counters = metadata.get("counters_since_delta_snapshot") or {}
-    return (
-        isinstance(metadata.get("parents") or {}, dict)
-        and isinstance(counters, dict)
-        and all(isinstance(each, (list, tuple)) and len(each) == 2 for each in counters.values())
+    if not isinstance(checkpoint.get("v", 4), (int, float)):
+        return "v"
+    if not isinstance(checkpoint.get("channel_versions") or {}, dict):
+        return "channel_versions"
+    if not (isinstance(seen, dict) and all(isinstance(each, dict) for each in seen.values())):
+        return "versions_seen"
+    if not isinstance(metadata.get("step", 0), (int, NoneType)):
+        return "step"
+    if not (isinstance(parents, dict) and all(isinstance(each, str) for each in parents.values())):
+        return "parents"
+    for mark in (REWOUND_TO, BRANCHED_FROM):
+        if not isinstance(metadata.get(mark), (str, NoneType)):
+            return mark
+    if not isinstance(metadata.get(FORKED_FROM, {}), dict):
+        return FORKED_FROM
+    is_paired = isinstance(counters, dict) and all(
+        isinstance(each, (list, tuple)) and len(each) == 2 for each in counters.values()
     )
+    return None if is_paired else "counters_since_delta_snapshot"
 
 
 def as_lists(value: Any) -> Any:
@@ -288,12 +307,18 @@ def _addressee(channel: str, value: Any) -> str | None:
     return channel if channel == START else None
 
 
+def sent_tasks(values: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the tasks that were sent to nodes (`Send`); none if the channel holds something else."""
+    sent = values.get(TASKS)
+    return sent if isinstance(sent, list | tuple) else ()
+
+
 def nodes_sent_to(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the nodes that tasks are sent to (`Send`)."""
-    if sent := values.get(TASKS):
+    """Yield the nodes that tasks are sent to."""
+    if sent := sent_tasks(values):
         from langgraph.types import Send
 
-        yield from (send.node for send in sent if isinstance(send, Send))
+        yield from (send.node for send in sent if isinstance(send, Send) and isinstance(send.node, str))
 
 
 Status: TypeAlias = Literal["incomplete", "waiting", "failed", "done", "idle"]

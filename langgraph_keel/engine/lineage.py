@@ -13,17 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.config import Address, is_task
-from langgraph_keel.engine.entries import Header, unpack_header
+from langgraph_keel.engine.entries import BRANCHED_FROM, REWOUND_TO, Header, unpack_header
 from langgraph_keel.engine.records import Graph, Node, Stamp
 from langgraph_keel.engine.serde.serializer import Codec
-
-REWOUND_TO = "keel_rewound_to"
-"""In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""
-BRANCHED_FROM = "keel_branched_from"
-"""In the metadata of a twin beside the trunk: the id of the checkpoint it is a twin of."""
-FORKED_FROM = "keel_forked_from"
-"""In the metadata of the checkpoint that a fork begins with: its `thread_id` and `checkpoint_id` in the source."""
-
 
 NodeAndHeader: TypeAlias = tuple[Node, Header]
 """A checkpoint that a reader sees, without its values."""

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from langgraph_keel.engine.cells import OBJECTS, OBJECTS_KEY
 from langgraph_keel.engine.encoding.bodies import resolve, stored_size
-from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
+from langgraph_keel.engine.entries import REWOUND_TO, Header, UnreadHeader, rebuilt_channels
 from langgraph_keel.engine.events import Leaving
-from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories, NodeAndHeader
+from langgraph_keel.engine.lineage import Ancestry, Memories, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Graph, Node, Run, Stamp
 from langgraph_keel.engine.session import Session, tell

@@ -13,8 +13,7 @@ from langgraph_keel._langgraph import ERROR, NULL_TASK_ID, RESUME
 from langgraph_keel.approvals.asked import read_questions
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.entries import Header, is_trigger, next_nodes, pending_writes, unpack_header
-from langgraph_keel.engine.lineage import REWOUND_TO
+from langgraph_keel.engine.entries import REWOUND_TO, Header, is_trigger, next_nodes, pending_writes, unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run, record
 from langgraph_keel.engine.serde.serializer import Codec, find_unread

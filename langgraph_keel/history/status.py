@@ -19,9 +19,8 @@ from langgraph_keel.approvals.plans import answers_of, find_open_requests
 from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import Status, unpack_header
+from langgraph_keel.engine.entries import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, Status, unpack_header
 from langgraph_keel.engine.leases import is_dead, this_holder
-from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.runs import find_acting

@@ -14,9 +14,18 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel.engine.audit import append_act, check_by
 from langgraph_keel.engine.config import Address, config_of, thread_id_of
-from langgraph_keel.engine.entries import STATE, Header, pack_header, rest_of, unpack_header
+from langgraph_keel.engine.entries import (
+    BRANCHED_FROM,
+    FORKED_FROM,
+    REWOUND_TO,
+    STATE,
+    Header,
+    pack_header,
+    rest_of,
+    unpack_header,
+)
 from langgraph_keel.engine.events import Copy, Travel
-from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
+from langgraph_keel.engine.lineage import find_moves_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import BaseGone, Entry, Graph, NewEntry, Node, Occupied, Stored
 from langgraph_keel.engine.removal import check_objects, live_runs

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.config import must_follow_head, stores_at_end
 from langgraph_keel.engine.engine import engine_of
-from langgraph_keel.engine.entries import Header, UnreadHeader
-from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Ancestry, NodeAndHeader
+from langgraph_keel.engine.entries import BRANCHED_FROM, REWOUND_TO, Header, UnreadHeader
+from langgraph_keel.engine.lineage import Ancestry, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node
 from langgraph_keel.engine.session import Session

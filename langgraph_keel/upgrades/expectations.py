@@ -12,7 +12,8 @@ from typing import Annotated, Any, get_type_hints
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from langgraph_keel._langgraph import TASKS, DeltaSnapshot
+from langgraph_keel._langgraph import DeltaSnapshot
+from langgraph_keel.engine.entries import sent_tasks
 
 
 def annotations_of(graph: Any) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def pending_calls(values: dict[str, Any]) -> Iterator[str]:
         calls = next((each.tool_calls for each in reversed(messages) if isinstance(each, AIMessage)), [])
         answered = {each.tool_call_id for each in messages if isinstance(each, ToolMessage)}
         yield from (str(call.get("name")) for call in calls or () if call.get("id") not in answered)
-    for send in values.get(TASKS) or ():
+    for send in sent_tasks(values):
         arg = getattr(send, "arg", None)
         if isinstance(arg, dict) and isinstance(call := arg.get("tool_call"), dict):
             yield str(call.get("name"))

@@ -34,7 +34,7 @@ from langgraph_keel._langgraph import (
     task_id_of,
 )
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import Header, is_trigger, next_nodes
+from langgraph_keel.engine.entries import Header, is_trigger, next_nodes, sent_tasks
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 
@@ -279,7 +279,7 @@ class StoredState(MutableMapping[str, Any]):
             self._remove_channel(name)
         self._versions_seen.pop(node, None)
         self._rewrite(lambda write: _redirect(write, node, go_to))
-        sends = list(self._values.get(TASKS) or ())
+        sends = sent_tasks(self._values)
         kept = [place for place, send in enumerate(sends) if getattr(send, "node", "") != node or go_to != END]
         if sends:
             self._values[TASKS] = [sends[place] for place in kept]
@@ -352,7 +352,7 @@ class StoredState(MutableMapping[str, Any]):
     def _change_sends(self, change: Callable[[Send], Send]) -> None:
         from langgraph.types import Send
 
-        if sends := self._values.get(TASKS):
+        if sends := sent_tasks(self._values):
             self._values[TASKS] = [change(each) if isinstance(each, Send) else each for each in sends]
         for write in self._writes():
             if write.channel == TASKS and isinstance(write.value, Send):
@@ -380,7 +380,7 @@ class StoredState(MutableMapping[str, Any]):
             joins = [name for name in self._versions if _is_join_to(name, node)]
             starts = [START] if node == START else sorted([BRANCH_TO + node, *joins])
             tasks[PULL, named(node), 0] = self._task(node, step + 1, PULL, *starts)
-        for place, send in enumerate(self._values.get(TASKS) or ()):
+        for place, send in enumerate(sent_tasks(self._values)):
             if isinstance(to := getattr(send, "node", None), str):
                 was = place if places is None else places[place]
                 tasks[PUSH, named(to), was] = self._task(to, step + 1, PUSH, str(place))

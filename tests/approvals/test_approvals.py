@@ -367,6 +367,7 @@ def test_a_value_of_the_programs_own_class(place: Place) -> None:
 # -- sweeping ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", FACES)
 async def test_reviewers_are_reminded(saver: KeelSaver, face: str) -> None:
     for name in ("a", "b"):

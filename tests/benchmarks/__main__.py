@@ -11,11 +11,9 @@ from time import perf_counter
 from typing import Any
 
 from . import (
-    append,
     cells,
     chat,
     diff,
-    floors,
     footprint,
     fork,
     growth,
@@ -26,7 +24,7 @@ from . import (
     provenance,
     prune,
     requests,
-    roots,
+    service,
     start,
     tenants,
     threads,
@@ -37,16 +35,18 @@ from . import (
 from .graphs import SEED
 from .plan import Plan, work_directory
 from .profile import SUBJECTS, profile
-from .report import Row, markdown, show
+from .report import TAIL, Row, markdown, show
 from .savers import PAIRS
 from .shapes import SHAPES
 
 MEASURES = {
-    "floors": floors.measure,
     "chat": chat.measure,
     "cells": cells.measure,
     "turns": turns.measure,
+    "service": service.measure,
+    "processes": service.measure_processes,
     "growth": growth.measure,
+    "bytes": growth.measure_bytes,
     "fork": fork.measure,
     "prune": prune.measure,
     "threads": threads.measure,
@@ -56,8 +56,6 @@ MEASURES = {
     "requests": requests.measure,
     "footprint": footprint.measure,
     "log": log.measure,
-    "append": append.measure,
-    "roots": roots.measure,
     "ledger": ledger.measure,
     "provenance": provenance.measure,
     "diff": diff.measure,
@@ -86,7 +84,7 @@ def arguments() -> argparse.Namespace:
         "--gate",
         type=Path,
         metavar="FILE",
-        help="exit with 1 if a cell is slower than LangGraph's that was not in FILE",
+        help="exit with 1 if a cell is slower than LangGraph's, or grows faster than its target, and was not in FILE",
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a tenth of the steps and threads")
     parser.add_argument("--calibrate", action="store_true", help="LangGraph's in both places: the noise")
@@ -133,10 +131,9 @@ def main() -> None:
 
 
 def slower(rows: Sequence[Row], before: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows of which Keel takes more than LangGraph's saver, and did not in an earlier run (of `--json`)."""
-    level = {row["measure"] for row in before if row["ratio"] is not None and row["ratio"] <= 1}
-    less = (row for row in rows if row.unit == "ms" and row.theirs is not None)
-    return [f"{row.measure}: {row.ratio:.2f}" for row in less if row.measure in level and (row.ratio or 0) > 1]
+    """Return the medians that are slower than they must be, and were not in an earlier run (of `--json`)."""
+    level = {row["measure"] for row in before if row.get("slower") is False and TAIL not in row["measure"]}
+    return [f"{row.measure}: {row.ratio or row.ours:.2f}" for row in rows if row.measure in level and row.slower]
 
 
 if __name__ == "__main__":

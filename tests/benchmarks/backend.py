@@ -1,9 +1,11 @@
 """What is measured: a saver and how it is opened, and the pair of savers that stand beside each other."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -24,6 +26,20 @@ def directory_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in files if not path.name.endswith("-shm"))
 
 
+@contextmanager
+def filled(directory: Path) -> Iterator[Path]:
+    """Yield a directory in memory, if there is a disk of that; what a saver makes there is copied to its place."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else directory.parent) as place:
+        yield Path(place)
+        shutil.copytree(place, directory, dirs_exist_ok=True)
+
+
+def no_server(_: Path) -> Sequence[int]:
+    """The processes of a server, where there is none."""
+    return ()
+
+
 def nothing(_: Opener, __: Path) -> None:
     """What a saver needs before its bytes are counted, if it needs nothing."""
 
@@ -33,7 +49,8 @@ class Backend:
     """One saver: how to open it on a directory of its own (both faces), and what it stores and writes there.
 
     A saver on a server takes the directory's name for that of a database or prefix of its own. `trip` makes what asks
-    such a server for next to nothing, over a connection of its own.
+    such a server for next to nothing, over a connection of its own; `pids` returns the server's processes that work for
+    the saver. In `filled`, a large store is made by commits that do not wait for the disk.
     """
 
     name: str
@@ -43,6 +60,8 @@ class Backend:
     written: Callable[[], int | None] = bytes_written
     prepare: Callable[[Opener, Path], None] = nothing
     trip: Callable[[ExitStack, Path], Callable[[], object]] | None = None
+    pids: Callable[[Path], Sequence[int]] = no_server
+    filled: Callable[[Path], AbstractContextManager[Path]] = filled
 
 
 @contextmanager

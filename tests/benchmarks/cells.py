@@ -147,4 +147,8 @@ def _stored(plan: Plan, shape: Shape, grown: Mapping[str, float], patch: float) 
 
 
 def measure(plan: Plan) -> list[Row]:
-    return [row for shape in plan.shapes or SHAPES.values() for row in measure_shape(plan, shape)]
+    rows = [row for shape in plan.shapes or SHAPES.values() for row in measure_shape(plan, shape)]
+    ratios = [row.ratio for row in rows if row.unit == "ms" and row.ratio]
+    level = sum(round(ratio, 2) <= 1 for ratio in ratios)
+    target = None if plan.shapes else plan.target("cells")
+    return [*rows, Row("cells", f"cells of at most 1.0, of {len(ratios)}", None, level, " cells", target)]

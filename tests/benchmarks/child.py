@@ -1,6 +1,7 @@
 """Measurements that need a process of their own: `python -m tests.benchmarks.child NAME JSON` prints JSON."""
 
 import json
+import multiprocessing
 import subprocess
 import sys
 import warnings
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
+PROCESSES = multiprocessing.get_context("forkserver")
+"""Children of a process that has imported the savers and opened none of them."""
+PROCESSES.set_forkserver_preload(["tests.benchmarks.savers"])
 
 
 def in_child(name: str, **arguments: Any) -> Any:

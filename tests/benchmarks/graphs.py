@@ -37,10 +37,16 @@ def _vocabulary() -> tuple[list[str], list[float]]:
     return words, list(accumulate(1 / rank for rank in range(1, 4001)))
 
 
+def chances(name: int | str) -> random.Random:
+    """Chances of one kind: the same in each run with the same seed."""
+    return random.Random(f"{os.environ.get(SEED, '1')} {name}")
+
+
+@lru_cache(1000)
 def text(seed: int | str, size: int) -> str:
     """`size` characters of prose-like text, a function of the seed."""
     words, weights = _vocabulary()
-    chosen = random.Random(f"{os.environ.get(SEED, '1')} {seed}").choices(words, cum_weights=weights, k=size // 3 + 1)
+    chosen = chances(seed).choices(words, cum_weights=weights, k=size // 3 + 1)
     return " ".join(chosen)[:size].ljust(size, ".")
 
 

@@ -1,21 +1,173 @@
-"""Measure 17, `growth`: what is stored after 10, 20, 50, ... 2000 steps, of each shape.
+"""Measures 4 and 26, `growth` and `bytes`: calls while a thread and a store grow, and the stored bytes of many steps.
 
-The store is closed before it is counted; what the first checkpoint takes is left out. Stored bytes are linear in what
-is new if a step takes no more late than early: the last row is the bytes of a step from half of the steps on, over
-those of the first half.
+`growth`: one store has threads with 100 to 30,000 checkpoints, whose state is the last 20 messages. Other stores have
+100 to 100,000 threads with one checkpoint each, and each call is made on another thread. All sizes take turns. On
+PostgreSQL the tables have no statistics: a plan that needs them is slow in every new store. "open" includes opening a
+saver.
+
+`bytes`: the bytes that a step of each shape stores, without those of the first checkpoint. They are linear in the new
+data if a late step, of the second half, stores no more than an early one. The store is closed before it is counted.
 """
 
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import lists
+from .backend import Backend, Saver
+from .graphs import chances, message, thread
 from .plan import Plan
 from .report import Row
 from .shapes import SHAPES, Shape
 from .steps import Calls, Sequence
+from .timing import interleaved, timed
 
-POINTS = (10, 20, 50, 100, 200, 500, 1000, 2000)
+STEPS, WINDOW = 2000, 20
+CHECKPOINTS, THREADS = (100, 1000, 10_000, 30_000), (100, 1000, 10_000, 100_000)
+"""Sizes of a thread and of a store. A quick run leaves out the last one, and the last two."""
+TARGETED = 10_000
+"""The size that is compared with the smallest."""
 
 
-def _stored(plan: Plan, shape: Shape, points: tuple[int, ...]) -> dict[int, int]:
-    """The bytes that a store has grown by after so many steps."""
-    place, stored, taken = plan.directory(f"growth-{shape.name}"), {}, 0
+class Long:
+    """A thread with so many checkpoints."""
+
+    def __init__(self, backend: Backend, directory: Path, saver: Saver, size: int) -> None:
+        self._open, self._calls = partial(_opened, backend, directory), Calls(saver)
+        self._sequence = Sequence(saver, f"thread-{size}")
+
+    def put(self) -> float:
+        return _step(self._sequence)
+
+    def get_tuple(self) -> float:
+        return self._calls.get_tuple(self._sequence.latest)[0]
+
+    def list(self) -> float:
+        return self._calls.list(self._sequence.latest)[0]
+
+    def open(self) -> float:
+        return self._open(self._sequence.latest)
+
+
+class Many:
+    """A store with so many threads."""
+
+    def __init__(self, backend: Backend, directory: Path, saver: Saver, size: int) -> None:
+        self._open, self._saver = partial(_opened, backend, directory), saver
+        self._new, self._names = count(size), iter(chances("many").sample(range(size), THREADS[0]))
+
+    def first_put(self) -> float:
+        return self._put(next(self._new))
+
+    def put(self) -> float:
+        return self._put(next(self._names))
+
+    def get_tuple(self) -> float:
+        return Calls(self._saver).get_tuple(thread(lists.name_of(next(self._names))))[0]
+
+    def open(self) -> float:
+        return self._open(thread(lists.name_of(next(self._names))))
+
+    def _put(self, number: int) -> float:
+        return Sequence(self._saver, lists.name_of(number)).put({"messages": [message(0)]})
+
+
+def _step(sequence: Sequence) -> float:
+    said = sequence.values.get("messages", [])
+    return sequence.put({"messages": [*said, message(sequence.step % 500)][-WINDOW:]})
+
+
+def _opened(backend: Backend, directory: Path, config: Any) -> float:
+    """Return how long it takes to open a saver and read a thread."""
+    with ExitStack() as stack:
+        return timed(lambda: stack.enter_context(backend.open(directory)).get_tuple(config))[0]
+
+
+Grown = TypeVar("Grown", Long, Many)
+LONG: Mapping[str, Callable[[Long], float]] = {
+    "put": Long.put,
+    "get_tuple": Long.get_tuple,
+    "list(limit=10)": Long.list,
+    "open and get_tuple": Long.open,
+}
+MANY: Mapping[str, Callable[[Many], float]] = {
+    "first put": Many.first_put,
+    "put": Many.put,
+    "get_tuple": Many.get_tuple,
+    "open and get_tuple": Many.open,
+}
+
+
+def measure(plan: Plan) -> list[Row]:
+    return _long(plan) + _many(plan)
+
+
+def _long(plan: Plan) -> list[Row]:
+    sizes = CHECKPOINTS[:-1] if plan.quick else CHECKPOINTS
+
+    def fill(backend: Backend, saver: Saver) -> None:
+        for size in sizes:
+            sequence = Sequence(saver, f"thread-{size}")
+            for _ in range(size):
+                _step(sequence)
+            _tell(f"{backend.name}, a thread of {size:,} checkpoints")
+
+    with ExitStack() as stack:
+        subjects = dict[str, Long]()
+        for side, backend in plan.sides.items():
+            directory, saver = _made(plan, stack, backend, partial(fill, backend))
+            subjects |= {f"{side} {size}": Long(backend, directory, saver, size) for size in sizes}
+        return [row for name, call in LONG.items() for row in _rows(plan, "checkpoints", name, call, subjects)]
+
+
+def _many(plan: Plan) -> list[Row]:
+    sizes = THREADS[:-2] if plan.quick else THREADS
+    with ExitStack() as stack:
+        subjects = dict[str, Many]()
+        for side, backend in plan.sides.items():
+            for size in sizes:
+                directory, saver = _made(plan, stack, backend, partial(lists.fill, threads=size))
+                subjects[f"{side} {size}"] = Many(backend, directory, saver, size)
+                _tell(f"{backend.name}, {size:,} threads")
+        return [row for name, call in MANY.items() for row in _rows(plan, "threads", name, call, subjects)]
+
+
+def _made(plan: Plan, stack: ExitStack, backend: Backend, fill: Callable[[Saver], object]) -> tuple[Path, Saver]:
+    """Make a store and fill it; return where it is, and a saver that is opened after that."""
+    directory = plan.directory(f"growth-{backend.name}")
+    backend.prepare(backend.open, directory)
+    with backend.filled(directory) as place, backend.open(place) as saver:
+        fill(saver)
+    return directory, stack.enter_context(backend.open(directory))
+
+
+def _tell(progress: str) -> None:
+    print(f"growth: {progress}", file=sys.stderr, flush=True)
+
+
+def _rows(plan: Plan, what: str, name: str, call: Callable[[Grown], float], subjects: Mapping[str, Grown]) -> list[Row]:
+    """Compare the sides at each size, and each side at a large size with itself at the smallest."""
+    rounds = plan.rounds(9 if name.startswith("open") else 41)
+    took = interleaved(rounds, {key: partial(call, subject) for key, subject in subjects.items()})
+    rows: list[Row] = []
+    small, *_ = sizes = [int(key.removeprefix("ours ")) for key in subjects if key.startswith("ours")]
+    for size in sizes:
+        theirs, ours = f"theirs {size}", f"ours {size}"
+        spread = took.spread(ours, theirs)
+        rows.append(Row("growth", f"{name}, {size:,} {what}", took.get(theirs), took[ours], "ms", None, spread))
+    large = min(sizes[-1], TARGETED)
+    grown = {side: took[f"{side} {large}"] / took[f"{side} {small}"] for side in plan.sides}
+    label, target = f"{name}, {large:,} {what} over {small}", plan.target(f"{name}, {what}")
+    return [*rows, Row("growth", label, grown.get("theirs"), grown["ours"], "×", target)]
+
+
+def _stored(plan: Plan, shape: Shape, points: tuple[int, ...]) -> list[int]:
+    """Return the bytes that a store has grown by after so many steps."""
+    place, stored, taken = plan.directory(f"bytes-{shape.name}"), [], 0
     for point in (0, *points):
         with plan.ours.open(place) as saver:
             sequence = Sequence(saver, "thread", Calls(saver))
@@ -23,17 +175,18 @@ def _stored(plan: Plan, shape: Shape, points: tuple[int, ...]) -> dict[int, int]
                 sequence.put(shape.first())
             for _ in range(point - taken):
                 sequence.put(shape.change(sequence.values, sequence.step)[0])
-        stored[point], taken = plan.ours.stored(place), point
-    return {point: stored[point] - stored[0] for point in points}
+        stored.append(plan.ours.stored(place))
+        taken = point
+    return [nbytes - stored[0] for nbytes in stored[1:]]
 
 
-def measure(plan: Plan) -> list[Row]:
-    points = tuple(point for point in POINTS if point <= plan.count(POINTS[-1]))
-    rows = []
+def measure_bytes(plan: Plan) -> list[Row]:
+    steps, rows = plan.count(STEPS), []
     for shape in plan.shapes or SHAPES.values():
-        stored = _stored(plan, shape, points)
-        half, most = points[-2], points[-1]
-        late, early = (stored[most] - stored[half]) / (most - half), stored[half] / half
-        rows += [Row("growth", f"{shape.label}: stored after {n} steps", None, stored[n], "B") for n in points]
-        rows.append(Row("growth", f"{shape.label}: a late step over an early one", None, late / early, "×"))
+        half, most = _stored(plan, shape, (steps // 2, steps))
+        target = plan.target(f"{shape.name}: bytes")
+        rows += [
+            Row("bytes", f"{shape.label}: stored a step, of {steps}", None, most / steps, "B", target),
+            Row("bytes", f"{shape.label}: a late step over an early one", None, (most - half) / half, "×"),
+        ]
     return rows

@@ -28,6 +28,10 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def name_of(number: int) -> str:
+    return f"thread-{number:06}"
+
+
 def fill(saver: Any, threads: int) -> None:
     """Put the threads, many at once."""
     chosen = random.Random("lists")
@@ -38,13 +42,13 @@ def fill(saver: Any, threads: int) -> None:
 
 def _put(saver: Any, number: int, chances: tuple[float, float]) -> None:
     chance, age = chances
-    checkpoint = empty_checkpoint()
+    checkpoint = empty_checkpoint() | {"v": 4}
     checkpoint["ts"] = (datetime.now(UTC) - age * timedelta(days=30)).isoformat()
     if chance < 0.03:
         checkpoint["channel_values"] = {"branch:to:tools": None}
         checkpoint["channel_versions"] = {"branch:to:tools": 1}
     owner = f"user {number % 1000}"
-    config = {"configurable": {"thread_id": f"thread-{number:06}", "checkpoint_ns": "", "user_id": owner}}
+    config = {"configurable": {"thread_id": name_of(number), "checkpoint_ns": "", "user_id": owner}}
     about = {"source": "loop", "step": 5, "parents": {}}
     stored = saver.put(config, checkpoint, about, checkpoint["channel_versions"])
     if number % 500 == 0:

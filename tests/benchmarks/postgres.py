@@ -5,8 +5,9 @@ The server is that of KEEL_TEST_POSTGRES_URL, or one that `tests/servers` starts
 Stored is `pg_total_relation_size` of every table that the saver made in its database: heap, TOAST, indexes and maps as
 they stand, without a VACUUM first. Written is the server's write-ahead log, all of it, by `pg_current_wal_lsn`. Before
 the count begins the tables are made and a CHECKPOINT done, so that both savers begin with no page in the log: the
-first change of each page after a checkpoint logs the whole page. `chat`, which counts, runs before the
-measures that leave dead rows: the server's autovacuum of those would be counted (2 MB, when `prune` came first).
+first change of each page after a checkpoint logs the whole page. Autovacuum is off for these tables. `chat`, which
+counts, runs before the measures that leave dead rows: an autovacuum of those would be counted (2 MB, when `prune` came
+first).
 
 LangGraph's savers have one connection, as `from_conn_string` makes them. Where many threads are served at once, its
 saver over a pool of ten connections, which is what Keel's own pool has, is measured too, and the target is set by
@@ -35,10 +36,8 @@ from .targets import POSTGRES
 
 SERVER = "KEEL_BENCHMARK_POSTGRES_URL"
 POOL = 10
-SIZE = """
-SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
-WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
-"""
+TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+SIZE = f"SELECT sum(pg_total_relation_size(quote_ident(relname)::regclass))::bigint FROM ({TABLES}) AS tables"
 
 
 @contextmanager
@@ -81,14 +80,32 @@ def stored(directory: Path) -> int:
     return int(ask(SIZE, database(directory)))
 
 
+@contextmanager
+def filled(directory: Path) -> Iterator[Path]:
+    """Connections that are opened in the block do not wait for the disk."""
+    _execute("ALTER DATABASE {} SET synchronous_commit = off", directory.name)
+    yield directory
+    _execute("ALTER DATABASE {} RESET synchronous_commit", directory.name)
+
+
+def pids(directory: Path) -> list[int]:
+    """The processes that serve the connections of a directory's database."""
+    with psycopg.connect(os.environ[SERVER]) as connection:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
+        return [pid for (pid,) in connection.execute(query, [directory.name])]
+
+
 def written() -> int:
     return int(ask("SELECT pg_current_wal_lsn() - '0/0'"))
 
 
 def prepare(opener: Opener, directory: Path) -> None:
-    """Have the tables made, and let the log begin anew."""
+    """Have the tables made, without autovacuum, and let the log begin anew."""
     with opener(directory) as saver:
         saver.setup()  # type: ignore[attr-defined]
+    with psycopg.connect(database(directory), autocommit=True) as connection:
+        for (name,) in connection.execute(TABLES).fetchall():
+            connection.execute(sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = false)").format(sql.Identifier(name)))
     with psycopg.connect(os.environ[SERVER], autocommit=True) as connection:
         connection.execute("CHECKPOINT")
 
@@ -127,16 +144,18 @@ def _trip(stack: ExitStack, directory: Path) -> Callable[[], object]:
 
 
 PAIR = Pair(
-    ours=Backend("keel-postgres", _keel, _keel, stored, written, prepare, _trip),
-    theirs=Backend("langgraph-postgres", _langgraph, _langgraph_async, stored, written, prepare),
+    ours=Backend("keel-postgres", _keel, _keel, stored, written, prepare, _trip, pids, filled),
+    theirs=Backend("langgraph-postgres", _langgraph, _langgraph_async, stored, written, prepare, None, pids, filled),
     pooled=Backend("langgraph-postgres-pool", _langgraph, _langgraph_pooled, stored, written, prepare),
     targets=POSTGRES,
     measures=(
-        "floors",
         "chat",
         "cells",
         "turns",
+        "service",
+        "processes",
         "growth",
+        "bytes",
         "prune",
         "threads",
         "lists",

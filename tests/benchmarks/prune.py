@@ -5,7 +5,6 @@ Once more, while a process of its own takes turns on the thread that is pruned, 
 of its turns fails, the row says so.
 """
 
-import multiprocessing
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -13,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from .backend import Backend, Saver
+from .child import PROCESSES
 from .graphs import chat_graph, take_turn
 from .plan import Plan
 from .report import Row
 from .timing import Clocked, Times, interleaved, timed
 
 STEPS_A_TURN = 3
-# A child begins anew: a forked one would have the parent's connections.
-PROCESSES = multiprocessing.get_context("spawn")
 
 
 def _said(saver: Saver, turns: int, rounds: int) -> Iterator[str]:

@@ -60,8 +60,22 @@ def _trip(stack: ExitStack, _: Path) -> Callable[[], object]:
     return lambda: client.ping()
 
 
+@contextmanager
+def _filled(directory: Path) -> Iterator[Path]:
+    """Writes in the block do not wait for the disk."""
+    with redis.Redis.from_url(os.environ[SERVER]) as client:
+        client.config_set("appendfsync", "no")
+        yield directory
+        client.config_set("appendfsync", "always")
+
+
+def _pids(_: Path) -> list[int]:
+    with redis.Redis.from_url(os.environ[SERVER]) as client:
+        return [client.info("server")["process_id"]]
+
+
 PAIR = Pair(
-    ours=Backend("keel-redis", _keel, _keel, stored, trip=_trip),
+    ours=Backend("keel-redis", _keel, _keel, stored, trip=_trip, pids=_pids, filled=_filled),
     theirs=None,
     targets=REDIS,
     measures=(
@@ -69,6 +83,9 @@ PAIR = Pair(
         "footprint",
         "cells",
         "turns",
+        "service",
+        "processes",
+        "growth",
         "threads",
         "lists",
         "tenants",

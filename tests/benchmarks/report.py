@@ -7,7 +7,8 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-Unit = Literal["ms", "B", "/s", "×"]
+Unit = Literal["ms", "B", "/s", "×", " cells"]
+TAIL = "99th percentile"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,15 @@ class Row:
     def met(self) -> bool | None:
         return self.target.met_by(self) if self.target else None
 
+    @property
+    def slower(self) -> bool | None:
+        """Whether Keel is slower than LangGraph's saver or, of how a time grows, misses its target."""
+        if self.unit == "×":
+            return None if self.met is None else not self.met
+        return None if self.ratio is None or self.unit == "B" else (self.ratio > 1) == (self.unit == "ms")
+
     def as_json(self) -> dict[str, Any]:
-        names = ("group", "measure", "theirs", "ours", "unit", "ratio", "spread", "met")
+        names = ("group", "measure", "theirs", "ours", "unit", "ratio", "spread", "met", "slower")
         shown = {name: getattr(self, name) for name in names}
         return {**shown, "target": self.target.text if self.target else None}
 
@@ -67,7 +75,7 @@ def figure(value: float | None, unit: Unit) -> str:
         return ""
     if unit == "B":
         return _bytes(value)
-    return f"{value:.3g}{unit}" if unit in ("×", "/s") else f"{value:,.2f} {unit}"
+    return f"{value:.3g}{unit}" if unit != "ms" else f"{value:,.2f} {unit}"
 
 
 def _ratio(row: Row) -> str:
@@ -111,9 +119,9 @@ def markdown(rows: Iterable[Row]) -> str:
     lines = ["| | LangGraph | Keel | ratio | target |", "|---|---|---|---|---|"]
     for row in rows:
         measure, theirs, ours, ratio, target, _ = _cells(row)
-        slower = row.ratio is not None and row.unit == "ms" and row.ratio > 1
         missed = " **missed**" if row.met is False else ""
-        lines.append(f"| {measure} | {theirs} | {ours} | {f'**{ratio}**' if slower else ratio} | {target}{missed} |")
+        ratio = f"**{ratio}**" if ratio and row.slower else ratio
+        lines.append(f"| {measure} | {theirs} | {ours} | {ratio} | {target}{missed} |")
     return "\n".join(lines) + "\n"
 
 

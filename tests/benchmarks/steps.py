@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -27,17 +27,17 @@ class Calls:
     threads is not counted.
     """
 
-    def __init__(self, saver: Saver) -> None:
-        self.saver = saver
+    def __init__(self, saver: Saver, pool: Executor = _POOL, watch: Callable[..., tuple[float, Any]] = timed) -> None:
+        self.saver, self._pool, self._watch = saver, pool, watch
 
     def put(self, *arguments: Any) -> tuple[float, RunnableConfig]:
-        return _POOL.submit(timed, self.saver.put, *arguments).result()
+        return self._pool.submit(self._watch, self.saver.put, *arguments).result()
 
     def put_writes(self, config: RunnableConfig, writes: Any) -> tuple[float, None]:
-        return _POOL.submit(timed, self.saver.put_writes, config, writes, str(uuid4())).result()
+        return self._pool.submit(self._watch, self.saver.put_writes, config, writes, str(uuid4())).result()
 
     def get_tuple(self, config: RunnableConfig) -> tuple[float, Any]:
-        return timed(self.saver.get_tuple, config)
+        return self._watch(self.saver.get_tuple, config)
 
     def list(self, config: RunnableConfig) -> tuple[float, Any]:
         return timed(lambda: list(self.saver.list(config, limit=10)))
@@ -102,13 +102,14 @@ class Sequence:
         old = self.checkpoint
         next_version = self.saver.get_next_version
         versions = {name: next_version(old["channel_versions"].get(name), None) for name in updates}
+        seen = {name: version for name, version in old["channel_versions"].items() if name.startswith("branch:to:")}
         self.checkpoint = Checkpoint(
             v=old["v"],
             id=str(uuid6(clock_seq=self.step)),
             ts=datetime.now(UTC).isoformat(),
             channel_values={**old["channel_values"], **updates},
             channel_versions={**old["channel_versions"], **versions},
-            versions_seen=old["versions_seen"],
+            versions_seen={"__input__": {}, "reply": seen} if seen else old["versions_seen"],
             updated_channels=sorted(updates),
         )
         return versions

@@ -1,11 +1,12 @@
 """Clocks: seconds of a call, and medians of calls taken in turn, so that a busy machine is busy for all."""
 
+import math
 from collections import deque
-from collections.abc import Callable, ItemsView, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -18,6 +19,40 @@ def timed(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[
     start = perf_counter()
     result = function(*args, **kwargs)
     return perf_counter() - start, result
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one call: by the clock, and of processor time in this process and in the server's processes."""
+
+    wall: float
+    client: float
+    server: float
+
+
+class Meter:
+    """Makes calls like `timed`, and keeps the cost of each.
+
+    A server's process works for a moment after its reply: that is counted for the next call.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self.costs: list[Cost] = []
+        self._pids = tuple(pids)
+        self._server = processor_time(self._pids)
+
+    def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> tuple[float, R]:
+        client = process_time()
+        wall, result = timed(function, *args, **kwargs)
+        client, server = process_time() - client, processor_time(self._pids)
+        self.costs.append(Cost(wall, client, server - self._server))
+        self._server = server
+        return wall, result
+
+
+def processor_time(pids: Iterable[int]) -> float:
+    """Return the processor time of other processes, in seconds (of /proc/PID/stat it would be in steps of 0.01)."""
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[0]) for pid in pids) / 1e9
 
 
 @dataclass(frozen=True)
@@ -38,9 +73,14 @@ class Times:
     def items(self) -> ItemsView[str, float]:
         return {name: self[name] for name in self.rounds}.items()
 
+    def tail(self, name: str) -> float | None:
+        """Return the 99th percentile of the rounds."""
+        taken = sorted(self.rounds.get(name, ()))
+        return taken[math.ceil(0.99 * len(taken)) - 1] if taken else None
+
     def spread(self, ours: str = "ours", theirs: str = "theirs") -> tuple[float, float] | None:
         """The quartiles of the ratio of two, round by round: half of the rounds are between them."""
-        if theirs not in self.rounds or len(self.rounds[ours]) < 2:
+        if not {ours, theirs} <= self.rounds.keys() or len(self.rounds[ours]) < 2:
             return None
         low, _, high = quantiles(
             [mine / other for mine, other in zip(self.rounds[ours], self.rounds[theirs], strict=True)]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, origin_of, root_of, walk_back
+from langgraph_keel.engine.entries import BRANCHED_FROM, REWOUND_TO
+from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 
 
 @pytest.mark.parametrize(

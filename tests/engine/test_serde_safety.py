@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import ormsgpack
 import pytest
+from checkpoints import checkpoint_of, config_for
 from langchain_core.documents import Document
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
@@ -31,7 +32,7 @@ from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.serde import schemas
 from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.serde.types import Leaf, Record
-from langgraph_keel.errors import CorruptStore, RefusedType
+from langgraph_keel.errors import CorruptStore, InvalidInput, RefusedType
 
 # --- What a stored name can reach ---
 
@@ -354,11 +355,29 @@ def test_a_search_for_graphs_harms_no_tuple_that_is_being_built() -> None:
     assert all(any(each is graph for each in found) for found in graphs)
 
 
-@pytest.mark.parametrize("counters", [7, ["items"], {"items": 1}, {"items": [1]}])
-def test_counters_of_another_form_are_damage(counters: Any) -> None:
-    """Of delta channels: they decide which entries a reader asks for."""
-    codec = MemorySaver().engine.session.codec
-    metadata = {"counters_since_delta_snapshot": counters}
-    body = codec.encode([{"v": 4}, metadata, {}])
+COUNTERS: list[Any] = [7, ["items"], {"items": 1}, {"items": [1]}]
+PARENTS: list[Any] = [7, ["x"], {"": {}}, {"": None}]
+MISFITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({}, {"counters_since_delta_snapshot": each}) for each in COUNTERS),
+    *(({}, {"parents": each}) for each in PARENTS),
+    ({}, {"step": "1"}),
+    ({}, {"keel_rewound_to": {}}),
+    ({}, {"keel_branched_from": ["1"]}),
+    ({}, {"keel_forked_from": "t"}),
+    ({"v": "4"}, {}),
+    ({"channel_versions": ["v"]}, {}),
+    ({"versions_seen": {"n": 1}}, {}),
+]
+
+
+@pytest.mark.parametrize(("checkpoint", "metadata"), MISFITS)
+def test_what_langgraph_looks_up_is_of_its_type(checkpoint: Any, metadata: Any) -> None:
+    """Delta channels' counters decide which entries a reader asks for, parents which checkpoints a prune keeps."""
+    with MemorySaver() as saver:
+        with pytest.raises(InvalidInput, match=f"{[*checkpoint, *metadata][0]!r} is of another type"):
+            saver.put(config_for("t"), checkpoint_of("00000001", {"v": 1}) | checkpoint, metadata, {})
+        assert saver.get_tuple(config_for("t")) is None
+        codec = saver.engine.session.codec
+        body = codec.encode([{"v": 4} | checkpoint, metadata, {}])
     with pytest.raises(CorruptStore, match="its header does not hold what it should"):
         unpack_header(body, codec, Address("t", "", "1"))

@@ -8,18 +8,19 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Interrupt
+from langgraph.types import Interrupt, Send
 from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
 from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
 from langgraph_keel import MemorySaver, open_saver, request_approval
+from langgraph_keel._langgraph import TASKS
 from langgraph_keel.cli import app
 from langgraph_keel.display.text import UNSAFE, format_size, plain, short_ids
 from langgraph_keel.history.comparison import compare_branches
@@ -280,6 +281,16 @@ def test_a_request_for_approval_shows_what_it_is_about() -> None:
         shown = as_text(list(saver.timeline("t")), width=140)
     assert 'waits: pay {"who": "bob", "cents": 1000}' in shown
     assert "keel_approval" not in shown
+
+
+@pytest.mark.parametrize("sent", [Send("node", 1), [Send(cast("Any", {}), 1), "node", 7]])
+def test_sent_tasks_of_another_form_name_no_node(sent: Any) -> None:
+    with MemorySaver() as saver:
+        author = Author(SyncFace(lambda: saver), at(), (f"{number:08}" for number in count(1)))
+        for _ in range(2):
+            author.put({TASKS: sent})  # LangGraph stores a list of `Send`
+        assert len(str(saver.timeline("t")).splitlines()) > 2
+        assert saver.status("t").next == ()
 
 
 @pytest.mark.parametrize("calls", [None, 7, ["x", {"name": 1}, {"args": {}}]])

@@ -152,6 +152,7 @@ def test_without_an_archive_of_its_own_the_rule_keeps_what_a_summary_replaces() 
         assert set(said(*(f"q{n}" for n in range(5)))) <= {*kept, *names(graph)}
 
 
+@pytest.mark.slow
 def test_a_removal_that_is_refused_is_archived_once() -> None:
     with MemorySaver(archive_removed=True) as saver:
         builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})

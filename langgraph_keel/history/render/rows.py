@@ -16,7 +16,7 @@ from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.approvals.interrupts import describe_question
 from langgraph_keel.display.text import count_of, format_size, one_line, plain, short_ids
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
+from langgraph_keel.engine.entries import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.history.records import MomentRecord
 from langgraph_keel.upgrades.bulk import UPGRADED
 
