@@ -81,6 +81,7 @@ from langgraph_keel.engine.records import (
     Moved,
     NewEntry,
     Occupied,
+    Outcome,
     Query,
     Ref,
     Row,
@@ -88,7 +89,6 @@ from langgraph_keel.engine.records import (
     Stored,
     ThreadInfo,
     Unchanged,
-    record,
 )
 from langgraph_keel.engine.removal import check_objects, in_room
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
@@ -115,25 +115,6 @@ LARGE = 1 << 16
 _INLINE = Ref(Kind.INLINE)  # one object, so that references of two versions are compared by identity
 
 
-@record
-class Draft:
-    """An entry ready to be sent, and what the process will know once it is stored."""
-
-    entry: NewEntry
-    channels: Mapping[str, Known]
-
-    def base(self, stored: Stored, versions: Mapping[str, Any], before: KnownEntry | None) -> KnownEntry:
-        """Return what is known now that the entry is stored; `before` is what it was encoded after."""
-        entry, channels, refs = self.entry, {**self.channels}, {**self.entry.refs}
-        for name, first in stored.first.items():
-            channels[name] = known = channels[name].with_number(first)
-            refs[name] = known.ref
-        kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
-        # Of an entry that was seen to be there, numbers mean the same: of a thread that was deleted, they need not.
-        version = before.version or None if before and entry.base is not None else None
-        return KnownEntry(kept, channels, versions, version)
-
-
 # -- put -------------------------------------------------------------------------------------------------------
 
 
@@ -153,65 +134,68 @@ def put(
     check_header(header, address)
     new = Put(config, checkpoint, metadata, metadata.get("source"), parent, address, header)
     inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
-    yield from tell(session.hooks.draft_put, session, new)
+    for hear in session.hooks.draft_put:
+        yield from hear(session, new) or ()
     new.terms = [] if address.checkpoint_ns else [*terms_of_entry(checkpoint, new.source), *new.terms]
-    draft = yield from _draft_put(session, new, inheritance)
+    base = session.memo.get(_key(address))
+    if inheritance.is_asked and base and base.checkpoint_id != parent.checkpoint_id:
+        base = None  # the values of the parent itself are needed
+    entry = _encode(session, new, inheritance, base)
+    if base is None and parent.checkpoint_id:
+        weight = sum(len(row.body) for rows in entry.appends.values() for row in rows)
+        if inheritance.is_asked or weight > LARGE:
+            base, entry = yield from _recall(session, new, inheritance, entry)
+    new.refs, new.base = entry.refs, base
     storing[new] = session.store, address.thread_id
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
         may_be_gone = parent.checkpoint_id and metadata.get("step") == 0 and new.source == "update"
         if may_be_gone and (yield from session.store.read_entry(parent)) is None:
             raise _gone(parent)
-        yield from tell(session.hooks.before_put, session, new)
-        base = yield from _store(session, new, draft, inheritance)
+        for hear in session.hooks.before_put:
+            yield from hear(session, new) or ()
+        outcome = yield from session.store.write_entry(entry)
+        if not isinstance(outcome, Stored):
+            entry, outcome = yield from _store_again(session, new, inheritance, entry, outcome)
     except BaseException as error:
         yield from tell(session.hooks.put_failed, session, new, error)
         raise
     finally:
         storing.pop(new, None)
-    session.memo.set(_key(address), base)
-    yield from tell(session.hooks.after_put, session, new)
+    session.memo.set(_key(address), _known_entry(entry, outcome, inheritance.versions, base))
+    for hear in session.hooks.after_put:
+        yield from hear(session, new) or ()
     return config_of(address, "head")
 
 
-def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Draft]:
-    """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
-    base = inheritance.usable(session.memo.get(_key(new.address)))
-    draft = _encode(session, new, base)
-    weight = sum(len(row.body) for rows in draft.entry.appends.values() for row in rows)
-    if base is None and new.parent.checkpoint_id and (inheritance.is_asked or weight > LARGE):
-        # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
-        base, others = yield from _recall(session, new.parent, inheritance)
-        if base is not None:
-            rebased = {
-                name: rebase(each, base.channels.get(name), session.codec) for name, each in draft.channels.items()
-            }
-            known = {name: each for name, (each, _) in rebased.items()}
-            repacks = {name: packed for name, (_, packed) in rebased.items() if packed}
-            draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, repacks, base)
-        elif others:
-            known = {name: next_version(value, None, session.codec)[0] for name, value in others.items()}
-            draft = _compose(session, new, draft.entry.header, draft.entry.refs, {**draft.channels, **known}, {}, None)
-    if stays := inheritance.values(base):
-        known = {**draft.channels, **stays}
-        draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, draft.entry.repacks, base)
-    new.refs, new.base = draft.entry.refs, base
-    return draft
+def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], base: KnownEntry | None) -> KnownEntry:
+    """Return what is known of an entry that is stored; `base` is what it was encoded after."""
+    channels, refs = {**entry.known}, {**entry.refs}
+    for name, first in stored.first.items():
+        channels[name] = known = channels[name].with_number(first)
+        refs[name] = known.ref
+    kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
+    # Of an entry that was seen to be there, numbers mean the same: of a thread that was deleted, they need not.
+    seen = base if entry.base is not None else None
+    found = KnownEntry(kept, channels, versions, seen.version or None if seen else None)
+    found.is_whole = seen is None or seen.is_whole
+    return found
 
 
-def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -> Plan[KnownEntry]:
-    outcome, is_resent = (yield from session.store.write_entry(draft.entry)), False
-    if isinstance(outcome, BaseGone):
-        is_resent = outcome.is_resent
-        # Another process pruned what our differences build on: the second trip, with whole values.
+def _store_again(
+    session: Session, new: Put, inheritance: Inheritance, entry: NewEntry, refused: BaseGone | Moved
+) -> Plan[tuple[NewEntry, Stored]]:
+    """Store whole values, if another process pruned what the differences build on: a second trip."""
+    is_resent, outcome = refused.is_resent, cast(Outcome, refused)
+    if isinstance(refused, BaseGone):
         session.memo.forget(_key(new.address))
-        draft = _encode(session, new, None)
-        outcome = yield from session.store.write_entry(draft.entry)
+        entry = _encode(session, new, inheritance, None)
+        outcome = yield from session.store.write_entry(entry)
     if isinstance(outcome, Moved):
         is_resent = is_resent or outcome.is_resent
         raise _refuse(new, outcome, is_resent and (yield from _may_be_stored(session, new, outcome)))
     assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
-    return draft.base(outcome, inheritance.versions, new.base)
+    return entry, outcome
 
 
 def _may_be_stored(session: Session, new: Put, moved: Moved) -> Plan[bool]:
@@ -242,10 +226,9 @@ def _refuse(new: Put, moved: Moved, may_be_stored: bool) -> CheckpointConflict:
     return error
 
 
-def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:
+def _encode(session: Session, new: Put, inheritance: Inheritance, base: KnownEntry | None) -> NewEntry:
     """Encode a checkpoint as the one after `base`. No trip."""
-    before = base.channels if base else {}
-    inline: dict[str, Any] = {}
+    before: Mapping[str, Known] = base.channels if base else {}
     refs: dict[str, Ref] = {}
     channels: dict[str, Known] = {}
     repacks: dict[str, tuple[Row, ...]] = {}
@@ -253,7 +236,7 @@ def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:
         name = channel if type(channel) is str and channel in before else text_of(channel, "a channel")
         refs[name] = _INLINE
         if is_inline(value):
-            inline[name] = value
+            new.header.inline[name] = value
             continue
         try:
             channels[name], packed = next_version(value, before.get(name), session.codec)
@@ -261,28 +244,28 @@ def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:
             raise error.at(f"{new.address}, channel {name!r}") from error
         if packed:
             repacks[name] = packed
-    header = Header(new.header.checkpoint, new.header.metadata, inline, new.header.about)
-    return _compose(session, new, pack_header(header, session.codec, new.address), refs, channels, repacks, base)
+    channels.update(inheritance.values(base, refs))
+    return _compose(session, new, pack_header(new.header, session.codec, new.address), refs, channels, repacks, base)
 
 
 def _compose(
     session: Session,
     new: Put,
     header: bytes,
-    order: Mapping[str, Ref],
+    refs: Mapping[str, Ref],
     channels: Mapping[str, Known],
     repacks: Mapping[str, tuple[Row, ...]],
     base: KnownEntry | None,
-) -> Draft:
-    """Return a draft of values that are encoded; `order` has all channels in their order."""
-    refs, appends, uses_base = {**order}, {}, bool(repacks)
+) -> NewEntry:
+    """Return the entry of values that are encoded; `refs` has the channels with own values in their order."""
+    refs, appends, uses_base = {**refs}, dict[str, tuple[Row, ...]](), bool(repacks)
     for name, known in channels.items():
         refs[name] = known.ref
         if known.fresh:
             appends[name] = known.fresh
         uses_base = uses_base or bool(known.rows)
     run_id = new.header.metadata.get("run_id")
-    entry = NewEntry(
+    return NewEntry(
         new.address,
         new.parent.checkpoint_id,
         header,
@@ -297,21 +280,33 @@ def _compose(
         known=channels,
         terms=marks_of(new.terms),
     )
-    return Draft(entry, channels)
 
 
 def _recall(
-    session: Session, parent: Address, inheritance: Inheritance
-) -> Plan[tuple[KnownEntry | None, Mapping[str, Any]]]:
-    """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
+    session: Session, new: Put, inheritance: Inheritance, entry: NewEntry
+) -> Plan[tuple[KnownEntry | None, NewEntry]]:
+    """Learn the parent, which this process has forgotten; return it, and the entry as the one after it. One trip.
+
+    All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
+    """
     try:
-        reading = Reading(config_of(parent, "named"), parent)
+        reading = Reading(config_of(new.parent, "named"), new.parent)
         base = yield from _read(session, reading, runs=True)
     except (ValueRefused, CorruptStore):
-        return None, {}
-    if base is not None or reading.result is None or not session.hooks.revive:
-        return base, {}
-    return None, inheritance.values_of(reading.result.checkpoint)
+        return None, entry
+    channels, repacks = {**entry.known}, dict[str, tuple[Row, ...]]()
+    if base is not None:
+        for name, known in entry.known.items():
+            channels[name], packed = rebase(known, base.channels.get(name), session.codec)
+            if packed:
+                repacks[name] = packed
+        channels.update(inheritance.values(base, entry.refs))
+    elif reading.result is not None and session.hooks.revive:
+        values = reading.result.checkpoint["channel_values"]
+        others = inheritance.among(values, versions_of(reading.result.checkpoint), entry.refs)
+        for name in [name for name, value in others.items() if not is_inline(value)]:
+            channels[name], _ = next_version(others[name], None, session.codec)
+    return base, _compose(session, new, entry.header, entry.refs, channels, repacks, base)
 
 
 def _key(address: Address) -> tuple[str, str]:
@@ -326,7 +321,8 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
     reading = Reading(config, address_of(config), is_async)
     if is_hidden(reading.address) and begins_run(config):
         raise _gone(reading.address)
-    yield from tell(session.hooks.begin, session, reading)
+    for hear in session.hooks.begin:
+        yield from hear(session, reading) or ()
     yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
     found = reading.result
     if found is None and reading.address.checkpoint_id and begins_run(config):
@@ -376,7 +372,8 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
     if base is None and not reading.is_revived:
         base = _base_of(session, found, result, runs)
         session.memo.set(key, base)
-    yield from tell(session.hooks.read, session, reading)
+    for hear in session.hooks.read:
+        yield from hear(session, reading) or ()
     return base
 
 
@@ -397,8 +394,9 @@ def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[s
     unpacker = Unpacker(codec, session.memo.open_frame)
     values, version = known_values(known.channels, version, unpacker, entry.address)
     if has_room:
-        known.version = version
-        session.memo.weigh(_key(entry.address), known)
+        before, known.version = known.version, version
+        if version.nbytes != (before.nbytes if before else 0):
+            session.memo.weigh(_key(entry.address), known)
     return values
 
 
@@ -615,17 +613,20 @@ def put_writes(
     if kept is None:
         return
     new = Writes(config, address, kept, task_id)
-    yield from tell(session.hooks.draft_writes, session, new)
+    for hear in session.hooks.draft_writes:
+        yield from hear(session, new) or ()
     batch = pack_batch(kept, *task, session.codec, address, new.beside)
     if not address.checkpoint_ns and (terms := [*terms_of_writes(kept, session.codec), *new.terms]):
         batch = replace(batch, terms=marks_of(terms))
     try:
-        yield from tell(session.hooks.before_writes, session, new)
+        for hear in session.hooks.before_writes:
+            yield from hear(session, new) or ()
         yield from session.store.write_batch(address, batch)
     except BaseException as error:
         yield from tell(session.hooks.writes_failed, session, new, error)
         raise
-    yield from tell(session.hooks.after_writes, session, new)
+    for hear in session.hooks.after_writes:
+        yield from hear(session, new) or ()
 
 
 # -- threads ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from langgraph_keel.errors import InvalidConfig, InvalidInput
 USER = "user_id"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True, slots=True)  # not frozen: see `records.record`
 class Address:
     """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
 
@@ -54,7 +54,7 @@ class ThreadId(str):
 
     def __new__(cls, value: str, origin: Origin) -> ThreadId:
         """Return `value` as read by `origin`."""
-        self = super().__new__(cls, value)
+        self = str.__new__(cls, value)
         self.origin = origin
         return self
 
@@ -94,19 +94,20 @@ def thread_id_of(value: object) -> str:
 
 def text_of(value: object, what: str, empty: bool = True) -> str:
     """Return a name or id that every store can carry; a UUID is accepted, as text."""
+    if isinstance(value, str) and value.isascii() and (value or empty):
+        return str(value)
     if isinstance(value, UUID):
         return str(value)
     if not isinstance(value, str):
         raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {_show(value)}")
-    if not (value or empty):
+    if not value:
         raise InvalidConfig(f"{what} is empty")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidConfig(
-                f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
-            ) from None
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConfig(
+            f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
+        ) from None
     return str(value)
 
 
@@ -134,16 +135,13 @@ def address_of(config: Mapping[str, Any]) -> Address:
 
 def config_of(address: Address, origin: Origin, checkpoint_id: str | None = None) -> RunnableConfig:
     """Return the config that names `address`, or another checkpoint beside it, and remembers how it was read."""
-    return cast(
-        RunnableConfig,
-        {
-            "configurable": {
-                "thread_id": ThreadId(address.thread_id, origin),
-                "checkpoint_ns": address.checkpoint_ns,
-                "checkpoint_id": checkpoint_id or address.checkpoint_id,
-            }
-        },
-    )
+    return {
+        "configurable": {
+            "thread_id": ThreadId(address.thread_id, origin),
+            "checkpoint_ns": address.checkpoint_ns,
+            "checkpoint_id": checkpoint_id or address.checkpoint_id,
+        }
+    }
 
 
 def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
@@ -152,7 +150,7 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     Runs from a checkpoint named by id, subgraphs of such a replay, copies (`as_node="__copy__"` makes a sibling of the
     head), and code that calls `put` with a config of its own need not.
     """
-    values = configurable(config)
+    values = config.get("configurable") or {}
     if values.get(CONFIG_KEY_REPLAY_STATE) is not None or metadata.get("source") == "fork":
         return False
     thread_id = values.get("thread_id")
@@ -205,7 +203,7 @@ def check_owner(owner: object, what: str) -> None:
 def owner_of(config: Mapping[str, Any], ask: Owner | None = None) -> str:
     """Return the owner of a run's thread, from its config or the program's own function; empty if there is none."""
     for part in (config.get("configurable"), config.get("metadata")):
-        if owner := owner_in(part or {}):
+        if part and (owner := owner_in(part)):
             check_owner(owner, "user_id")
             return owner
     if ask is None:

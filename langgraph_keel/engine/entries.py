@@ -19,6 +19,7 @@ from dataclasses import field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
+from types import NoneType
 from typing import Any, Literal, TypeAlias
 
 import xxhash
@@ -28,7 +29,7 @@ from langgraph.constants import START
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
-from langgraph_keel.engine.encoding.values import Known, is_inline
+from langgraph_keel.engine.encoding.values import Known
 from langgraph_keel.engine.memo import KnownEntry
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Batch, Entry, Node, record
@@ -158,23 +159,23 @@ def _find_misfit(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     seen = checkpoint.get("versions_seen") or {}
     parents = metadata.get("parents") or {}
     counters = metadata.get("counters_since_delta_snapshot") or {}
-    if not isinstance(checkpoint.get("v", 4), int | float):
+    if not isinstance(checkpoint.get("v", 4), (int, float)):
         return "v"
     if not isinstance(checkpoint.get("channel_versions") or {}, dict):
         return "channel_versions"
     if not (isinstance(seen, dict) and all(isinstance(each, dict) for each in seen.values())):
         return "versions_seen"
-    if not isinstance(metadata.get("step", 0), int | None):
+    if not isinstance(metadata.get("step", 0), (int, NoneType)):
         return "step"
     if not (isinstance(parents, dict) and all(isinstance(each, str) for each in parents.values())):
         return "parents"
     for mark in (REWOUND_TO, BRANCHED_FROM):
-        if not isinstance(metadata.get(mark), str | None):
+        if not isinstance(metadata.get(mark), (str, NoneType)):
             return mark
     if not isinstance(metadata.get(FORKED_FROM, {}), dict):
         return FORKED_FROM
     is_paired = isinstance(counters, dict) and all(
-        isinstance(each, list | tuple) and len(each) == 2 for each in counters.values()
+        isinstance(each, (list, tuple)) and len(each) == 2 for each in counters.values()
     )
     return None if is_paired else "counters_since_delta_snapshot"
 
@@ -213,36 +214,32 @@ class Inheritance:
 
     parent: str | None  # the id
     versions: Mapping[str, Any]  # all versions that the checkpoint names
-    left: Mapping[str, Any]  # versions of channels that have no value in it, and no new version
+    new: Collection[str]  # the channels whose versions are new, which inherit nothing
     is_asked: bool  # whether the parent surely has a value: a snapshot that nothing was written to since
 
-    def usable(self, base: KnownEntry | None) -> KnownEntry | None:
-        """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
-        return None if self.is_asked and base and base.checkpoint_id != self.parent else base
-
-    def values(self, base: KnownEntry | None) -> dict[str, Known]:
-        """Return the values that the parent has at these very versions, if `base` is what is known of it."""
+    def values(self, base: KnownEntry | None, own: Collection[str]) -> dict[str, Known]:
+        """Return the values that the parent has, and not the checkpoint, if `base` is what is known of the parent."""
         if base is None or base.checkpoint_id != self.parent:
             return {}
-        same = [name for name, version in self.left.items() if base.versions.get(name) == version]
-        return {name: base.channels[name] for name in same if name in base.channels}
+        return self.among(base.channels, base.versions, own)
 
-    def values_of(self, parent: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that the parent has at these very versions, if that is the parent itself; no scalars."""
-        versions, values = versions_of(parent), parent["channel_values"]
-        same = [name for name, version in self.left.items() if versions.get(name) == version]
-        return {name: values[name] for name in same if name in values and not is_inline(values[name])}
+    def among(self, there: Mapping[str, Any], before: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+        """Return which of the parent's values are inherited, given its versions and the channels with `own` values."""
+        now, new = self.versions, self.new
+        others = [(name, value) for name, value in there.items() if name not in own and name in now and name not in new]
+        return {name: value for name, value in others if before.get(name) == now[name]}
 
 
 def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
 ) -> Inheritance:
     """Return what a checkpoint inherits, as it is now: the program may change it later."""
-    versions, values = versions_of(checkpoint), checkpoint["channel_values"]
-    left = {name: each for name, each in versions.items() if name not in values and name not in new_versions}
-    counters = metadata.get("counters_since_delta_snapshot") or {}
-    is_asked = parent is not None and any(name in left and not updates for name, (updates, _) in counters.items())
-    return Inheritance(parent, versions, left, is_asked)
+    versions, new, is_asked = versions_of(checkpoint), {*new_versions}, False
+    counters = metadata.get("counters_since_delta_snapshot")
+    if counters and parent is not None:
+        left = versions.keys() - checkpoint["channel_values"].keys() - new
+        is_asked = any(name in left and not updates for name, (updates, _) in counters.items())
+    return Inheritance(parent, versions, new, is_asked)
 
 
 def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,8 +346,8 @@ def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
 
     Not by the nodes that run next: these terms would change with every put.
     """
-    named = ((name, value) for name, value in checkpoint["channel_values"].items() if isinstance(name, str))
-    triggers = {name: value for name, value in named if is_trigger(name)}
+    values = checkpoint["channel_values"].items()
+    triggers = {name: value for name, value in values if isinstance(name, str) and is_trigger(name)}
     nodes = next_nodes(checkpoint, triggers) if triggers else ()
     return [f"status:{status_of(source, nodes)}"]
 
@@ -371,12 +368,13 @@ def marks_of(terms: Collection[str]) -> tuple[str, ...]:
 
     Two terms with one hash do no harm: a list of threads checks each that is found.
     """
-    return tuple([_mark_of(term) for term in dict.fromkeys(terms)])
+    return _marks_of(tuple(terms))
 
 
 @lru_cache(4096)
-def _mark_of(term: str) -> str:
-    return blake2b(term.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+def _marks_of(terms: tuple[str, ...]) -> tuple[str, ...]:
+    hashes = [blake2b(term.encode(errors="surrogatepass"), digest_size=4) for term in dict.fromkeys(terms)]
+    return tuple([each.hexdigest() for each in hashes])
 
 
 # -- pending writes ----------------------------------------------------------------------------------------------------

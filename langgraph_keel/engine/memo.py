@@ -44,7 +44,7 @@ class KnownEntry:
         self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any], version: Version | None = None
     ) -> None:
         self.entry, self.channels, self.versions = entry, channels, versions
-        self.is_whole = True  # whether it has the bodies of all rows, so that values can be read from it
+        self.is_whole = True  # whether it surely has the bodies of all rows, so that values can be read from it
         # Makes copies of its values, or of those of the entry before it; `False` if there was no room for them.
         self.version: Version | Literal[False] | None = version
         # Makes copies of its header, once it was read again; `False` if it is decoded each time.
@@ -78,14 +78,14 @@ class KnownEntry:
 
         The next put needs no bodies. Returns `None` if a value has not been fingerprinted yet.
         """
-        found = self
-        if self.weight > most:
-            light = {name: without_bodies(known) for name, known in self.channels.items()}
-            kept = {name: known for name, known in light.items() if known is not None}
-            if len(kept) < len(light):
-                return None
-            found = KnownEntry(self.entry, kept, self.versions)
-        found.is_whole = all(row.body for known in found.channels.values() for row in known.rows)
+        if self.weight <= most:
+            return self
+        light = {name: without_bodies(known) for name, known in self.channels.items()}
+        kept = {name: known for name, known in light.items() if known is not None}
+        if len(kept) < len(light):
+            return None
+        found = KnownEntry(self.entry, kept, self.versions)
+        found.is_whole = all(row.body for known in kept.values() for row in known.rows)
         return found
 
     def refresh(self, now: Unchanged, rows: bool) -> Found:
@@ -115,10 +115,10 @@ class Memo:
     def get(self, key: tuple[str, str]) -> KnownEntry | None:
         """Return what is known of a (thread, namespace)."""
         with self.lock:
-            if key not in self._bases:
+            if (found := self._bases.get(key)) is None:
                 return None
             self._bases.move_to_end(key)
-            return self._bases[key][0]
+            return found[0]
 
     def set(self, key: tuple[str, str], base: KnownEntry) -> None:
         """Remember `base`, forgetting others if there is no room."""

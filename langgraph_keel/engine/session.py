@@ -121,6 +121,4 @@ class Hooks:
 def tell(heard: Sequence[Callable[[*Ts], Plan[None] | None]], *told: *Ts) -> Plan[None]:
     """Call the hooks that listen to an event (`session.hooks.after_put`, say), one after the other."""
     for hear in heard:
-        plan = hear(*told)
-        if plan is not None:
-            yield from plan
+        yield from hear(*told) or ()

@@ -343,7 +343,7 @@ class KnownThreads:
 
     def find_unfinished(self, address: Address) -> Sequence[Record]:
         """Return the calls of such tasks."""
-        return self._unfinished.get(address, ())
+        return self._unfinished.get(address, ()) if self._unfinished else ()
 
     # -- runs --------------------------------------------------------------------------------------------------
 

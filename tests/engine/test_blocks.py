@@ -13,12 +13,14 @@ from langchain_core.messages import AIMessage, HumanMessage
 from test_trees import Log
 from tiers import examples
 
+from langgraph_keel.engine.encoding.bodies import body_of, rows_in
 from langgraph_keel.engine.encoding.values import BLOCK, Unpacker
-from langgraph_keel.engine.records import Kind, Ref
+from langgraph_keel.engine.records import Kind, Ref, Row
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.testing.rig import exact
 
+SERDE = KeelSerializer()
 LENGTH = 3 * BLOCK + 5
 PLACES = [0, BLOCK - 1, BLOCK, 2 * BLOCK + 3, LENGTH - 1]
 
@@ -75,6 +77,27 @@ def test_every_version_of_a_long_list_comes_back(data: st.DataObject) -> None:
             value.append(value.pop(at % len(value)))
         log.put(value)
         assert exact(log.read()) == exact(value)
+
+
+@given(data=st.data())
+@settings(max_examples=examples(200))
+def test_rows_show_the_items_of_any_runs(data: st.DataObject) -> None:
+    rows: list[Row] = []
+    for count in data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5)):
+        at = rows[-1].lo + rows[-1].count if rows else data.draw(st.integers(0, 2))
+        rows.append(Row(at, count, body_of([SERDE.pack_item(at + nth) for nth in range(count)])))
+    first, last = rows[0].lo, rows[-1].lo + rows[-1].count
+    starts = st.integers(first, last - 1)
+    runs = [(lo, data.draw(st.integers(lo + 1, last))) for lo in data.draw(st.lists(starts, min_size=1, max_size=3))]
+    whole = data.draw(st.sampled_from([runs, [(first, last)]]))
+    numbers = [number for lo, hi in whole for number in range(lo, hi)]
+    assert Unpacker(Codec(SERDE)).items(whole, rows) == numbers
+    used = [row for row in rows if not {*range(row.lo, row.lo + row.count)}.isdisjoint(numbers)]
+    if whole == sorted(whole):
+        assert [*rows_in(rows, whole)] == used
+    gone = data.draw(st.sampled_from(used))
+    with pytest.raises(CorruptStore, match="missing"):
+        Unpacker(Codec(SERDE)).items(whole, [row for row in rows if row is not gone])
 
 
 @pytest.mark.parametrize("kind", [Kind.WHOLE, Kind.TREE])

@@ -97,6 +97,13 @@ def test_a_message_of_another_langchain_is_validated() -> None:
     assert back == HumanMessage("x", id="1", custom=(1, 2))
 
 
+def test_the_fields_of_a_message_may_have_another_order() -> None:
+    message = HumanMessage("x", id="1")
+    state = vars(message)
+    state["content"] = state.pop("content")
+    assert_same(items_of([message]), [message])
+
+
 def test_a_message_class_of_the_program_keeps_its_type() -> None:
     message = Remark(content="x", mood="good")
     assert KEEL.pack_item(message)[1] == 0

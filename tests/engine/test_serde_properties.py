@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from serde_messages import messages
 from serde_samples import (
     VALUES,
     assert_same,
@@ -13,8 +14,8 @@ from serde_samples import (
 from serde_values import values
 from tiers import examples
 
-from langgraph_keel.engine.encoding.bodies import array_header
-from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
+from langgraph_keel.engine.encoding.bodies import array_header, body_of
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, encode
 from langgraph_keel.errors import CorruptStore, RefusedType
 
 KEEL = KeelSerializer()
@@ -34,6 +35,16 @@ def test_whatever_is_put_comes_back(value: Any) -> None:
 @given(st.lists(values, max_size=4))
 def test_fingerprints_are_local_and_decide_as_the_bytes_do(parts: list[Any]) -> None:
     assert encode(parts) == array_header(len(parts)) + b"".join(map(encode, parts))
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(values | messages, max_size=4), st.sampled_from([0, 0, 0, 249, 250, 251, 252, 253]))
+def test_values_that_are_packed_together_have_the_bytes_of_each(parts: list[Any], depth: int) -> None:
+    nested: list[Any] = []
+    for _ in range(depth):
+        nested = [nested]
+    parts.append(nested)
+    assert Codec(KEEL).encode(parts) == body_of([KEEL.pack_item(part) for part in parts])
 
 
 def survives(data: bytes) -> None:

@@ -245,7 +245,7 @@ def frame(data: bytes) -> bytes:
 
 def raw_frame(data: bytes) -> bytes:
     """Frame `data` as it is."""
-    return RAW + _checksum(RAW, data) + data
+    return RAW + xxhash.xxh3_64_digest(data)[4:] + data
 
 
 def _open(body: bytes) -> tuple[bytes, memoryview]:
@@ -462,7 +462,7 @@ def _stretches(payloads: Sequence[bytes], alone: float) -> Iterator[tuple[int, i
 
 def number_rows(rows: Sequence[Row], first: int) -> tuple[Row, ...]:
     """Return new rows with their real numbers, `first` being that of the first item."""
-    return tuple(Row(row.lo - NEW + first, row.count, row.body) for row in rows)
+    return tuple([Row(row.lo - NEW + first, row.count, row.body) for row in rows])
 
 
 def row_index(rows: Sequence[Row], number: int) -> int:
@@ -475,6 +475,8 @@ def row_index(rows: Sequence[Row], number: int) -> int:
 
 def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
     """Return the rows that hold items of `runs`. They are in order, and so is what is returned."""
+    if are_all(rows, runs):
+        return rows
     found: list[Row] = []
     at = 0
     for lo, hi in sorted(runs):
@@ -482,6 +484,16 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
         at = max(start, bisect_left(rows, hi, key=_first_of))
         found += [row for row in rows[start:at] if lo < row.lo + row.count]
     return found
+
+
+def are_all(rows: Sequence[Row], runs: Sequence[Run]) -> bool:
+    """Return whether rows, in order, hold exactly the items of `runs`, which is one stretch."""
+    at, stop = runs[0] if len(runs) == 1 else (0, -1)
+    for row in rows:
+        if row.lo != at:
+            return False
+        at += row.count
+    return at == stop
 
 
 def contents_of(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:

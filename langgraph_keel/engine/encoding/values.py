@@ -17,6 +17,7 @@ from langgraph_keel.engine.encoding.bodies import (
     MOST_MEMORY,
     NOTHING,
     Loose,
+    are_all,
     array_header,
     content_of,
     loose_end,
@@ -108,7 +109,7 @@ class KnownList:
 def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     """Return `value` as the version after `known`, and the packed rows that should replace small ones."""
     if known is None:
-        return _write_list(value, codec.marks(value), codec), ()
+        return _write_list(value, codec.marks(value), codec)
     same = _same_blocks(value, known)
     stop = _same_end(value, same, known)
     try:
@@ -198,17 +199,18 @@ def _list_of(
     debt: int,
     payloads: Sequence[bytes],
     codec: Codec,
-) -> KnownList:
-    fresh = rows_of(payloads, alone=codec.alone)
-    weight = _weight(hashes, tail, runs) + weight_of(rows) + weight_of(fresh)
-    return KnownList(Ref(Kind.LIST, runs), rows, proofs, tail, hashes, weight, loose, debt, payloads, fresh)
+) -> tuple[KnownList, tuple[Row, ...]]:
+    rows, repacks = pack_rows(rows, loose)
+    fresh, loose = rows_of(payloads, alone=codec.alone), NOTHING if repacks else loose
+    weight = _weight(hashes, tail, runs) + weight_of((*rows, *fresh))
+    return KnownList(Ref(Kind.LIST, runs), rows, proofs, tail, hashes, weight, loose, debt, payloads, fresh), repacks
 
 
 def _weight(hashes: array[int], tail: bytes | None, runs: Sequence[Run]) -> int:
     return 400 + 8 * len(hashes) + len(tail or b"") + 120 * len(runs)
 
 
-def _write_list(value: list[Any], marks: list[bytes], codec: Codec) -> KnownList:
+def _write_list(value: list[Any], marks: list[bytes], codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     payloads = _pack_elements(value, marks, 0, range(len(value)), codec)
     runs = ((NEW, NEW + len(payloads)),) if payloads else ()
     return _list_of(runs, (), *_prove_rest(value, marks), _hashes_of(marks), NOTHING, 0, payloads, codec)
@@ -222,15 +224,13 @@ def _append_elements(
     if start == len(value) and len(runs) == 1:
         return known, ()
     payloads = _pack_elements(value, marks, same, range(start, len(value)), codec)
-    rows, repacks = pack_rows(known.rows, known.loose) if payloads else (known.rows, ())
-    loose = NOTHING if repacks else known.loose
     if payloads:
         runs = (*runs, (NEW, NEW + len(payloads)))
     debt = known.debt + RUN_COST * len(runs)
     tail = known.tail if same == start else b""
     proofs, tail = _prove_rest(value, marks, same, known.proofs[: same // BLOCK], tail)
     hashes = known.hashes + hashes[start - same :]
-    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec), repacks
+    return _list_of(runs, known.rows, proofs, tail, hashes, known.loose, debt, payloads, codec)
 
 
 def _rearrange(
@@ -241,25 +241,21 @@ def _rearrange(
     debt = known.debt + RUN_COST * len(runs)
     if marks and debt > sum(map(len, marks)) * len(value) // len(marks) + 4096:
         # So many pieces that naming them has cost as much as the list itself: write it whole, once.
-        return _write_list(value, codec.marks(value), codec), ()
-    loose = known.loose.within(runs)
-    rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
+        return _write_list(value, codec.marks(value), codec)
     payloads = _pack_elements(value, marks, same, changed, codec)
-    loose = NOTHING if repacks else loose
     proofs, tail = _prove_rest(value[:stop], marks, same, known.proofs[: same // BLOCK])
     if stop < len(value):
         proofs, tail = [*proofs, *known.proofs[stop // BLOCK :]], known.tail
-    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec), repacks
+    rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
+    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads, codec)
 
 
 def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     """Return a list that was encoded without a base as the version after `known`; see `next_version`."""
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
-    loose = known.loose.within(runs)
-    rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
-    loose = NOTHING if repacks else loose
-    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads, codec), repacks
+    rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
+    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads, codec)
 
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
@@ -507,11 +503,12 @@ class Version:
 
     def after(self, refs: Mapping[str, Ref], inline: dict[str, Any]) -> Version:
         """Return another version: what both have in common, and its own small values."""
-        before, changed = self.refs, [*differences(self.refs, refs)]
-        if len(changed) == len(refs):
+        before = self.refs
+        if not any(refs.get(name) == before[name] for name in self.seen):
             left = {name: ref for name, ref in refs.items() if ref.kind is not Kind.INLINE}
             apart: dict[str, Any] = dict.fromkeys(refs)
             return Version(self.codec, refs, apart | inline, left=left)
+        changed = [name for name, ref in refs.items() if (was := before.get(name)) is not ref and was != ref]
         seen, copiers, nbytes = {**self.seen}, {**self.copiers}, self.nbytes
         is_alike = [*refs] == [*before]
         for name in changed if is_alike else [*changed, *(before.keys() - refs.keys())]:
@@ -550,11 +547,6 @@ class Version:
             nbytes += _nbytes_of(copies)
         left = {name: ref for name, ref in self.left.items() if isinstance(seen.get(name), int)}
         return Version(self.codec, self.refs, fixed, copiers, left, seen, classes, nbytes)
-
-
-def differences(before: Mapping[str, Ref], refs: Mapping[str, Ref]) -> Iterator[str]:
-    """Yield the channels whose references are not those that they were."""
-    return (name for name, ref in refs.items() if (was := before.get(name)) is not ref and was != ref)
 
 
 def _prepare(value: Any, times: Copies | int | None) -> Copies | int | None:
@@ -630,12 +622,8 @@ class Unpacker:
 
     def _items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         used = rows_in(rows, runs)
-        return _pick(runs, used, self._open(used))
-
-    def _open(self, rows: Sequence[Row]) -> list[Any]:
-        """Return fresh objects for all items of rows, decoded in one go."""
-        count = sum([row.count for row in rows])
-        return self._codec.unpack_items(array_header(count) + b"".join(map(self._content, rows)))
+        header = array_header(sum([row.count for row in used]))
+        return _pick(runs, used, self._codec.unpack_items(header + b"".join(map(self._content, used))))
 
     def _content(self, row: Row) -> bytes:
         content = self._contents.get(id(row))
@@ -717,8 +705,8 @@ class Unpacker:
 
 def _pick(runs: Sequence[Run], rows: Sequence[Row], opened: list[Any]) -> list[Any]:
     """Return the items in `runs`, in order, of all that stand in `rows`."""
-    if len(rows) == len(opened) and [row.lo for row in rows] == numbers_of(runs):
-        return opened  # a row for each, as edits have it
+    if are_all(rows, runs) or (len(rows) == len(opened) and [row.lo for row in rows] == numbers_of(runs)):
+        return opened  # all of one stretch; or a row for each, as edits have it
     starts, items = [*accumulate([row.count for row in rows], initial=0)], []
     for lo, hi in runs:
         while lo < hi:

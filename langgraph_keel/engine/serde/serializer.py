@@ -35,6 +35,7 @@ from langgraph_keel.engine.encoding.bodies import (
     Absent,
     array_header,
     body_of,
+    frame,
     open_frame,
     read_absent,
     takes_more,
@@ -563,6 +564,12 @@ class Codec:
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return a framed body of these values."""
+        if self.is_own:  # in one go, if that is possible
+            try:
+                if len(data := self._encode([_form_of(value) for value in values])) * MOST_MEMORY <= self.limit:
+                    return frame(data)
+            except UnstorableValue:
+                pass  # below, it is said of which of them
         items = [self.pack_item(value) for value in values]
         if sum(map(len, items)) * MOST_MEMORY > self.limit and takes_more(b"".join(items), self.limit):
             raise UnstorableValue(f"{len(items)} values", too_large(self.limit))
@@ -612,6 +619,12 @@ class Codec:
             return self.fingerprint(value)
         except UnstorableValue as error:
             raise error.under(f"[{place}]") from error
+
+
+def _form_of(value: Any) -> list[Any]:
+    """Return what ormsgpack packs as `pack_item` does."""
+    form = describe(value) if type(value) in MESSAGE_CODES else None
+    return [1, *form[1:]] if type(form) is list and form[0] is MARKS[Record.MESSAGE] else [0, value]
 
 
 def _show_absent(absent: Absent) -> bytes:

@@ -16,7 +16,7 @@ from enum import Flag
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -52,7 +52,8 @@ _of_class: Callable[[Any, str], Any] = type.__getattribute__
 Build: TypeAlias = Callable[[list[Any], TypePolicy], Any]
 Show: TypeAlias = Callable[[list[Any]], Any]
 
-_FIELDS = [(cls, dict.fromkeys(shape_of(cls).fields).keys()) for cls in MESSAGES]
+_FIELDS = [(cls, shape_of(cls).fields, tuple(cast(Any, cls).model_fields)) for cls in MESSAGES]
+"""Of each class of messages, its fields, and the order that they mostly have."""
 
 _MODEL_SLOTS = [vars(pydantic.BaseModel)[f"__pydantic_{name}__"] for name in ("fields_set", "extra", "private")]
 
@@ -113,12 +114,12 @@ def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
 
 def message_of(item: list[Any]) -> Any:
     """Return the message described by `[mark or tag, class code, fields, names set(, extra, private)]`."""
-    cls, fields = _FIELDS[item[1]]
+    cls, fields, order = _FIELDS[item[1]]
     state, names = item[2], item[3]
     if type(state) is not dict or type(names) is not list or item[1] < 0:
         raise CorruptStore("a stored message is damaged")
     extra, private = ({}, None) if len(item) == 4 else item[4:]
-    if state.keys() != fields:  # another version of LangChain wrote it
+    if tuple(state) != order and state.keys() != fields:  # another version of LangChain wrote it
         state, extra = _present_fields(cls, state, extra)
     made = _new(cls)
     _set(made, "__dict__", state)
