@@ -165,7 +165,11 @@ def _find_misfit(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
         return "channel_versions"
     if not (isinstance(seen, dict) and all(isinstance(each, dict) for each in seen.values())):
         return "versions_seen"
-    if not isinstance(metadata.get("step", 0), (int, NoneType)):
+    if not isinstance(checkpoint.get("ts"), (str, NoneType)):
+        return "ts"
+    if not isinstance(metadata.get("source"), (str, NoneType)):
+        return "source"
+    if not isinstance(metadata.get("step"), (int, NoneType)):
         return "step"
     if not (isinstance(parents, dict) and all(isinstance(each, str) for each in parents.values())):
         return "parents"

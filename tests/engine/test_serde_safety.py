@@ -361,6 +361,8 @@ MISFITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     *(({}, {"counters_since_delta_snapshot": each}) for each in COUNTERS),
     *(({}, {"parents": each}) for each in PARENTS),
     ({}, {"step": "1"}),
+    ({}, {"source": 10**5000}),
+    ({"ts": 1}, {}),
     ({}, {"keel_rewound_to": {}}),
     ({}, {"keel_branched_from": ["1"]}),
     ({}, {"keel_forked_from": "t"}),
