@@ -31,7 +31,7 @@ BODY = raw_frame(b"body")
 def tries(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     """How often a hint was right, and how often it was not."""
     counted: Counter[bool] = Counter()
-    insert_next = sqlite_entries._insert_next
+    insert_next = sqlite_entries._insert_next  # private: whether a hint was right shows nowhere else
 
     def count(*args: Any) -> Any:
         stored = insert_next(*args)
@@ -231,6 +231,7 @@ def test_a_forked_child_and_its_parent_continue_one_thread(saver: SqliteSaver) -
 
 def test_hints_do_not_grow_without_end(saver: SqliteSaver) -> None:
     store = SqliteStore()
-    store._hints.update(dict.fromkeys(((f"{n}", "") for n in range(MOST_HINTS)), None))  # type: ignore[arg-type]
+    hints: dict[Any, Any] = store._hints  # private: how much is remembered shows nowhere else
+    hints.update(dict.fromkeys(((f"{n}", "") for n in range(MOST_HINTS)), None))
     saver.engine.run(store.write_entry(entry("t", "1")))
-    assert [*store._hints] == [("t", "")]
+    assert [*hints] == [("t", "")]
