@@ -169,7 +169,7 @@ def put(
 
 
 def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], base: KnownEntry | None) -> KnownEntry:
-    """Return what is known of an entry that is stored; `base` is what it was encoded after."""
+    """Return the memory of a stored entry that was encoded as the one after `base`."""
     channels, refs = {**entry.known}, {**entry.refs}
     for name, first in stored.first.items():
         channels[name] = known = channels[name].with_number(first)
@@ -185,7 +185,7 @@ def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], b
 def _store_again(
     session: Session, new: Put, inheritance: Inheritance, entry: NewEntry, refused: BaseGone | Moved
 ) -> Plan[tuple[NewEntry, Stored]]:
-    """Store whole values, if another process pruned what the differences build on: a second trip."""
+    """Store whole values, if another process pruned the base of the differences: a second trip."""
     is_resent, outcome = refused.is_resent, cast(Outcome, refused)
     if isinstance(refused, BaseGone):
         session.memo.forget(_key(new.address))
@@ -287,7 +287,7 @@ def _recall(
 ) -> Plan[tuple[KnownEntry | None, NewEntry]]:
     """Learn the parent, which this process has forgotten; return it, and the entry as the one after it. One trip.
 
-    All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
+    All values are serialized by now (rule 3 of plan.py); those that the parent has are left out again.
     """
     try:
         reading = Reading(config_of(new.parent, "named"), new.parent)

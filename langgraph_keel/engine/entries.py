@@ -48,7 +48,7 @@ STATE = "state"
 REWOUND_TO = "keel_rewound_to"
 """In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""
 BRANCHED_FROM = "keel_branched_from"
-"""In the metadata of a twin beside the trunk: the id of the checkpoint it is a twin of."""
+"""In the metadata of a twin on a branch: the id of the checkpoint it is a twin of."""
 FORKED_FROM = "keel_forked_from"
 """In the metadata of the checkpoint that a fork begins with: its `thread_id` and `checkpoint_id` in the source."""
 
@@ -125,9 +125,9 @@ class UnreadHeader(Header):
 
 
 def check_header(header: Header, where: Address) -> None:
-    """Refuse a checkpoint whose parts are of other types than LangGraph's: nobody could read it."""
-    if (name := _find_misfit(header.checkpoint, header.metadata)) is not None:
-        raise InvalidInput(f"{where}: {name!r} is of another type than LangGraph's, so nothing was stored")
+    """Refuse a checkpoint that no reader would accept."""
+    if wrong := _find_misfit(header.checkpoint, header.metadata):
+        raise InvalidInput(f"{where}: {wrong}, as LangGraph has it; nothing was stored")
 
 
 def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
@@ -149,39 +149,39 @@ def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     is_header = type(checkpoint) is type(metadata) is type(inline) is type(about) is dict and len(rest) < 2
-    if not is_header or _find_misfit(checkpoint, metadata) is not None:
-        raise CorruptStore(f"{where}: its header does not hold what it should")
+    if wrong := _find_misfit(checkpoint, metadata) if is_header else "its parts are of other types":
+        raise CorruptStore(f"{where}: its header does not hold what it should: {wrong}")
     return Header(checkpoint, as_lists(metadata), inline, about)
 
 
 def _find_misfit(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """Return a part that LangGraph and Keel look up, and that is of another type than theirs."""
+    """Say which part that LangGraph and Keel look up is of another type than theirs, and of which it must be."""
     seen = checkpoint.get("versions_seen") or {}
     parents = metadata.get("parents") or {}
     counters = metadata.get("counters_since_delta_snapshot") or {}
     if not isinstance(checkpoint.get("v", 4), (int, float)):
-        return "v"
-    if not isinstance(checkpoint.get("channel_versions") or {}, dict):
-        return "channel_versions"
-    if not (isinstance(seen, dict) and all(isinstance(each, dict) for each in seen.values())):
-        return "versions_seen"
+        return "'v' must be a number"
     if not isinstance(checkpoint.get("ts"), (str, NoneType)):
-        return "ts"
+        return "'ts' must be a str"
+    if not isinstance(checkpoint.get("channel_versions") or {}, dict):
+        return "'channel_versions' must be a dict"
+    if not (isinstance(seen, dict) and all(isinstance(each, dict) for each in seen.values())):
+        return "'versions_seen' must be a dict of dicts"
     if not isinstance(metadata.get("source"), (str, NoneType)):
-        return "source"
+        return "'source' must be a str"
     if not isinstance(metadata.get("step"), (int, NoneType)):
-        return "step"
+        return "'step' must be an int"
     if not (isinstance(parents, dict) and all(isinstance(each, str) for each in parents.values())):
-        return "parents"
+        return "'parents' must be a dict of ids"
     for mark in (REWOUND_TO, BRANCHED_FROM):
         if not isinstance(metadata.get(mark), (str, NoneType)):
-            return mark
+            return f"{mark!r} must be a str"
     if not isinstance(metadata.get(FORKED_FROM, {}), dict):
-        return FORKED_FROM
+        return f"{FORKED_FROM!r} must be a dict"
     is_paired = isinstance(counters, dict) and all(
         isinstance(each, (list, tuple)) and len(each) == 2 for each in counters.values()
     )
-    return None if is_paired else "counters_since_delta_snapshot"
+    return None if is_paired else "'counters_since_delta_snapshot' must be a dict of pairs"
 
 
 def as_lists(value: Any) -> Any:
@@ -222,7 +222,7 @@ class Inheritance:
     is_asked: bool  # whether the parent surely has a value: a snapshot that nothing was written to since
 
     def values(self, base: KnownEntry | None, own: Collection[str]) -> dict[str, Known]:
-        """Return the values that the parent has, and not the checkpoint, if `base` is what is known of the parent."""
+        """Return the values of the parent that the checkpoint has not, if `base` is the memory of the parent."""
         if base is None or base.checkpoint_id != self.parent:
             return {}
         return self.among(base.channels, base.versions, own)

@@ -1,4 +1,4 @@
-"""What a process remembers of its last put changes nothing that is stored: the INSERT of the next entry proves it."""
+"""Hints of the last put change nothing that is stored: the INSERT of the next entry proves them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def directory_bytes(directory: Path) -> int:
 
 @contextmanager
 def filled(directory: Path) -> Iterator[Path]:
-    """Yield a directory in memory, if there is a disk of that; what a saver makes there is copied to its place."""
+    """Yield a directory in memory, if there is such a disk; the files of a saver are copied to their place."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else directory.parent) as place:
         yield Path(place)

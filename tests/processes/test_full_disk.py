@@ -66,7 +66,7 @@ def test_sqlite_removes_on_a_full_disk(full: tuple[Path, SqliteSaver], caplog: p
     disk, saver = full
     assert fill(saver, 200_000) < 30  # the log has some room that it may use
     before = latest(saver)
-    with pytest.raises(StoreFull):  # a put does not take what is kept for removing something
+    with pytest.raises(StoreFull):  # a put does not take the reserve
         put(saver, "t0", 1000, 200_000)
     assert saver.prune(["t1"], strategy=Retention(last=1)).removed > 10
     assert "the disk is full" in caplog.text

@@ -96,8 +96,8 @@ def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]
 class Compaction:
     """Selects the lines of a log that stay, and rewrites those of entries that have changed.
 
-    `thread` is the new one: a part of that of the old log, whose lines `bodies` reads. Items that are `live`, or from
-    `ends` on, stay (`None`: no ends). The lines of ghosts and of the entries in `anew` are replaced.
+    `thread` is the new one: a part of that of the old log, whose lines `bodies` reads. It keeps the `live` items,
+    and those from `ends` on, if there are ends. It replaces the lines of ghosts and of the entries in `anew`.
     """
 
     def __init__(

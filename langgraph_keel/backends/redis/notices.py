@@ -1,6 +1,6 @@
 """Notices of decisions, by PUBLISH and SUBSCRIBE: workers in other processes need not wait for their next poll.
 
-A user who may not use the channel (ACL), or a client that cannot subscribe, makes workers poll.
+Workers poll if the user may not use the channel (ACL), or if the client cannot subscribe.
 """
 
 from __future__ import annotations

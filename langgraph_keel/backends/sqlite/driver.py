@@ -450,7 +450,7 @@ class Writer:
         return True
 
     def _after_commit(self, removes: bool) -> None:
-        """Truncate the WAL after a removal, as it contains what was deleted; keep a reserve if it was ever long."""
+        """Truncate the WAL after a removal, as it holds the deleted rows; keep a reserve if the WAL was ever long."""
         looks = self._commits % LOOK_EVERY == 0
         self._commits += 1
         if removes or (looks and self._keeps_deleted):

@@ -37,7 +37,7 @@ LAST = (1 << 32) - 1
 MOST_KEYS = 500
 """Keys that one statement asks for; SQLite before 3.32 takes 999 parameters, and later ones 32766."""
 MOST_HINTS = 1000
-"""Namespaces of whose last put a store remembers what it left."""
+"""Namespaces for which a store keeps a hint."""
 PLAIN = KeelSerializer(types=())
 _KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times as long
 
@@ -157,7 +157,7 @@ class Work:
     unless: Callable[[Execute], Any] | None = None  # one statement, whose reply will do if it is not `None`
     alone: Callable[[Execute], Any] | None = None  # one statement that writes all, unless its reply is `None`
     takes_bytes: bool = False  # whether a text that is not UTF-8 is read as bytes
-    removes: bool = False  # whether it ends a removal: what was deleted must leave the write-ahead log, too
+    removes: bool = False  # whether it ends a removal: the deleted rows must leave the write-ahead log, too
     makes_room: bool = False  # not a transaction: frees space on a full disk; the reply is whether there was a reserve
 
 
@@ -581,7 +581,7 @@ def _row_of(new: NewEntry, before: Situation, slots: Slots, state: int) -> tuple
 def _store_rest(
     execute: Execute, new: NewEntry, before: Situation, slots: Slots, state: int
 ) -> tuple[Stored, Hint | None]:
-    """Store the rows of an entry, and what its thread is found by from now on."""
+    """Store the rows of an entry, and the time and marks of its thread in the index."""
     first = {channel: slots[channel].end for channel in new.appends}
     grown = {channel: append_rows(execute, slots[channel], rows) for channel, rows in new.appends.items()}
     for channel, rows in new.repacks.items():
@@ -602,7 +602,7 @@ def _store_rest(
 
 
 def _is_listed(new: NewEntry, before: Situation, *, is_head: bool) -> bool:
-    """Return whether the index of threads says of an entry's thread already what it is found by."""
+    """Return whether the index of threads already has the time and the marks of an entry."""
     is_timed = before.listed is not None and before.listed[:TENS] >= new.updated_at[:TENS]
     return is_timed and not (is_head and (before.has_late or before.marks != " ".join(new.terms)))
 
