@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
 from multiprocessing import get_context
@@ -68,6 +69,22 @@ def test_eight_processes_at_once_and_each_step_once(old: Place) -> None:
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0] * 8
+    check_carried_over(old)
+
+
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)
+def test_who_waits_while_another_does_both_does_none_again(old: Place) -> None:
+    """It waits for the row of the format, which is gone then: the second migration has put another in its place."""
+    with psycopg.connect(old.url) as other, open_with(old, TWO) as saver, ThreadPoolExecutor(1) as pool:
+        other.execute("DELETE FROM keel_format; INSERT INTO keel_format VALUES (3)")
+        other.execute("ALTER TABLE keel_threads ADD COLUMN done integer NOT NULL DEFAULT 2")
+        waiting = pool.submit(value_of, saver, "t3")
+        with psycopg.connect(old.url, autocommit=True) as watching:
+            blocked = "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+            while not watching.execute(blocked, [other.info.backend_pid]).fetchall():
+                assert not waiting.done()
+        other.commit()
+        assert waiting.result() == 3
     check_carried_over(old)
 
 

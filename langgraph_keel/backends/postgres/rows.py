@@ -478,9 +478,11 @@ class Tables:
     def statements_of(self, number: int, work: str) -> str:
         """Return the statements of a migration, after one that sets the format.
 
-        It locks the row until the commit, so that others wait, and fails if the format has changed by then.
+        It locks the row until the commit, so that others wait. It divides by zero if by then the row has another
+        format, or is gone because another process has done two migrations.
         """
-        mark = f"UPDATE {{format}} SET format = {number} / (format = {number - 1})::integer;"
+        moved = f"UPDATE {{format}} SET format = {number} WHERE format = {number - 1} RETURNING 1"
+        mark = f"WITH moved AS ({moved}) SELECT 1 / count(*) FROM moved;"
         return self.fill_names(f"{mark}\n{work.strip()}")
 
     def grants(self, role: str, tenant: str = "") -> str:
