@@ -309,7 +309,7 @@ class StoreCopy:
         if self._mode != "verify" and (yield from self._is_own(thread_id, want, have)):
             self._done[thread_id] = "same"
             return (yield from self._look(SOURCE, thread_id)).digest == want.digest
-        if self._mode != "verify" and want.digest != have.digest:
+        if self._loses_calls and self._mode != "verify" and want.digest != have.digest:
             yield from self._check_calls(thread_id, want)
         if self._mode == "copy":
             have = yield from self._copy(thread_id, want, have)
@@ -356,8 +356,6 @@ class StoreCopy:
 
     def _check_calls(self, thread_id: str, want: Outline) -> Plan[None]:
         """See that the target will recognize the tool calls that the next run of a thread looks for."""
-        if not self._loses_calls:
-            return
         session = self._source.with_placeholders()  # a value of the application is in nobody's way
         if calls := (yield from on(SOURCE, find_unused(session, thread_id, want.graph))):
             raise InvalidInput(

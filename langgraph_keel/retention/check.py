@@ -16,7 +16,6 @@ from langgraph_keel.engine.entries import marks_of, terms_of_entry, terms_of_wri
 from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Listed, Page, Query, Ref, Row, Run, ThreadInfo
-from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
 from langgraph_keel.errors import CorruptStore, KeelError, KeyMissing, NotAKeelStore, StoreError, ValueRefused
@@ -245,13 +244,8 @@ class _Values:
         unpack_batches(found.batches, self._codec, found.entry.address)
 
     def _read_state(self, found: Found) -> None:
-        try:
-            self._find_terms(found, self._codec)
-        except ValueRefused:  # no term depends on a value of a class that is not here
-            self._find_terms(found, self._codec.with_placeholders())
-
-    def _find_terms(self, found: Found, codec: Codec) -> None:
-        entry = found.entry
+        # No term depends on a value of a class that is not here.
+        entry, codec = found.entry, self._codec.with_placeholders()
         values = Unpacker(codec).values(entry.refs, found.rows, entry.address)
         if not entry.address.checkpoint_ns:
             header = unpack_header(entry.header, codec, entry.address)

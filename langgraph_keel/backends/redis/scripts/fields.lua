@@ -46,21 +46,17 @@ local function life_line(life)
   return string.format('%s %d %d ', life.epoch, life.seq, life.visible) .. life.member
 end
 
--- The checksum of the words of a line. The header has one of its own.
-local function sum_of(words)
-  return redis.sha1hex(words):sub(1, 8)
-end
-
+-- The checksum is of the words. The header has one of its own.
 local function line_of(e)
   local words = table.concat({ e.state, e.ns, e.id, e.parent, e.run, e.at, e.token, e.refs }, ' ')
-  return sum_of(words) .. ' ' .. words .. '\n'
+  return redis.sha1hex(words):sub(1, 8) .. ' ' .. words .. '\n'
 end
 
 local function parse(entry)
   local sum, words = (entry or ''):match('^(%x+) ([^\n]*)\n')
   local state, ns, id, parent, run, at, token, refs =
     (words or ''):match('^(%l+) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) (.*)$')
-  if not state or sum_of(words) ~= sum then
+  if not state or redis.sha1hex(words):sub(1, 8) ~= sum then
     damaged('the line of a checkpoint')
   end
   return { state = state, ns = ns, id = id, parent = parent, run = run, at = at, token = token, refs = refs }
