@@ -58,7 +58,7 @@ THIRDS = (
     # is tested with by itself (tests/blobs).
     *("TestNamelessMemory", "TestNamelessSqlite", "TestSqliteOfTenant", "TestBlobsMemory"),
 )
-"""Of these, `.ci/run` takes a third of the contract, by one face; of all others nothing."""
+"""Of these, `.ci/run` takes a third of the contract but for what EVERYWHERE names, by one face; of others nothing."""
 LONGEST = 3600
 """Seconds that a large sample may take."""
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
@@ -110,14 +110,14 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     both = [item for items in by_face.values() for item in items]
     turn = crc32(name.encode())
     one = list(_covering(name, by_face[FACES[turn % 2]]))
-    is_third = turn // 2 % 3 == 0
+    is_third, is_everywhere = turn // 2 % 3 == 0, any(words in name for words in EVERYWHERE)
     if store == "TestMemory":
         covering = list(_covering(name, both))
-        return (covering, covering) if any(words in name for words in EVERYWHERE) else (both, group)
+        return (covering, covering) if is_everywhere else (both, group)
     if store in LAYERED:
         return one if is_third else (), one
     if store in THIRDS:
-        return (), one if is_third else ()
+        return (), one if is_third and not is_everywhere else ()
     if store not in STORES:
         return (), ()
     return () if is_third and store != STORES[0] else one, _covering(name, both)
