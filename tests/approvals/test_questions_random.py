@@ -233,7 +233,7 @@ class World:
         elif act == "late" and self.late and not self.is_over:
             self._come_late(self.late)
         elif act == "retry" and not self.is_over and (self.is_rewound or self.has_failed):
-            # An answer to whatever is asked counts until a task has taken one; a decision, whenever its task comes to it.
+            # An answer to whatever is asked counts until a task has taken one; a decision, when its task comes to it.
             is_spent = self.unspent is None or any(task.answers for task in self.tasks.values())
             given = self.deliverable if is_spent and self.is_keel else {}
             self.run(None, given if is_spent else dict.fromkeys(self.open, (self.unspent, "")))
