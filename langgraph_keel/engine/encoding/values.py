@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import wraps
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import (
     HUGE_ROW,
     MOST_MEMORY,
     NOTHING,
+    PACK,
     Loose,
     are_all,
     array_header,
@@ -50,8 +49,6 @@ from langgraph_keel.engine.serde.types import Shape
 from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _first_of = attrgetter("lo")
 TRIES = 3
 """How often a value is looked at that another thread changes meanwhile, before it is stored as a whole."""
@@ -450,26 +447,6 @@ def rebase(whole: Known, known: Known | None, codec: Codec) -> tuple[Known, tupl
 Opener: TypeAlias = Callable[[bytes], bytes]
 
 
-def without_collector(function: Callable[P, T]) -> Callable[P, T]:
-    """Carry out a function without the cyclic collector, while thousands of fresh objects appear at once.
-
-    None of them is garbage, but by their number they make it walk the whole heap of the program again and again: that
-    was 18 of 45 ms for ten versions of 1000 messages. If two threads are in here, the first to leave switches it on.
-    """
-
-    @wraps(function)
-    def carry_out(*arguments: P.args, **named: P.kwargs) -> T:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return function(*arguments, **named)
-        finally:
-            if collects:
-                gc.enable()
-
-    return carry_out
-
-
 @record
 class Version:
     """The values of a checkpoint, as copies are made of them: those of channels that were asked for again.
@@ -622,8 +599,20 @@ class Unpacker:
 
     def _items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         used = rows_in(rows, runs)
-        header = array_header(sum([row.count for row in used]))
-        return _pick(runs, used, self._codec.unpack_items(header + b"".join(map(self._content, used))))
+        return _pick(runs, used, self._decode(used, [self._content(row) for row in used]))
+
+    def _decode(self, rows: Sequence[Row], contents: Sequence[bytes]) -> list[Any]:
+        """Return the items of rows, given the contents of the rows, some rows at a time."""
+        # Each message is decoded from lists that are freed then. Of 1000 messages at once, they fill the processor's
+        # cache (8.7 ms instead of 5.5), and make the cyclic collector look through the whole program more often.
+        items: list[Any] = []
+        start = count = 0
+        for stop, row in enumerate(rows, 1):
+            count += row.count
+            if count >= PACK or stop == len(rows):
+                items += self._codec.unpack_items(array_header(count) + b"".join(contents[start:stop]))
+                start, count = stop, 0
+        return items
 
     def _content(self, row: Row) -> bytes:
         content = self._contents.get(id(row))
@@ -635,7 +624,6 @@ class Unpacker:
         """Return the fresh value that `ref` names. Inline values are not in rows: see the header."""
         return _value_of(ref.kind, self.items(ref.runs, rows))
 
-    @without_collector
     def version(
         self, refs: Mapping[str, Ref], inline: dict[str, Any], rows: Mapping[str, Sequence[Row]], where: Address
     ) -> dict[str, Any]:
@@ -655,7 +643,6 @@ class Unpacker:
         self._versions[place] = version.keep(values, self.values(version.left, rows, where), soon)
         return values
 
-    @without_collector
     def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address) -> dict[str, Any]:
         """Return the values of the channels that have items."""
         found = self._decode_together(refs, rows)
@@ -682,9 +669,8 @@ class Unpacker:
                 several[channel] = rows_in(of, runs)
         counts = {channel: sum([row.count for row in of]) for channel, of in several.items()}
         try:
-            contents = [raw_item(row) or self._content(row) for row in chain(single.values(), *several.values())]
-            header, start = array_header(len(single) + sum(counts.values())), len(single)
-            opened = self._codec.unpack_items(b"".join((header, *contents)))
+            used, start = [*chain(single.values(), *several.values())], len(single)
+            opened = self._decode(used, [raw_item(row) or self._content(row) for row in used])
             found: dict[str, Any] = dict(zip(single, opened, strict=False))
             for channel, of in several.items():
                 ref, stop = refs[channel], start + counts[channel]
