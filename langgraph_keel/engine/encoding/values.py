@@ -34,6 +34,7 @@ from langgraph_keel.engine.encoding.trees import (
     KnownTree,
     first_tree,
     follow,
+    is_same,
     is_settled,
     learn_tree,
     next_tree,
@@ -385,6 +386,8 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
         return known, ()
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
+    if isinstance(known, KnownTree) and is_same(known.tree, value):
+        return known, ()
     if type(value) is list:
         return next_list(value, known if isinstance(known, KnownList) else None, codec)
     try:
