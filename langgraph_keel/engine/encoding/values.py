@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import accumulate, chain, pairwise
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.config import Address
@@ -26,7 +25,6 @@ from langgraph_keel.engine.encoding.bodies import (
     pack_rows,
     raw_item,
     resolve,
-    row_index,
     rows_in,
     rows_of,
     split_array,
@@ -36,6 +34,7 @@ from langgraph_keel.engine.encoding.trees import (
     KnownTree,
     first_tree,
     follow,
+    is_same,
     is_settled,
     learn_tree,
     next_tree,
@@ -49,7 +48,6 @@ from langgraph_keel.engine.serde.types import Shape
 from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
-_first_of = attrgetter("lo")
 TRIES = 3
 """How often a value is looked at that another thread changes meanwhile, before it is stored as a whole."""
 SHORT = 64
@@ -388,6 +386,8 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
         return known, ()
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
+    if isinstance(known, KnownTree) and is_same(known.tree, value):
+        return known, ()
     if type(value) is list:
         return next_list(value, known if isinstance(known, KnownList) else None, codec)
     try:
@@ -498,17 +498,18 @@ class Version:
         fixed.update(inline)
         return Version(self.codec, refs, fixed, copiers, left, seen, self.classes, nbytes)
 
-    def keep(self, values: dict[str, Any], decoded: Mapping[str, Any], soon: Collection[str] = ()) -> Version:
+    def keep(self, values: dict[str, Any], decoded: Mapping[str, Any], later: Mapping[str, Ref]) -> Version:
         """Return this version with what copies can be made of, of what was just decoded; add that to values.
 
-        What can be changed is prepared for copies when it was decoded for the third time, and then a copy is added: who
-        reads a thread once does not pay for it. Another serializer than Keel's may give back something else each time.
+        What can be changed is prepared for copies when it was decoded for the third time, or if a version that is read
+        `later` has it, too, and then a copy is added: who reads a thread once does not pay for it. Another serializer
+        than Keel's may give back something else each time.
         """
         values.update(decoded)
         if not decoded or not self.codec.is_own or self.codec.shows:
             return self
         found = {
-            name: _prepare(value, PATIENCE if name in soon else self.seen.get(name, 0))
+            name: _prepare(value, PATIENCE if later.get(name) == self.refs[name] else self.seen.get(name, 0))
             for name, value in decoded.items()
         }
         seen, nbytes, classes = {**self.seen, **found}, self.nbytes, self.classes
@@ -630,17 +631,12 @@ class Unpacker:
         """Return all values of a checkpoint, in their order: copies of what several versions have."""
         place = where.thread_id, where.checkpoint_ns
         later, version = self._later.get((*place, where.checkpoint_id), {}), self._versions.get(place)
-        soon = {
-            name
-            for name, ref in later.items()
-            if ((mine := refs.get(name)) is ref or mine == ref) and ref.kind is not Kind.INLINE
-        }
-        if version is None and not soon:
+        if version is None and not any(later.get(name) == ref for name, ref in refs.items() if ref.runs):
             alone: dict[str, Any] = dict.fromkeys(refs)
             return alone | inline | self.values(refs, rows, where)
         version = (version or Version(self._codec)).after(refs, inline)
         values = version.make()
-        self._versions[place] = version.keep(values, self.values(version.left, rows, where), soon)
+        self._versions[place] = version.keep(values, self.values(version.left, rows, where), later)
         return values
 
     def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address) -> dict[str, Any]:
@@ -691,17 +687,13 @@ class Unpacker:
 
 def _pick(runs: Sequence[Run], rows: Sequence[Row], opened: list[Any]) -> list[Any]:
     """Return the items in `runs`, in order, of all that stand in `rows`."""
-    if are_all(rows, runs) or (len(rows) == len(opened) and [row.lo for row in rows] == numbers_of(runs)):
-        return opened  # all of one stretch; or a row for each, as edits have it
-    starts, items = [*accumulate([row.count for row in rows], initial=0)], []
-    for lo, hi in runs:
-        while lo < hi:
-            at = row_index(rows, lo)
-            row, start = rows[at], starts[at]
-            stop = min(hi, row.lo + row.count)
-            items += opened[start + lo - row.lo : start + stop - row.lo]
-            lo = stop
-    return items
+    if are_all(rows, runs):
+        return opened
+    numbered = dict(zip(chain.from_iterable([range(row.lo, row.lo + row.count) for row in rows]), opened, strict=True))
+    try:
+        return [numbered[number] for number in numbers_of(runs)]
+    except KeyError as error:
+        raise CorruptStore(f"item {error} is missing from the item log") from None
 
 
 def _value_of(kind: Kind, items: list[Any]) -> Any:
@@ -757,7 +749,7 @@ def known_values(
         texts = {name: value for name, value in found.items() if value is not None}
         left = {name: ref for name, ref in left.items() if name not in texts}
     decoded = unpacker.values(left, {name: channels[name].rows for name in left}, where) if left else {}
-    return values, version.keep(values, texts | decoded)
+    return values, version.keep(values, texts | decoded, {})
 
 
 def _known_value(known: Known) -> Any:
