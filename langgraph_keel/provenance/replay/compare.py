@@ -42,22 +42,9 @@ _UNSTREAMED = ("usage_metadata", "token_usage", "usage", "model")
 """What some providers say only of an answer that was not streamed: compared if both sides say it."""
 
 FIELDS = (
-    "provider",
-    "model",
-    "seed",
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "stop",
-    "parameters",
-    "tools",
-    "system_hash",
-    "prompt_hash",
-    "served_model",
-    "system_fingerprint",
-    "finish_reason",
-    "answer_hash",
-)
+    "provider", "model", "seed", "temperature", "top_p", "max_tokens", "stop", "parameters", "tools", "system_hash",
+    "prompt_hash", "served_model", "system_fingerprint", "finish_reason", "answer_hash",
+)  # fmt: skip
 """What is compared, causes first."""
 BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
 """Parameters that can be handed to the graph's models by its config."""
