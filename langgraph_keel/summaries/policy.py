@@ -140,7 +140,8 @@ def cut(
     groups = groups_of(messages)
     stays = {groups[number] for number in range(_tail(messages, keep, count, groups), len(messages))}
     stays |= {groups[number] for number, message in enumerate(messages) if is_pinned(message)}
-    stays |= set(_head(messages)) | set(_open(messages, groups))
+    others = (number for number, message in enumerate(messages) if not isinstance(message, SystemMessage))
+    stays |= {*range(next(others, len(messages)))} | set(_open(messages, groups))
     is_kept = [group in stays for group in groups]
     gone = [message for message, kept in zip(messages, is_kept, strict=True) if not kept]
     kept = [message for message, kept in zip(messages, is_kept, strict=True) if kept]
@@ -168,11 +169,6 @@ def calls_of(message: BaseMessage) -> list[str]:
 def answered_in(messages: Sequence[BaseMessage], groups: Sequence[int]) -> set[tuple[int, str]]:
     """Return the calls that have a result: the position of the message that called, and the id of the call."""
     return {(groups[at], each.tool_call_id) for at, each in enumerate(messages) if isinstance(each, ToolMessage)}
-
-
-def _head(messages: Sequence[BaseMessage]) -> range:
-    others = (number for number, message in enumerate(messages) if not isinstance(message, SystemMessage))
-    return range(next(others, len(messages)))
 
 
 def _open(messages: Sequence[BaseMessage], groups: Sequence[int]) -> Iterator[int]:
