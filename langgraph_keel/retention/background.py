@@ -107,7 +107,6 @@ class UpkeepThread(Hook):
         return None
 
     def _prune(self, goes_on: Callable[[], bool]) -> None:
-        """Prune what was put to since the last round, one thread after the other, as long as it may."""
         for tenant in sorted({tenant for tenant, _ in self.put_to}):
             engine = (self.saver.for_tenant(tenant) if tenant else self.saver).engine
             stored = _read_policies(engine)

@@ -222,7 +222,6 @@ class _Values:
             self._attempt(node.address, "", partial(unpack_header, node.header, self._codec, node.address))
 
     def check(self, found: Found) -> None:
-        """Look at the rows and writes of a checkpoint, and whether all that it shows is there."""
         entry, address, known = found.entry, found.entry.address, len(self.findings)
         for channel, ref in entry.refs.items():
             rows = found.rows.get(channel, ()) if ref.kind is not Kind.INLINE else ()
@@ -282,7 +281,6 @@ def _check_covered(ref: Ref, rows: Sequence[Row]) -> None:
 
 
 def _check_values(session: Session, thread_id: str, graph: Graph) -> Plan[_Values]:
-    """Read all values of a thread, page by page."""
     values = _Values(session, graph)
     page: Sequence[Entry] = yield from session.store.scan(Query(thread_id, limit=ENTRIES))
     while page:
