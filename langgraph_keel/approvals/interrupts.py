@@ -46,11 +46,6 @@ class Ask:
     allowed: Sequence[str] = _KINDS
     keel: Mapping[str, Any] | None = None  # the interrupt's value, if Keel's own `request_approval` asks
 
-    @property
-    def request_id(self) -> str:
-        """The request's name, if Keel's own `request_approval` asks; else empty."""
-        return "" if self.keel is None else str(self.keel["request"])
-
 
 Asks: TypeAlias = Sequence[Ask]
 _Reader: TypeAlias = Callable[[Any, Any], Asks]
@@ -230,7 +225,7 @@ def _doubt_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict
 
 
 _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
-    (_keel, lambda value, asks, made: {"type": "keel_decision", "request": asks[0].request_id}),
+    (_keel, lambda value, asks, made: {"type": "keel_decision", "request": value["request"]}),
     (_read_batch, lambda value, asks, made: {"decisions": [*map(_hitl, asks, made)]}),
     (_per_call, lambda value, asks, made: _hitl(asks[0], made[0])),
     # Also for a single request: "The Agent Inbox will always respond with a list" (its README), so a node takes the

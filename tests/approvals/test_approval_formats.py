@@ -107,8 +107,8 @@ def test_what_is_allowed_per_call_stands_in_the_schema(with_schema: Any, allowed
 
 
 def test_only_a_question_of_keels_own_has_a_request() -> None:
-    assert asks_of(KEEL)[0].request_id == REQUEST
-    assert asks_of(batched(PAY))[0].request_id == ""
+    assert asks_of(KEEL)[0].keel == KEEL
+    assert asks_of(batched(PAY))[0].keel is None
     assert asks_of({**KEEL, "allowed": ["edit", "approve"]})[0].allowed == ("approve", "edit")
 
 
