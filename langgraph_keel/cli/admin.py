@@ -191,13 +191,9 @@ Partitions = Annotated[
     int | None,
     typer.Option(metavar="N", min=2, max=1024, help="PostgreSQL: divide the tables by a hash of the thread."),
 ]
-
-
 GrantTo = Annotated[
     str | None, typer.Option(metavar="ROLE", help="PostgreSQL, with --print: let this role use the tables, too.")
 ]
-
-
 Upgrade = Annotated[
     bool, typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how.")
 ]

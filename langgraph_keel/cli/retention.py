@@ -125,7 +125,6 @@ def delete(
 def _remove(
     threads: Sequence[str], strategy: Any, url: str, by: str | None, *, dry_run: bool, yes: bool, json: bool
 ) -> None:
-    """Show what would go, ask, and remove it."""
     is_asked = sys.stdin.isatty() and not (yes or json)
     if not (dry_run or yes or is_asked):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")

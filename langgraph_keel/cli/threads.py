@@ -131,7 +131,6 @@ def threads(
 
 
 def _where(words: list[str] | None) -> dict[str, Any] | None:
-    """Return the metadata in `--where`."""
     asked: dict[str, Any] = {}
     for word in words or ():
         key, is_pair, text = word.partition("=")
@@ -262,7 +261,6 @@ def _status_json(status: Any) -> dict[str, Any]:
 
 
 def _threads_table(found: Sequence[Any]) -> RenderableType:
-    """Return the table of `keel threads`, with the columns that any thread has."""
     rows = []
     for info in found:
         facts = dict(info.facts)
@@ -282,7 +280,6 @@ def _threads_table(found: Sequence[Any]) -> RenderableType:
 
 
 def _thread_json(info: Any) -> dict[str, Any]:
-    """Return what `keel threads --json` prints of a thread."""
     fields = ("thread_id", "checkpoints", "step", "updated_at", "latest", "owner", "status", "error", "cost", "cursor")
     lists = {name: list(getattr(info, name)) for name in ("models", "next", "tokens")}
     return {**{name: getattr(info, name) for name in fields}, **lists, "facts": dict(info.facts)}
