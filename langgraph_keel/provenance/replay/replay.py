@@ -24,7 +24,6 @@ from langgraph_keel.errors import InvalidInput, ToolNotReplayed
 from langgraph_keel.provenance.reading import read_calls
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.compare import (
-    ComparedSteps,
     Comparison,
     Difference,
     compare_calls,
@@ -339,9 +338,9 @@ class Replayer:
     def _compare(self, checkpoint: RecordedCheckpoint, made: str) -> Plan[Any]:
         self._made[checkpoint.id] = made
         self._compared.append((checkpoint, made))
-        pair = yield from self._states.next(checkpoint.address, Address(self._fork.thread_id, "", made))
-        was, now = (state_of(values, self._order.ignore) for values in (pair.was, pair.now))
-        found = self._comparison.differences(checkpoint.step, was, now, pair.starts)
+        *states, starts = yield from self._states.next(checkpoint.address, Address(self._fork.thread_id, "", made))
+        was, now = (state_of(values, self._order.ignore) for values in states)
+        found = self._comparison.differences(checkpoint.step, was, now, starts)
         # What differed in the step before already is reported there.
         differing = {(each.field, each.recorded, each.replayed): each for each in found}
         self._found += [each for key, each in differing.items() if key not in self._differing]
@@ -378,8 +377,7 @@ class Replayer:
             if self._was.was_left(checkpoint.parent) or now.was_left(getattr(now.root(made), "parent", None)):
                 again.add(checkpoint.step)
         led = [call for call in calls if call.checkpoint_id is not None]
-        compared = ComparedSteps(dict(sorted(run_of.items())), again)
-        return compare_calls(compared, (self._was, self._calls), (now, led))
+        return compare_calls(dict(sorted(run_of.items())), again, (self._was, self._calls), (now, led))
 
     def _differences_of_tasks(self, now: History) -> Iterator[Difference]:
         """Compare what was asked, and what tasks of the step past the head have left."""
