@@ -19,8 +19,6 @@ from langgraph_keel.retention.policy import Retention, in_seconds
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT = 30.0
 """Seconds that `close` gives to what is under way and to the last prune: it must not hold a program for ever."""
-_NEVER = 9e9
-"""Seconds: some 285 years."""
 
 
 def upkeep_of(saver: EngineSaver, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
@@ -133,9 +131,10 @@ class UpkeepThread(Hook):
         from langgraph_keel.retention.prune import Pruning
         from langgraph_keel.retention.sweep import Sweep
 
+        never = 9e9  # seconds: some 285 years
         for engine in engines_of(self.saver):
             stored = _read_policies(engine)
-            policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in stored), ttl]
+            policies = [*(Retention(threads=each.threads, ttl=each.ttl or never) for each in stored), ttl]
             sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))
             while not self._stop.is_set() and engine.run(sweep.next()):
                 pass

@@ -148,10 +148,7 @@ class RetentionMethods(Component):
     _saver: RetentionSaver
 
     def __init__(
-        self,
-        saver: RetentionSaver,
-        describe_backups: Callable[[Session], Plan[Sequence[str]]],
-        kept: Sequence[str],
+        self, saver: RetentionSaver, describe_backups: Callable[[Session], Plan[Sequence[str]]], kept: Sequence[str]
     ) -> None:
         super().__init__(saver)
         self._describe_backups = describe_backups  # says what these hold of what was erased: a sentence each

@@ -31,7 +31,8 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
     given: Any = trigger
     if given is None:
         return ((),)
-    if isinstance(given, (tuple, Mapping)) and not _is_list(given):
+    is_list = isinstance(given, tuple) and bool(given) and isinstance(given[0], (tuple, Mapping))
+    if isinstance(given, (tuple, Mapping)) and not is_list:
         given = [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidInput(f"trigger must be such as ('messages', 50), or a list of those, not {trigger!r}")
@@ -42,10 +43,6 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
     if not clauses:
         raise InvalidInput("trigger is an empty list: None summarizes whenever there is more than `keep`")
     return clauses
-
-
-def _is_list(given: Any) -> bool:
-    return isinstance(given, tuple) and bool(given) and isinstance(given[0], (tuple, Mapping))
 
 
 def kept_size(keep: Size, window: int | None) -> tuple[str, int]:
