@@ -338,9 +338,9 @@ class Replayer:
     def _compare(self, checkpoint: RecordedCheckpoint, made: str) -> Plan[Any]:
         self._made[checkpoint.id] = made
         self._compared.append((checkpoint, made))
-        *states, starts = yield from self._states.next(checkpoint.address, Address(self._fork.thread_id, "", made))
-        was, now = (state_of(values, self._order.ignore) for values in states)
-        found = self._comparison.differences(checkpoint.step, was, now, starts)
+        pair = yield from self._states.next(checkpoint.address, Address(self._fork.thread_id, "", made))
+        was, now = (state_of(values, self._order.ignore) for values in (pair.was, pair.now))
+        found = self._comparison.differences(checkpoint.step, was, now, pair.starts)
         # What differed in the step before already is reported there.
         differing = {(each.field, each.recorded, each.replayed): each for each in found}
         self._found += [each for key, each in differing.items() if key not in self._differing]

@@ -6,7 +6,7 @@ A state is as long as its thread: read and compared whole at each step, 400 turn
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langgraph_keel.engine.checkpoints import delta_history, revive
@@ -18,6 +18,15 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import NotFound
 
 
+@dataclass(frozen=True, slots=True)
+class StatePair:
+    """The channels of two states, without those that are in both as before."""
+
+    was: Mapping[str, Any]
+    now: Mapping[str, Any]
+    starts: Mapping[str, int]  # of lists: how many elements are left out at the beginning
+
+
 class StateReader:
     """Reads pairs of states, in order."""
 
@@ -25,15 +34,15 @@ class StateReader:
         self._session = session
         self._before: Sequence[Mapping[str, Ref]] = ({}, {})
 
-    def next(self, was: Address, now: Address) -> Plan[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, int]]]:
-        """Read the next two; of lists, also say how many elements are left out at the beginning."""
+    def next(self, was: Address, now: Address) -> Plan[StatePair]:
+        """Read the next two."""
         found = (yield from self._read_entry(was)), (yield from self._read_entry(now))
         refs = [each.entry.refs for each in found]
         same, starts = self._find_shared(refs)
         self._before = refs
         mine = yield from self._read_values(_without(found[0], same, starts))
         its = yield from self._read_values(_without(found[1], same, starts))
-        return mine, its, starts
+        return StatePair(mine, its, starts)
 
     def _read_entry(self, address: Address) -> Plan[Found]:
         found: Found | None = yield from self._session.store.read_entry(address)
