@@ -137,6 +137,7 @@ Until = Annotated[
 @contextmanager
 def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[Any]:
     """Open a store, or a tenant's view of it (`keel --tenant`); its keys and blobs are the environment's by default."""
+    # An option `encryption` or `blobs` of `None` means none. With `migrate`, plain text is read, too.
     if "blobs" not in options and (blobs := os.environ.get("KEEL_BLOBS")):
         options["blobs"] = blobs
     if "encryption" not in options:

@@ -83,7 +83,7 @@ def _wanted(key: str) -> str:
 
 
 def removal(config: RunnableConfig, messages: Sequence[BaseMessage], *, channel: str, by: By, **known: Any) -> Removal:
-    """Return a description of messages that a node is about to remove, under an id that is the same in each run."""
+    """Describe messages that a node is to remove (`known`: other fields), under an id that is the same in each run."""
     if not messages:
         raise InvalidInput("nothing is to be removed: there is nothing to archive")
     given, metadata = configurable(config), config.get("metadata") or {}

@@ -406,7 +406,8 @@ class Summarizer:
         if self.archives:
             return removal(config, gone, channel=channel, by=by, previous=previous)
         own_id = removal_id(channel, "", gone, ())  # there may be no thread
-        step = found if isinstance(found := (config.get("metadata") or {}).get(METADATA_STEP), int) else None
+        step = (config.get("metadata") or {}).get(METADATA_STEP)
+        step = step if isinstance(step, int) else None
         return Removal(own_id, "", "", None, step, None, channel, by, tuple(gone), previous=previous)
 
     # -- asking --------------------------------------------------------------------------------------------------
