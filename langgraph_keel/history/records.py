@@ -18,30 +18,20 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a step did to one channel.
-
-    Attributes:
-        channel: Its name.
-        text: What happened to it, in a few words.
-        new: The elements that were added to a list, in order; empty for all else. An `Unread` stands for one that may
-            not be revived here.
-    """
+    """What a step did to one channel."""
 
     channel: str
-    text: str
+    text: str  # what happened to it, in a few words
+    # The elements that were added to a list, in order. An `Unread` stands for one that may not be revived here.
     new: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A call of a tool whose result a step has stored.
-
-    Attributes:
-        is_replayed: Whether the result came from the ledger, and the tool did not act (`ToolCache`).
-    """
+    """A call of a tool whose result a step has stored."""
 
     name: str
-    is_replayed: bool = False
+    is_replayed: bool = False  # the result came from the ledger, and the tool did not act (`ToolCache`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
