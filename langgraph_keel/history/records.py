@@ -18,20 +18,28 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a step did to one channel."""
+    """What a step did to one channel.
+
+    Attributes:
+        text: What happened to it, in a few words.
+        new: The elements that were added to a list, in order. An `Unread` stands for one that may not be revived here.
+    """
 
     channel: str
-    text: str  # what happened to it, in a few words
-    # The elements that were added to a list, in order. An `Unread` stands for one that may not be revived here.
+    text: str
     new: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A call of a tool whose result a step has stored."""
+    """A call of a tool whose result a step has stored.
+
+    Attributes:
+        is_replayed: Whether the result came from the ledger, and the tool did not act (`ToolCache`).
+    """
 
     name: str
-    is_replayed: bool = False  # the result came from the ledger, and the tool did not act (`ToolCache`)
+    is_replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
