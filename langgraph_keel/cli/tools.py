@@ -33,6 +33,7 @@ from langgraph_keel.cli.output import Rows, console, local_time, print_answer, p
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_seconds, one_line, plain
 from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
+from langgraph_keel.retention.erase import each_stray
 from langgraph_keel.tools.ledger import KeptCall, begins_with, is_doubt
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
@@ -328,8 +329,11 @@ def _owner(thread: str | None, shared: bool) -> str | None:
 def _every_call(saver: Any, *, quiet: bool) -> Iterator[tuple[str | None, KeptCall]]:
     """Yield all calls, each with its thread; `None` for those that threads share."""
     yield from ((None, call) for call in saver.tools.calls(None))
-    for info in with_bar(list(saver.threads()), "Reading threads", quiet=quiet):
-        yield from ((info.thread_id, call) for call in saver.tools.calls(info.thread_id))
+    names = [info.thread_id for info in saver.threads()]
+    # A run that was killed in its first step may have called tools, and have no checkpoint.
+    saver.engine.run(each_stray(saver.engine.session.store, names.append))
+    for name in with_bar(names, "Reading threads", quiet=quiet):
+        yield from ((name, call) for call in saver.tools.calls(name))
 
 
 def call_json(call: KeptCall) -> dict[str, Any]:

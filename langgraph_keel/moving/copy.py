@@ -25,6 +25,8 @@ from langgraph_keel.moving.marks import COPIES, KEY, PROBE, Mark
 from langgraph_keel.moving.outline import Outline, read_cells_digest, read_outline
 from langgraph_keel.moving.pair import SOURCE, TARGET, on
 from langgraph_keel.moving.thread import ThreadChanged, ThreadCopy
+from langgraph_keel.tools.copies import find_unused
+from langgraph_keel.tools.keys import HashSecret
 
 Tell: TypeAlias = Callable[[int, int | None, int], object]
 """Called with how many threads were looked at, of how many, and how many bytes were copied."""
@@ -176,6 +178,7 @@ class StoreCopy:
         self._moved = Moved()
         self._nbytes = self._looked = 0
         self._total: int | None = None
+        self._loses_calls = False
 
     def _takes(self, kind: str) -> bool:
         """Return whether cells of a kind that stand beside a thread are copied with it."""
@@ -198,6 +201,7 @@ class StoreCopy:
         names = yield from self._read_names(thread_ids, wanted)
         passes = 2 if self._mode == "copy" else 1
         is_ours = is_whole and self._shared and self._mode == "copy" and (yield from self._begin_shared())
+        self._loses_calls = yield from self._lacks_secret(is_ours)
         for number in range(passes):
             if number:
                 names = list(dict.fromkeys([*names, *(yield from self._read_names(thread_ids, wanted, again=True))]))
@@ -305,6 +309,8 @@ class StoreCopy:
         if self._mode != "verify" and (yield from self._is_own(thread_id, want, have)):
             self._done[thread_id] = "same"
             return (yield from self._look(SOURCE, thread_id)).digest == want.digest
+        if self._loses_calls and self._mode != "verify" and want.digest != have.digest:
+            yield from self._check_calls(thread_id, want)
         if self._mode == "copy":
             have = yield from self._copy(thread_id, want, have)
         self._done.setdefault(thread_id, "same")
@@ -338,6 +344,26 @@ class StoreCopy:
             self._own.add(thread_id)
             return True
         return False
+
+    def _lacks_secret(self, is_ours: bool) -> Plan[bool]:
+        """Return whether the target will not have the secret by which the source's ledger finds calls. Two trips."""
+        ours = yield from on(TARGET, HashSecret(None).read(self._target))
+        try:
+            theirs = yield from on(SOURCE, HashSecret(None).read(self._source))
+        except CorruptStore:
+            return True
+        return theirs not in (None, ours) and not (self._shared and (ours is None or is_ours))
+
+    def _check_calls(self, thread_id: str, want: Outline) -> Plan[None]:
+        """See that the target will recognize the tool calls that the next run of a thread looks for."""
+        session = self._source.with_placeholders()  # a value of the application is in nobody's way
+        if calls := (yield from on(SOURCE, find_unused(session, thread_id, want.graph))):
+            raise InvalidInput(
+                f"thread {thread_id!r}: its next run would make these tool calls again: "
+                f"{', '.join(sorted({str(call.tool) for call in calls}))}. The target lacks the secret of the ledger "
+                "by which it finds them. Copy with shared=True (--with-shared) into a store without a secret of its "
+                "own, or let the run end first"
+            )
 
     def _copy(self, thread_id: str, want: Outline, have: Outline) -> Plan[Outline]:
         if want.digest == have.digest:

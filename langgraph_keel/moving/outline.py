@@ -14,7 +14,7 @@ from typing import Any
 from langgraph_keel.engine.cells import Cell, Shelf, key_of_cell
 from langgraph_keel.engine.encoding.bodies import open_frame
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import NEW, Graph, Node, Writes
+from langgraph_keel.engine.records import NEW, Graph, Kind, Node, Writes
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.moving.damage import add_inflated, check_texts
@@ -23,6 +23,8 @@ CELLS, WRITES = 100, 64
 """What is listed at once."""
 _MOST_HEADER = 1 << 24
 """Bytes of the metadata and versions of a checkpoint: a few kilobytes can claim to be a gigabyte of them."""
+_MOST_RUNS = 1 << 17
+"""Stretches of items that a value is made of, which take 30 µs each: a list that was edited at every place has many."""
 
 
 def _digest(*parts: Any) -> bytes:
@@ -115,8 +117,11 @@ def _check_node(node: Node) -> None:
     if not address.checkpoint_id:
         raise CorruptStore(f"{where}: it has no id")
     for name, ref in node.refs.items():
-        if not all(type(lo) is type(hi) is int and 0 <= lo < hi <= NEW for lo, hi in ref.runs):
+        is_made_of_items = bool(ref.runs) or ref.kind in (Kind.INLINE, Kind.LIST)
+        if not (is_made_of_items and all(type(lo) is type(hi) is int and 0 <= lo < hi <= NEW for lo, hi in ref.runs)):
             raise CorruptStore(f"{where}: the items of channel {name!r} are no numbers of items")
+        if len(ref.runs) > _MOST_RUNS:
+            raise CorruptStore(f"{where}: channel {name!r} is made of {len(ref.runs):,} stretches of items: too many")
 
 
 def place_of(writes: Writes) -> tuple[str, str]:

@@ -241,14 +241,15 @@ class _Values:
         unpack_batches(found.batches, self._codec, found.entry.address)
 
     def _read_state(self, found: Found) -> None:
-        entry = found.entry
-        values = Unpacker(self._codec).values(entry.refs, found.rows, entry.address)
+        # No term depends on a value of a class that is not here.
+        entry, codec = found.entry, self._codec.with_placeholders()
+        values = Unpacker(codec).values(entry.refs, found.rows, entry.address)
         if not entry.address.checkpoint_ns:
-            header = unpack_header(entry.header, self._codec, entry.address)
-            writes = unpack_batches(found.batches, self._codec, entry.address)[0]
+            header = unpack_header(entry.header, codec, entry.address)
+            writes = unpack_batches(found.batches, codec, entry.address)[0]
             state = {**header.checkpoint, "channel_values": {**header.inline, **values}}
             self.terms += terms_of_entry(state, header.metadata.get("source"))
-            self.terms += terms_of_writes(((channel, value) for _, channel, value in writes), self._codec)
+            self.terms += terms_of_writes(((channel, value) for _, channel, value in writes), codec)
 
     def _read(self, row: Row, run: Run) -> None:
         _check_there(row.body)

@@ -13,7 +13,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.tools.ledger import CALLS, CLAIMED, UNKNOWN, WAITING, CallRecord
+from langgraph_keel.tools.ledger import CALLS, CLAIMED, DONE, UNKNOWN, WAITING, CallRecord
 from langgraph_keel.tools.orphans import read_past, steps_of
 
 _LOT = 100
@@ -40,6 +40,16 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
                 record = replace(record, answers=(), decisions=(), taken=(), asks=0)
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
+
+
+def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:
+    """Return the calls that the next run of a thread looks for: they were made, and its latest state has no result."""
+    calls = [kept.record for _, kept in (yield from Cells(session, CALLS, thread_id).every())]
+    roots = [node for node in graph.nodes if calls and not (node.address.checkpoint_ns or node.is_ghost)]
+    moments = [(node, UnreadHeader(node, session.codec)) for node in roots]
+    past = read_past(moments, [node for node in roots if node.is_head])
+    made = [call for call in calls if call.state in (CLAIMED, UNKNOWN, DONE)]
+    return [call for call in made if not past.knows(call, steps_of(call).get("", ""))]
 
 
 class _Fork:

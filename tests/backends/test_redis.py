@@ -91,7 +91,7 @@ def test_a_thread_can_be_read_in_redis_cli(opened: Open, behind: Any, redis_pref
     fields = behind.hgetall(key)
     assert set(fields) >= {b"thread", b"head:", b"id::0001", b"id::0002", b"entry:1", b"entry:2", b"end::list"}
     line = fields[b"entry:2"].partition(b"\n")[0].decode()
-    assert re.fullmatch(r"trunk  0002 #1  2026-01-01T00:00:00\+00:00 [0-9a-f]{8},3 list:2:0-4", line)
+    assert re.fullmatch(r"[0-9a-f]{8} trunk  0002 #1  2026-01-01T00:00:00\+00:00 [0-9a-f]{8},3 list:2:0-4", line)
 
 
 def test_stores_with_other_prefixes_do_not_see_each_other(opened: Open, redis_prefix: str) -> None:

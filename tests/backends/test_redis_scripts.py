@@ -19,7 +19,7 @@ from redis import Redis
 from saver_parts import driver_of, store_of
 from tiers import sized
 
-from langgraph_keel import KeelError, RedisSaver, StoreBusy, StoreUnavailable
+from langgraph_keel import CorruptStore, KeelError, RedisSaver, StoreBusy, StoreUnavailable
 from langgraph_keel.backends.redis.check import find_odd_keys
 from langgraph_keel.backends.redis.driver import _SCRIPTS, Request  # private: to see that none is left out
 from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
@@ -306,6 +306,33 @@ def test_a_damaged_field_of_a_thread_is_named(url: str, field: str) -> None:
         assert client.hget(key, field)
         client.hset(key, field, b"garbage")
         assert f'the field "{field}" is damaged' in [each.message for each in saver.check() if each.thread_id == "t"]
+
+
+def test_a_changed_byte_of_the_line_of_a_checkpoint_is_damage(url: str) -> None:
+    """It says which items a value is made of, and which checkpoint is the parent: no header's checksum covers that."""
+    with filled(url) as (saver, client):
+        (key,) = client.scan_iter(match="*:thread:t")
+        for number in (3, 4):
+            held = client.hget(key, f"entry:{number}")
+            for place in range(held.index(b"\n") + 1):
+                client.hset(key, f"entry:{number}", held[:place] + bytes([held[place] ^ 1]) + held[place + 1 :])
+                with pytest.raises(CorruptStore, match="the line of a checkpoint"):
+                    saver.get_tuple(config_for("t"))  # of which 3 is the parent
+            assert f'the field "entry:{number}" is damaged' in [each.message for each in saver.check()]
+            client.hset(key, f"entry:{number}", held)
+        assert [each for each in saver.check() if each.kind != "harmless"] == []
+
+
+def test_a_ghost_is_none_to_be_read_whatever_the_field_of_its_id_says(url: str) -> None:
+    with filled(url) as (saver, client):
+        (key,) = client.scan_iter(match="*:thread:t")
+        store, driver = store_of(saver), driver_of(saver)
+        first = run(store.scan(Query("t")), driver)[-1]
+        run(store.remove_entries("t", (), {first.stamp: ["list"]}), driver)
+        assert client.hget(key, "id::00000001") == b"1 ghost"
+        client.hset(key, "id::00000001", b"1 ghosu")
+        assert saver.get_tuple(config_for("t", "00000001")) is None
+        assert 'the field "id::00000001" is damaged' in [each.message for each in saver.check()]
 
 
 @pytest.mark.slow

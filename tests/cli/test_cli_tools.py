@@ -335,3 +335,20 @@ def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> No
     keel("settle", key, "done", "--thread", "trip", "--result", "paid", "--url", url)
     assert [call["thread_id"] for call in keel_json("tools", "--unknown", "--url", url)["calls"]] == [EVIL]
     assert "in doubt" in keel("tools", "--unknown", "--shared", "--url", url).stdout
+
+
+def test_a_doubt_of_a_thread_without_a_checkpoint_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run was killed in the first step, and would have stored its first checkpoint at its end."""
+    url = f"sqlite:///{tmp_path / 'agent.db'}"
+    monkeypatch.setitem(globals(), "CALLS", [CALLS[1]])
+
+    def put(*_: Any) -> None:
+        raise Gone
+
+    with open_saver(url) as saver, ToolCache(saver) as cache:
+        monkeypatch.setattr(saver, "put", put)
+        with pytest.raises(Gone):
+            graph(saver, cache).invoke({"messages": [("user", "go")]}, config("t"), durability="exit")
+        assert list(saver.threads()) == []
+    (doubt,) = keel_json("tools", "--unknown", "--url", url)["calls"]
+    assert (doubt["thread_id"], doubt["tool"]) == ("t", "pay")

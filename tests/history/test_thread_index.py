@@ -27,6 +27,7 @@ from langgraph_keel import (
     Keyring,
     LocalKey,
     MemorySaver,
+    RefusedType,
     Retention,
     ThreadExists,
     ThreadInfo,
@@ -243,12 +244,24 @@ def compare(saver: KeelSaver, operations: int = OPERATIONS) -> None:
 FILLED = {"adas": ("ada", ()), "bobs": ("bob", ((INTERRUPT, (Interrupt("why"),)),))}
 
 
+class Order(NamedTuple):
+    """A class of the application, which its other processes need not know."""
+
+    text: str
+
+
 def fill(place: Place) -> None:
-    with place.open() as saver:
+    with place.open(types=[Order]) as saver:
         for thread, (owner, writes) in FILLED.items():
             config: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
             metadata: Any = {"source": "loop", "step": 0, "user_id": owner}
-            config = saver.put(config, empty_checkpoint(), metadata, {})
+            values = {"small": Order("o"), "large": Order("o" * 5000)}
+            checkpoint: Any = {
+                **empty_checkpoint(),
+                "channel_values": values,
+                "channel_versions": dict.fromkeys(values, 1),
+            }
+            config = saver.put(config, checkpoint, metadata, dict.fromkeys(values, 1))
             saver.put_writes(config, writes, "task")
 
 
@@ -292,10 +305,12 @@ def follow(place: Place, advice: str, client: Any) -> None:
 @pytest.mark.parametrize("face", ["sync", "async"])
 async def test_a_thread_that_a_narrowed_list_leaves_out_is_found_and_mended(place: Place, face: str) -> None:
     async def findings() -> list[Finding]:
-        with place.open(read_only=True) as saver:
+        with place.open(read_only=True, types=[]) as saver:
             return list(saver.check()) if face == "sync" else [finding async for finding in saver.acheck()]
 
     fill(place)
+    with place.open(read_only=True, types=[]) as saver, pytest.raises(RefusedType):
+        saver.get_tuple({"configurable": {"thread_id": "bobs"}})
     assert await findings() == []
     with Redis.from_url(place.url) if place.kind == "redis" else nullcontext() as client:
         exchange_marks(place, client)

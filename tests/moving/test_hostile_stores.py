@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hostile_places
 import pytest
-from hostile_stores import COMPUTED, COSTS_THE_THREAD, EVIL, GOOD, IN_A_TENANT, write_hostile
+from hostile_stores import COMPUTED, COSTS_THE_THREAD, EVIL, GOOD, IN_A_TENANT, fill, write_hostile
+from places import Place
 from tiers import BACKENDS
 
-from langgraph_keel import CorruptStore, MemorySaver, Retention, SqliteSaver
+from langgraph_keel import CorruptStore, KeelSaver, MemorySaver, Retention, SqliteSaver
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.bodies import raw_frame
 from langgraph_keel.testing.rig import at, checkpoint_of
@@ -32,17 +34,43 @@ def ids(saver: Any) -> set[str]:
 def test_a_thread_edited_by_sql_costs_that_thread_alone(tmp_path: Path, what: str) -> None:
     write_hostile(tmp_path / "hostile.db", COSTS_THE_THREAD[what])
     with SqliteSaver(tmp_path / "hostile.db", read_only=True) as source, MemorySaver() as target:
-        report = source.moving.copy_to(target)
-        assert report.failed, report.to_dict()
-        assert not report.is_done
-        json.dumps(report.to_dict())
-        assert set(GOOD) <= ids(target)
-        assert target.tenants.list() == []
-        for thread_id in GOOD:
-            assert len(list(target.list(at(thread_id)))) == 3
-        asked = [request.thread_id for request in target.approvals.pending()]
-        assert sorted(set(asked) - {EVIL}) == [*GOOD]
-        assert len(asked) <= 3
+        copy_and_check(source, target)
+
+
+def copy_and_check(source: KeelSaver, target: KeelSaver) -> None:
+    """Copy a store with an edited thread, which is left out by name, or named as damage; the others are copied."""
+    report = source.moving.copy_to(target)
+    assert report.failed, report.to_dict()
+    assert not report.is_done
+    json.dumps(report.to_dict())
+    assert set(GOOD) <= ids(target)
+    assert target.tenants.list() == []
+    for thread_id in GOOD:
+        assert [found.checkpoint["channel_values"]["n"] for found in target.list(at(thread_id))] == [2, 1, 0]
+    asked = [request.thread_id for request in target.approvals.pending()]
+    assert sorted(set(asked) - {EVIL}) == [*GOOD]
+    assert len(asked) <= 3
+
+
+@pytest.mark.parametrize(("place", "what"), hostile_places.COSTS_THE_THREAD, indirect=["place"])
+def test_a_thread_edited_on_another_backend_costs_that_thread_alone(place: Place, what: str) -> None:
+    with place.open() as saver:
+        fill(saver)
+    hostile_places.COSTS_THE_THREAD[place.kind, what](place)
+    with place.open(read_only=True) as source, MemorySaver() as target:
+        copy_and_check(source, target)
+
+
+@pytest.mark.parametrize("place", ["files", "postgres", "redis"], indirect=True)
+def test_parents_in_a_circle_are_copied_and_read_to_an_end(place: Place) -> None:
+    with place.open() as saver:
+        fill(saver)
+    hostile_places.CIRCLE(place)
+    with place.open(read_only=True) as source, MemorySaver() as target:
+        assert source.moving.copy_to(target).copied == 3
+        for saver in (source, target):
+            assert len(list(saver.list(at(EVIL)))) == len(saver.timeline(EVIL)) == 3
+            saver.get_delta_channel_history(config=at(EVIL), channels=["list"])
 
 
 def test_a_name_in_the_space_of_a_tenant_is_not_brought(tmp_path: Path) -> None:

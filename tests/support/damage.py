@@ -128,8 +128,8 @@ def _redis(place: Place) -> Iterator[list[Spot]]:
                 kind, where = field.partition(b":")[0].decode(), f"{key!r}, {field!r}"
                 write = partial(lambda key, field, new: client.hset(key, field, new), key, field)
                 # Words, which are columns elsewhere, stand alone, or in a line before what has a checksum.
-                has_words = kind in ("entry", "item", "write") or b"\n" not in value
-                spots.append(Spot(kind, where, value, write, not has_words))
+                has_checksum = kind in ("entry", "write") or (kind != "item" and b"\n" in value)
+                spots.append(Spot(kind, where, value, write, has_checksum))
                 spots.append(Spot(f"name of {kind}", where, field, _RedisField(client, key, field).write, False))
         for key in client.scan_iter(match=f"{place.options['prefix']}:*", count=1000, _type="zset"):
             for member, score in client.zrange(key, 0, -1, withscores=True):

@@ -11,7 +11,7 @@ from typing import Any
 import ormsgpack
 from langgraph.types import Interrupt
 
-from langgraph_keel import SqliteSaver
+from langgraph_keel import KeelSaver, SqliteSaver
 from langgraph_keel.engine.encoding.bodies import frame, raw_frame
 from langgraph_keel.testing.rig import at, checkpoint_of
 
@@ -100,19 +100,24 @@ COMPUTED: Mapping[str, str] = {
 """What is computed when it is read: such a file is no store."""
 
 
+def fill(saver: KeelSaver) -> None:
+    """Make two good threads, and a third one to be edited."""
+    for thread_id in (GOOD[0], EVIL, GOOD[1]):
+        config: Any = at(thread_id)
+        for n in range(3):
+            values = {"list": [f"item {k}" for k in range(4 + n)], "n": n}
+            versions: Any = dict.fromkeys(values, n + 1)
+            new: Any = checkpoint_of(str(n), values, channel_versions=versions)
+            config = saver.put(config, new, {"step": n}, versions)
+        saver.put_writes(config, [("n", 9)], "task")
+        saver.put_writes(config, [("__interrupt__", [Interrupt("Sure?", id="1" * 32)])], "asking")
+        saver.labels.set(config, "here")
+
+
 def write_hostile(path: Path, edit: Edit | None = None) -> None:
     """Make a store with two good threads and a third one, and edit that."""
     with SqliteSaver(path) as saver:
-        for thread_id in (GOOD[0], EVIL, GOOD[1]):
-            config: Any = at(thread_id)
-            for n in range(3):
-                values = {"list": [f"item {k}" for k in range(4 + n)], "n": n}
-                versions: Any = dict.fromkeys(values, n + 1)
-                new: Any = checkpoint_of(str(n), values, channel_versions=versions)
-                config = saver.put(config, new, {"step": n}, versions)
-            saver.put_writes(config, [("n", 9)], "task")
-            saver.put_writes(config, [("__interrupt__", [Interrupt("Sure?", id="1" * 32)])], "asking")
-            saver.labels.set(config, "here")
+        fill(saver)
     if edit is not None:
         with closing(sqlite3.connect(path)) as database:
             if isinstance(edit, str):

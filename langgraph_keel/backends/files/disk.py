@@ -122,10 +122,13 @@ def sync_directory(path: Path) -> None:
 def read(handle: int, at: int) -> bytes:
     """Return the bytes of an open file from an offset on."""
     parts, size = [], max(os.fstat(handle).st_size - at, 0)
-    while size > 0 and (part := os.pread(handle, size, at)):
-        parts.append(part)
-        at, size = at + len(part), size - len(part)
-    return b"".join(parts)
+    try:
+        while size > 0 and (part := os.pread(handle, size, at)):
+            parts.append(part)
+            at, size = at + len(part), size - len(part)
+        return b"".join(parts)
+    except (MemoryError, OverflowError) as error:  # a file with holes takes no space
+        raise CorruptStore(f"a file seems to hold {size:,} bytes, more than there is memory") from error
 
 
 def read_lines(handle: int) -> bytes:

@@ -84,7 +84,7 @@ def long_names(names: Iterable[str | None]) -> list[str] | None:
 
 def names_by_key(stored: Iterable[str] | None) -> Names:
     """Return the names that `long_names` has stored, by their keys."""
-    return {key(name): name for name in map(unescape, stored)} if stored else {}
+    return {key(name): name for name in [unescape(each) for each in stored if isinstance(each, str)]} if stored else {}
 
 
 def name_of(stored: str, names: Names) -> str:
@@ -291,7 +291,7 @@ def refs_of(line: Line) -> dict[str, Ref]:
             for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
             if line.kept is None or channel in line.kept
         }
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, TypeError) as error:  # an array may hold NULL, or other arrays
         where = f"thread {unescape(line.name or line.thread_id)!r}, checkpoint {name_of(line.id, names)}"
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
 

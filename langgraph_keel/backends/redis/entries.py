@@ -230,8 +230,9 @@ def as_corrupt_store(parse: Callable[P, T]) -> Callable[P, T]:
 
 
 class Line(NamedTuple):
-    """The words of the line of an entry, still encoded."""
+    """The words of the line of an entry, still encoded. The script that returned it has proved its checksum."""
 
+    sum: str
     state: str
     ns: str
     id: str
@@ -275,7 +276,7 @@ def line_of(value: bytes) -> tuple[Line, bytes]:
     line, found, header = value.partition(b"\n")
     if not found:
         raise ValueError("an entry has no line")
-    return Line(*f"{line.decode()} ".split(" ", 7)), header
+    return Line(*line.decode().split(" ", 8)), header
 
 
 def refs_of(text: str) -> dict[str, Ref]:

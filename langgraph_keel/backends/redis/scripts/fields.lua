@@ -3,7 +3,7 @@
 --   ttl                          milliseconds this thread lives after a write, or 0 for ever; over the saver's own
 --   head:<ns>                    sequence number, state and id of the newest entry on the trunk (or of all)
 --   id:<ns>:<id>                 sequence number of an entry, and "ghost" if it is one
---   entry:<seq>                  a line: state ns id parent run time token,first... refs...; after it the header
+--   entry:<seq>                  a line: checksum state ns id parent run time token,first... refs...; after it the header
 --   end:<ns>:<channel>           number of the next item
 --   item:<ns>:<channel>:<lo>     count, a space, the body of a row
 --   write:<ns>:<id>:<n>          task, a space, path, a space, the body of a batch
@@ -46,10 +46,17 @@ local function life_line(life)
   return string.format('%s %d %d ', life.epoch, life.seq, life.visible) .. life.member
 end
 
+-- The checksum is of the words. The header has one of its own.
+local function line_of(e)
+  local words = table.concat({ e.state, e.ns, e.id, e.parent, e.run, e.at, e.token, e.refs }, ' ')
+  return redis.sha1hex(words):sub(1, 8) .. ' ' .. words .. '\n'
+end
+
 local function parse(entry)
+  local sum, words = (entry or ''):match('^(%x+) ([^\n]*)\n')
   local state, ns, id, parent, run, at, token, refs =
-    (entry or ''):match('^(%l+) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*) ?([^\n]*)\n')
-  if not state then
+    (words or ''):match('^(%l+) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) (.*)$')
+  if not state or redis.sha1hex(words):sub(1, 8) ~= sum then
     damaged('the line of a checkpoint')
   end
   return { state = state, ns = ns, id = id, parent = parent, run = run, at = at, token = token, refs = refs }
@@ -69,7 +76,7 @@ end
 -- The state and the id that a field "head:<ns>" names.
 local function head_of(name, value)
   local state, id = value:match('^%d+ (%l+) (.*)$')
-  if not state then
+  if state ~= 'trunk' and state ~= 'branch' then
     damaged('the field "' .. name .. '"')
   end
   return state, id

@@ -31,9 +31,6 @@ local is_sound = {
   end,
   entry = function(rest, value)
     local e = parse(value)
-    for channel in e.refs:gmatch('[^ ]+') do
-      for _ in runs_in(channel) do end
-    end
     return is_number(rest) and tonumber(rest) <= thread.seq and (get(field('id', e.ns, e.id)) or ''):match('^%d+') == rest
   end,
   ['end'] = function(rest, value) return rest:find('^[^:]*:[^:]*$') and is_number(value) end,

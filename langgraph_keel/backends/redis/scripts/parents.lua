@@ -2,12 +2,11 @@
 
 -- The id of the parent, '' if it has none that is there to be read.
 local function shown(key, ns, parent)
-  local ghost = parent == ''
   if parent:sub(1, 1) == '#' then
     local entry = redis.call('HGET', key, 'entry:' .. parent:sub(2))
     local of = entry and parse(entry)
     return of and of.state ~= 'ghost' and of.id or ''
   end
-  local seq = not ghost and redis.call('HGET', key, field('id', ns, parent))
+  local seq = parent ~= '' and redis.call('HGET', key, field('id', ns, parent))
   return seq and not seq:find('ghost') and parent or ''
 end

@@ -6,7 +6,7 @@ local ns, id, known, refreshes, ttl = unpack(ARGV)
 local name = id == '' and field('head', ns) or field('id', ns, id)
 local found = redis.call('HMGET', KEYS[1], 'thread', name)
 local thread = life(KEYS[1], found[1])
-if not found[2] or (id ~= '' and found[2]:find(' ghost', 1, true)) then
+if not found[2] then
   return {}
 end
 local _
@@ -14,6 +14,9 @@ if id == '' then
   _, id = head_of(name, found[2])
 end
 local seq, entry, e = entry_at(name, found[2], ns, id)
+if e.state == 'ghost' then
+  return {}
+end
 if thread.epoch .. '.' .. seq .. '.' .. token_of(e) ~= known then
   take(ns, e.refs)
 end

@@ -8,7 +8,9 @@ local heads, entries, ends = {}, {}, {}
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   local kind, rest = name:match('^(%l+):(.*)$')
   if kind == 'entry' then
-    table.insert(entries, { tonumber(rest), get(name) })
+    local entry = get(name)
+    parse(entry)
+    table.insert(entries, { tonumber(rest), entry })
   elseif kind == 'end' then
     local ns, channel = rest:match('^([^:]*):(.*)$')
     table.insert(ends, { ns, channel, tonumber(get(name)) })

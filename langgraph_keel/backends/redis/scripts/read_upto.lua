@@ -42,10 +42,8 @@ each_entry(KEYS[1], tonumber(seq) + 1, function(number, entry)
   local e = parse(entry)
   local name = string.format('%d', number)
   if name == seq then
-    -- State, namespace, id, parent, run, time.
-    local place, rest = entry:match('^%l+( [^ ]* [^ ]* [^ ]* [^ ]* )[^ ]*([^\n]*\n)')
-    entry = 'trunk' .. place .. last.at .. rest .. ARGV[3]
-    e.state = 'trunk'
+    e.state, e.at = 'trunk', last.at
+    entry = line_of(e) .. ARGV[3]
   else
     put_writes(e)
   end

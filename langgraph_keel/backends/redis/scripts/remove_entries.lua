@@ -24,13 +24,14 @@ local function forget(seq, e)
 end
 
 local function make_ghost(seq, entry, e, channels)
-  local words = { 'ghost', e.ns, e.id, e.parent, e.run, e.at, e.token }
+  local refs = {}
   for ref in e.refs:gmatch('[^ ]+') do
     if channels:find(' ' .. ref:match('^[^:]+') .. ' ', 1, true) then
-      table.insert(words, ref)
+      table.insert(refs, ref)
     end
   end
-  for _, part in ipairs({ 'entry:' .. seq, table.concat(words, ' ') .. entry:match('\n.*$'),
+  e.state, e.refs = 'ghost', table.concat(refs, ' ')
+  for _, part in ipairs({ 'entry:' .. seq, line_of(e) .. entry:match('\n(.*)$'),
     field('id', e.ns, e.id), seq .. ' ghost' }) do
     table.insert(set, part)
   end

@@ -125,8 +125,9 @@ thread.seq = thread.seq + 1
 local seq = string.format('%d', thread.seq)
 local state = (follows or not head_id and check ~= 'beside') and 'trunk' or 'branch'
 local parent_name = found[4] and parent ~= id and '#' .. found[4]:match('^%d+') or parent
-local words = { state, ns, id, parent_name, run, at, token }
-put('entry:' .. seq, table.concat(words, ' ') .. (refs == '' and '' or ' ') .. refs .. '\n' .. header)
+put('entry:' .. seq, line_of({
+  state = state, ns = ns, id = id, parent = parent_name, run = run, at = at, token = token, refs = refs,
+}) .. header)
 put(field('id', ns, id), seq)
 if state == 'trunk' or head_state ~= 'trunk' then
   put(field('head', ns), table.concat({ seq, state, id }, ' '))
@@ -138,9 +139,10 @@ end
 -- Children of an entry that is put again follow it.
 if same then
   each_entry(KEYS[1], thread.seq, function(number, child)
-    if number > same then
-      local moved = child:gsub('^(%l+ [^ ]* [^ ]* )#' .. same .. ' ', '%1#' .. seq .. ' ', 1)
-      put(string.format('entry:%d', number), moved)
+    local e = number > same and parse(child)
+    if e and e.parent == '#' .. same then
+      e.parent = '#' .. seq
+      put(string.format('entry:%d', number), line_of(e) .. child:match('\n(.*)$'))
     end
     return number <= same
   end)
