@@ -23,7 +23,7 @@ from langgraph_keel._langgraph import (
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
 )
-from langgraph_keel.approvals.checks import ahead, check_question, mapping_of, names_of, plain_data
+from langgraph_keel.approvals.checks import check_question, mapping_of, names_of, plain_data, time_after
 from langgraph_keel.approvals.questions import RESTRICTIONS, hash_of
 from langgraph_keel.approvals.requests import (
     CONSUMED,
@@ -61,18 +61,11 @@ _OUTSIDE = "request_approval was called outside of a graph with a checkpointer, 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question, and how its answer is checked."""
-
     request: ApprovalRequest  # without an id: each round has its own
     # Checkpoint, task, action, hash of the arguments, number among equal questions. So neither a second click, nor an
     # answer that LangGraph hands to the wrong tool of a step (langgraph#6533), approves anything else.
     parts: tuple[str, ...]
     is_still_good: Callable[[Facts, Facts], bool]
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether a subgraph asks."""
-        return self.parts[0] != self.request.checkpoint_id
 
     def round(self, nth: int, old: ApprovalRequest | None, now: str) -> tuple[ApprovalRequest, dict[str, Any]]:
         """Return the request of a round, after `old`, and what the interrupt carries."""
@@ -203,7 +196,7 @@ def _plan(
         args_hash=parts[3],
         allowed=names_of("allowed", _ALLOWED if allowed is None else allowed, _KINDS),
         approvers=names_of("approvers", () if approvers is None else approvers),
-        expires_at=None if expires_in is None else ahead("expires_in", expires_in, engine.session.clock()),
+        expires_at=None if expires_in is None else time_after("expires_in", expires_in, engine.session.clock()),
         on_expiry=on_expiry,
         owner=owner_of(config, engine.session.owner),
     )
@@ -235,7 +228,8 @@ def _ask_until_decided(session: Session, config: Mapping[str, Any], question: _Q
     while True:
         asked, payload = question.round(nth, old, approvals.now)
         held = yield from approvals.ask(asked)
-        if question.is_nested and not held.request.interrupt_ids:
+        is_nested = question.parts[0] != question.request.checkpoint_id  # in a subgraph
+        if is_nested and not held.request.interrupt_ids:
             yield from _check_place(approvals, held)
         _count_answers(held.request, payload, approvals.now)
         while (held := (yield from _check_facts(approvals, question, held))).request.status != SUPERSEDED:

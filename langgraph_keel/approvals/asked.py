@@ -26,12 +26,9 @@ _LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of a task.
+    """A question of a task, open until the task has a result, asks the next one, or has failed with an answer to it."""
 
-    LangGraph keeps a task's last question and all its answers so far, and gives the answers to its next attempt. So a
-    question is open until its task has a result, asks the next question, or has failed with an answer to this one.
-    """
-
+    # LangGraph keeps a task's last question and all its answers so far, and gives the answers to its next attempt.
     interrupt: Interrupt
     task_id: str  # of the root graph
     before: Sequence[Any]  # the answers that its task had before
@@ -129,10 +126,8 @@ def waiting_in(questions: Mapping[str, Asked]) -> Iterator[Asked]:
 
 
 def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any]) -> CheckpointTuple | None:
-    """Return a checkpoint that a run reads, without the stored answers to questions that the run answers by id.
-
-    LangGraph takes a second answer to a task's first question for the answer to the next one (`_scratchpad`, 1.2.24).
-    """
+    """Return a checkpoint that a run reads, without the stored answers to questions that the run answers by id."""
+    # LangGraph takes a second answer to a task's first question for that to the next one (`_scratchpad`, 1.2.24).
     found = reading.result
     writes = (found and found.pending_writes) or []
     if found is None or not any(channel == RESUME and task != NULL_TASK_ID for task, channel, _ in writes):

@@ -74,17 +74,8 @@ def _is_text(value: Any) -> bool:
     return type(value) is str and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def ago(what: str, seconds: object, now: datetime) -> str:
-    """Return the time that many seconds before `now`, as ISO text."""
-    return _shift(what, seconds, now, -1)
-
-
-def ahead(what: str, seconds: object, now: datetime) -> str:
-    """Return the time that many seconds after `now`, as ISO text; errors are those of `ago`."""
-    return _shift(what, seconds, now, 1)
-
-
-def _shift(what: str, seconds: object, now: datetime, sign: int) -> str:
+def time_after(what: str, seconds: object, now: datetime, sign: int = 1) -> str:
+    """Return the time that many seconds after `now`, or before it if `sign` is -1, as ISO text."""
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _CENTURY:

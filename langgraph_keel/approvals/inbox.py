@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.approvals import plans
-from langgraph_keel.approvals.checks import ago
+from langgraph_keel.approvals.checks import time_after
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.requests import (
     CLOSED,
@@ -160,7 +160,7 @@ class Inbox:
             raise InvalidInput(f"no request is ever {', '.join(sorted(unknown))!r}: use some of {', '.join(STATUSES)}")
         limit, session = checked_limit(limit), self.engine.session
         found = [request_at(held.request, session.now) for held in (yield from self._find(thread_id, wanted))]
-        before = None if older_than is None else ago("older_than", older_than, session.clock())
+        before = None if older_than is None else time_after("older_than", older_than, session.clock(), -1)
         fitting = [
             request
             for request in sorted(found, key=lambda request: (request.asked_at, request.id))

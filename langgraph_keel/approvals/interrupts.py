@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _HITL = {"approve": "approve", "reject": "reject", "edit": "edit", "answer": "respond"}
 _INBOX = {"approve": "allow_accept", "reject": "allow_ignore", "edit": "allow_edit", "answer": "allow_respond"}
 _KINDS = tuple(_HITL)
-_SAID = {"accept": "approve", "ignore": "reject", "response": "answer"}
-_KIND_OF = {word: kind for kind, word in _HITL.items()} | _SAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,6 @@ class Ask:
     description: str = ""
     allowed: Sequence[str] = _KINDS
     keel: Mapping[str, Any] | None = None  # the interrupt's value, if Keel's own `request_approval` asks
-
-    @property
-    def request_id(self) -> str:
-        """The request's name, if Keel's own `request_approval` asks; else empty."""
-        return "" if self.keel is None else str(self.keel["request"])
 
 
 Asks: TypeAlias = Sequence[Ask]
@@ -106,56 +99,6 @@ def answer_with(request: ApprovalRequest, decision: Decision) -> Any:
         return None
     said[request.part] = decision
     return answer_of(request.value, said, request.schema)
-
-
-def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
-    """Read an answer that was made for another format: for programs with an inbox of their own."""
-    said = _at(answer, "decisions") if isinstance(answer, Mapping) and "decisions" in answer else answer
-    said = said[0] if _is_list(said) and len(said) == 1 else said
-    if isinstance(said, bool):
-        said = {"type": "approve" if said else "reject"}
-    word = _at(said, "type")
-    match _KIND_OF.get(word) if isinstance(word, str) else None:
-        case "approve":
-            return Decision("approve", by, args=ask.args)
-        case "reject":
-            return Decision("reject", by, reason=_text(said.get("message") or said.get("args")))
-        case "edit":
-            edited = said.get("edited_action") or said.get("args")
-            name, args = _at(edited, "name") or _at(edited, "action"), _at(edited, "args")
-            if name != ask.action or not isinstance(args, Mapping):
-                raise InvalidInput(
-                    f"{said!r:.200} is no edit of {ask.action}: give the same action, with all its arguments"
-                )
-            return Decision("edit", by, args=dict(args))
-        case "answer":
-            message = said.get("message", said.get("args"))
-            if not isinstance(message, str):
-                raise InvalidInput(
-                    f"{said!r:.200} is no answer: it needs a text, as message (respond) or args (response)"
-                )
-            return Decision("answer", by, value=message)
-    raise InvalidInput(f"{answer!r:.200} is no decision: give True, False, or a dict of type {', '.join(_KIND_OF)}")
-
-
-def as_inbox(request: ApprovalRequest) -> dict[str, Any]:
-    """Return a request as the Agent Inbox shows them: a `HumanInterrupt`; `decision_from` reads its answer."""
-    allowed = _shown_kinds(request)
-    return {
-        "action_request": {"action": request.action, "args": _shown_args(request)},
-        "config": {flag: kind in allowed for kind, flag in _INBOX.items()},
-        "description": _description(request),
-    }
-
-
-def as_hitl(request: ApprovalRequest) -> dict[str, Any]:
-    """Return a request as LangChain's middleware asks: one action request, one review config; see `decision_from`."""
-    allowed = [_HITL[kind] for kind in _shown_kinds(request)]
-    shown = {"name": request.action, "args": _shown_args(request), "description": _description(request)}
-    return {
-        "action_requests": [shown],
-        "review_configs": [{"action_name": request.action, "allowed_decisions": allowed}],
-    }
 
 
 # -- reading: each returns nothing if it is another format -------------------------------------------------------------
@@ -282,7 +225,7 @@ def _doubt_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict
 
 
 _FORMATS: Sequence[tuple[_Reader, _Writer]] = (
-    (_keel, lambda value, asks, made: {"type": "keel_decision", "request": asks[0].request_id}),
+    (_keel, lambda value, asks, made: {"type": "keel_decision", "request": value["request"]}),
     (_read_batch, lambda value, asks, made: {"decisions": [*map(_hitl, asks, made)]}),
     (_per_call, lambda value, asks, made: _hitl(asks[0], made[0])),
     # Also for a single request: "The Agent Inbox will always respond with a list" (its README), so a node takes the
@@ -323,25 +266,3 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-# -- what other programs show and send ---------------------------------------------------------------------------------
-
-
-def _shown_kinds(request: ApprovalRequest) -> Sequence[str]:
-    editable = isinstance(request.args, Mapping)  # those formats know no other arguments
-    return [kind for kind in _KINDS if kind in request.allowed and (editable or kind != "edit")]
-
-
-def _shown_args(request: ApprovalRequest) -> dict[str, Any]:
-    if isinstance(request.args, Mapping):
-        return dict(request.args)
-    return {} if request.args is None else {"value": request.args}
-
-
-def _description(request: ApprovalRequest) -> str:
-    """Return what to show: neither format has a place for facts, and nobody should decide without them."""
-    parts = [request.description or ("" if request.action else _text(request.value))]
-    for title, facts in (("Facts", request.facts), ("Facts of an earlier decision", request.before)):
-        parts += [f"{title}: {_text(dict(facts))}"] if facts else []
-    return "\n\n".join(filter(None, parts))

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
 _log = logging.getLogger(__name__)
@@ -63,9 +62,7 @@ class Notices:
         self._open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Listen no longer."""
         listening.discard(self._woken.set)
         self._close()
@@ -114,9 +111,7 @@ class AsyncNotices:
         await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Listen no longer."""
         listening.discard(self._wake)
         await self._close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph_keel._langgraph import INTERRUPT, RESUME
 from langgraph_keel.approvals.asked import Asked, find_questions, waiting_in
-from langgraph_keel.approvals.checks import ago, ahead
+from langgraph_keel.approvals.checks import time_after
 from langgraph_keel.approvals.interrupts import answer_of, answer_with, describe_question, interrupts_in
 from langgraph_keel.approvals.questions import (
     as_taken,
@@ -66,10 +66,8 @@ _LOOKED_AT = 200
 
 
 def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -> Plan[Sequence[KeptRequest]]:
-    """Bring the requests of a thread up to date, and return those that are not over. Two trips, or more.
-
-    A crash may have left a question without a request, or a request open that the thread has gone on without.
-    """
+    """Bring the requests of a thread up to date, and return those that are not over. Two trips, or more."""
+    # A crash may have left a question without a request, or a request open that the thread has gone on without.
     # In this order: of a head that was read first, the question may be answered and over by now, and to ask it again
     # would leave a request that nobody waits for.
     known = yield from Approvals(session).of_thread(thread_id)
@@ -224,11 +222,6 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
         answer_with(request, replace(decision, args=request.args) if decision.kind == "approve" else decision)
 
 
-def _name(request: ApprovalRequest) -> str:
-    what = one_line(request.action or describe_question(request.value), 60)
-    return f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})"
-
-
 def find_request(session: Session, name: str) -> Plan[KeptRequest]:
     """Return a request by its id, or by the beginning of it: the one that waits, or else the only one."""
     if not isinstance(name, str) or len(name) < _LEAST:
@@ -257,9 +250,12 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
             "was there"
         )
     told = "more than one request for approval waits" if waits else "none waits, and more than one is there"
-    listed = "; ".join(_name(request_at(held.request, session.now)) for held in several[:_LISTED])
-    more = "; …" if len(several) > _LISTED else ""
-    raise NotFound(f"{told} whose id begins with {name!r}: give more of it: {listed}{more}")
+    listed = []
+    for request in [request_at(held.request, session.now) for held in several[:_LISTED]]:
+        what = one_line(request.action or describe_question(request.value), 60)
+        listed.append(f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})")
+    listed += ["…"] if len(several) > _LISTED else []
+    raise NotFound(f"{told} whose id begins with {name!r}: give more of it: {'; '.join(listed)}")
 
 
 def read_request(session: Session, name: str) -> Plan[KeptRequest]:
@@ -315,7 +311,7 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
 
 def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
-    until = ahead("seconds", seconds, session.clock())
+    until = time_after("seconds", seconds, session.clock())
     while True:
         held = yield from read_request(session, name)
         name = held.request.id
@@ -325,11 +321,9 @@ def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[
 
 
 def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the decisions of a thread, by interrupt, in the askers' formats.
-
-    Questions of one task are answered together: LangGraph runs a task from its beginning at each answer. A decision
-    that was taken is given again until the step has ended: the process that took it may have died.
-    """
+    """Return the decisions of a thread, by interrupt, in the askers' formats."""
+    # Questions of one task are answered together: LangGraph runs a task from its beginning at each answer. A decision
+    # that was taken is given again until the step has ended: the process that took it may have died.
     answers = answers_of([held.request for held in (yield from refresh_thread(session, thread_id))])
     if not answers or not session.hooks.revive:
         return answers
@@ -435,7 +429,7 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
 
 def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequence[ApprovalRequest]]:
     """Look after every thread that a request names; return those to be reminded of, which say so from then on."""
-    remind_before = "" if remind_after is None else ago("remind_after", remind_after, session.clock())
+    remind_before = "" if remind_after is None else time_after("remind_after", remind_after, session.clock(), -1)
     known = yield from Approvals(session).all(CURRENT)
     due: list[ApprovalRequest] = []
     for thread_id in sorted({held.request.thread_id for held in known}):

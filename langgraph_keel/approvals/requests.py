@@ -460,12 +460,10 @@ class Approvals:
         yield from self._cells[CURRENT].remove({request.id: held.token})
 
     def _log(self, held: KeptRequest) -> Plan[KeptRequest]:
-        """Append those events of a request to the audit trail that `audited` does not count.
-
-        The process that has made a change does this, and so does any other that finds it undone: the first may have
-        died. A request is not changed before this is done, so all of them see the same events under the same token,
-        from which the secret is made by which each event is appended once.
-        """
+        """Append those events of a request to the audit trail that `audited` does not count."""
+        # The process that has made a change does this, and so does any other that finds it undone: the first may have
+        # died. A request is not changed before this is done, so all of them see the same events under the same token,
+        # from which the secret is made by which each event is appended once.
         request = held.request
         if request.audited == len(request.history):
             return held

@@ -14,9 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from langgraph_keel.cli.commands import PANELS, TENANT, hide_types, load_command
 from langgraph_keel.errors import InvalidInput, KeelError
 
-__all__ = ["app", "main"]
-
-
 _DESTRUCTIVE = ("delete", "erase", "prune", "reclaim")
 """Commands that are never suggested for a misspelling."""
 _UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy that newer Typers bring
@@ -99,8 +96,6 @@ def _print_version(wanted: bool) -> None:
 Version = Annotated[
     bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
 ]
-
-
 Tenant = Annotated[
     str | None,
     typer.Option("--tenant", envvar="KEEL_TENANT", metavar="NAME", help="Only what this tenant has in the store."),

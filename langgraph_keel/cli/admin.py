@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -31,13 +30,7 @@ _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
 
 
-class TenantAct(StrEnum):
-    """The actions of `keel tenants`."""
-
-    delete = "delete"
-
-
-Act = Annotated[TenantAct | None, typer.Argument(metavar="delete", help="Delete all that a tenant has.")]
+Act = Annotated[Literal["delete"] | None, typer.Argument(metavar="delete", help="Delete all that a tenant has.")]
 TenantName = Annotated[str | None, typer.Argument(metavar="NAME", help="The tenant to delete.")]
 TenantDryRun = Annotated[bool, typer.Option("--dry-run", help="Of a deletion: only say how much would go.")]
 WithUsage = Annotated[bool, typer.Option("--usage", help="Say what each has taken: threads, tokens, cost.")]
@@ -198,13 +191,9 @@ Partitions = Annotated[
     int | None,
     typer.Option(metavar="N", min=2, max=1024, help="PostgreSQL: divide the tables by a hash of the thread."),
 ]
-
-
 GrantTo = Annotated[
     str | None, typer.Option(metavar="ROLE", help="PostgreSQL, with --print: let this role use the tables, too.")
 ]
-
-
 Upgrade = Annotated[
     bool, typer.Option("--upgrade", help="Carry a store of an older format over to this Keel's; with --print, say how.")
 ]

@@ -452,7 +452,6 @@ def sweep(
 
 
 def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -> None:
-    """Show a request, ask, decide, and print how the thread is resumed."""
     with open_to_change(url) as saver:
         found = saver.approvals.get(name)
         is_repeated = is_decided_so(found, decision)

@@ -109,7 +109,6 @@ def _count(found: Sequence[Found], search: str) -> Text:
 
 
 def _excerpt(text: str, search: str | None, *, full: bool) -> Text:
-    """Return the start of a message, or the part with the hit."""
     hit = re.search(re.escape(search), text, re.IGNORECASE) if search else None
     start = 0 if full or hit is None or hit.end() <= _LONG else hit.start() - _LONG // 4
     shown = block(text[start:], limit=None if full else _LONG)

@@ -161,7 +161,6 @@ class _Command(TyperCommand):
     """A command. A negative number, as `-1` for the last moment, is no option of it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words after the command."""
         # Not always: who ignores unknown options cannot say what one may be a misspelling of.
         ctx.ignore_unknown_options = any(map(_NEGATIVE.fullmatch, args))
         return super().parse_args(ctx, args)

@@ -331,7 +331,6 @@ def claims(found: Evidence) -> list[tuple[str, bool]]:
 
 
 def _show_proof(out: Console, stage: Stage, proven: Sequence[tuple[str, bool]], seconds: float) -> None:
-    """Show each claim with its truth, and where to look further."""
     failed = sum(not holds for _, holds in proven)
     out.print(Text(f"\n{failed} of {len(proven)} claims do NOT hold" if failed else "\nWhat it proved", "bold"))
     for claim, holds in proven:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from langchain_core.runnables import RunnableConfig
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -147,7 +146,6 @@ def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
 
 
 def _moment_json(moment: Moment) -> dict[str, Any]:
-    """Return the part of a moment that `keel history` and `keel timeline` print both."""
     return {
         "position": moment.position,
         "checkpoint_id": moment.id,
@@ -192,7 +190,6 @@ def history_table(
 
 
 def _next(row: TimelineRow) -> Text:
-    """Return the nodes that run next, and the notes about them."""
     from langgraph_keel.history.render.rows import join_names
     from langgraph_keel.history.render.terminal import TONES
 
@@ -408,8 +405,7 @@ def diff(
     tell_unread([(edit.before, edit.after) for edit in found], imports)
 
 
-def config_at(saver: Any, thread_id: str, text: str | None) -> RunnableConfig:
+def config_at(saver: Any, thread_id: str, text: str | None) -> Any:
     """Return the config of a moment; of the latest one if `text` is `None`."""
     found = open_timeline(saver, thread_id)
-    config: RunnableConfig = config_of(thread_id, "") if text is None else moment_of(found, text).config
-    return config
+    return config_of(thread_id, "") if text is None else moment_of(found, text).config

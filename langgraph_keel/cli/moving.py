@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Url, check_store, open_store, types_of
-from langgraph_keel.cli.output import bar, console, print_failures, print_json
+from langgraph_keel.cli.output import bar, print_answer, print_failures
 from langgraph_keel.display.text import count_of
 from langgraph_keel.errors import NotFound
 
@@ -59,14 +57,7 @@ def import_(
         bar("Moving threads", quiet=json, speed=True, keeps=not dry_run) as tell,
     ):
         report = saver.moving.import_from(source, threads, dry_run=dry_run, on_progress=tell)
-    if json:
-        print_json(report.to_dict())
-    else:
-        done = "would be moved" if dry_run else "moved"
-        words = {"imported": f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID
-        _print_report(report.threads, words, report.failed)
-    if report.failed:
-        raise typer.Exit(1)
+    _print_report(report, "imported", "would be moved" if dry_run else "moved", json=json)
 
 
 def export_to_langgraph(
@@ -79,16 +70,14 @@ def export_to_langgraph(
         bar("Writing threads", quiet=json, speed=True, keeps=True) as tell,
     ):
         report = saver.moving.export_to(target, threads, on_progress=tell)
-    if json:
-        print_json(report.to_dict())
-    else:
-        words = {"exported": f"written ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID
-        _print_report(report.threads, words, report.failed)
+    _print_report(report, "exported", "written", json=json)
+
+
+def _print_report(report: Any, name: str, done: str, *, json: bool) -> None:
+    """Print what was `done`, which is counted as `name`; exit with status 1 if threads have failed."""
+    words, counts = {name: f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID, report.threads
+    lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
+    print_answer(report.to_dict(), Text("\n".join(lines) or "There are no threads."), as_json=json)
+    print_failures({} if json else report.failed)
     if report.failed:
         raise typer.Exit(1)
-
-
-def _print_report(counts: Counter[str], words: Mapping[str, str], failed: Mapping[str, str]) -> None:
-    lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
-    console().print(Text("\n".join(lines) or "There are no threads."), soft_wrap=True)
-    print_failures(failed)

@@ -136,10 +136,8 @@ Until = Annotated[
 
 @contextmanager
 def open_store(url: str, *, migrate: bool = False, **options: Any) -> Iterator[Any]:
-    """Open a store, or the view of the tenant that `keel --tenant` names, with the keys and blobs of the environment.
-
-    An option `encryption` or `blobs` overrides the environment, `None` too; with `migrate`, plain text is read, too.
-    """
+    """Open a store, or a tenant's view of it (`keel --tenant`); its keys and blobs are the environment's by default."""
+    # An option `encryption` or `blobs` of `None` means none. With `migrate`, plain text is read, too.
     if "blobs" not in options and (blobs := os.environ.get("KEEL_BLOBS")):
         options["blobs"] = blobs
     if "encryption" not in options:

@@ -48,22 +48,21 @@ def shell_word(text: str) -> str:
     return "$'" + UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", inner) + "'"
 
 
-def block(text: str, style: str = "", limit: int | None = None) -> Text:
+def block(text: str, limit: int | None = None) -> Text:
     """Return `text` as lines to print, cut after `limit` characters with a note of what is missing."""
-    shown = Text(plain(text if limit is None else text[:limit], keep="\n\t"), style, overflow="fold")
+    shown = Text(plain(text if limit is None else text[:limit], keep="\n\t"), overflow="fold")
     if limit is not None and len(text) > limit:
         shown.append(f" … {len(text) - limit:,} more characters (--full)", "dim")
     return shown
 
 
-def local_time(timestamp: str, now: datetime | None = None) -> str:
+def local_time(timestamp: str) -> str:
     """Return an ISO timestamp in local time: the hour alone if it is of today."""
     try:
         moment = datetime.fromisoformat(timestamp).astimezone()
     except ValueError:
         return plain(timestamp)
-    today = (now or datetime.now()).astimezone().date()
-    return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{moment:%H:%M:%S}" if moment.date() == datetime.now().astimezone().date() else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def thread_name(thread_id: str, style: str = "") -> Text:
@@ -117,18 +116,12 @@ def print_failures(failed: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table of the columns that have cells; if a word would not fit its column, a paragraph for each row.
-
-    Attributes:
-        rows: The cells of each row, or a `Text` across all columns.
-        heads: Number of cells in the first line of a paragraph.
-        at: Width below which there is no table.
-    """
+    """A table of the columns that have cells; if a word would not fit its column, a paragraph for each row."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[str | Text] | Text]
-    heads: int = 1
-    at: int = 0
+    rows: Sequence[Sequence[str | Text] | Text]  # the cells of each, or a `Text` across all columns
+    heads: int = 1  # number of cells in the first line of a paragraph
+    at: int = 0  # width below which there is no table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Choose by the width there is."""

@@ -164,7 +164,6 @@ def _count(call: ModelCall, name: str) -> int:
 
 
 def _whole(call: ModelCall, places: Mapping[str, int]) -> RenderableType:
-    """Return all that is known of a call."""
     heading = Text.assemble("\n#", _place(call, places), " ", (plain(call.path or call.node), "bold"))
     grid = Table.grid(padding=(0, 2))
     for name in (each.name for each in fields(call)):
@@ -218,16 +217,15 @@ class Report:
             console(stderr=True, quiet=self.quiet).print(error_line(error), soft_wrap=True)
         else:
             self.skipped[why] = self.skipped.get(why, 0) + 1
-        self.tell_done()
+        self._tell_done()
 
     def take(self, unread: Iterable[Unread]) -> None:
         """Count a line, and keep its placeholders."""
         self.written += 1
         self.unread += unread
-        self.tell_done()
+        self._tell_done()
 
-    def tell_done(self) -> None:
-        """Move the bar."""
+    def _tell_done(self) -> None:
         self.tell(self.written + len(self.errors) + sum(self.skipped.values()), self.total)
 
 

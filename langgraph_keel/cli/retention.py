@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +26,8 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.output import bar, console, print_answer, print_json, table_of, thread_name
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.retention.policy import DEFAULT, Retention
+from langgraph_keel.retention.erase import Cached, Shared
+from langgraph_keel.retention.policy import DEFAULT, Per, Retention
 from langgraph_keel.retention.prune import PruneReport, SweepReport
 from langgraph_keel.retention.receipt import Receipt
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -64,13 +64,6 @@ def total_line(report: PruneReport) -> str:
 
 
 retention = typer.Typer(no_args_is_help=True, help="The policies by which `keel sweep` prunes and deletes threads.")
-
-
-class Per(StrEnum):
-    """The periods whose last checkpoint is kept."""
-
-    run = "run"
-    day = "day"
 
 
 Last = Annotated[
@@ -132,7 +125,6 @@ def delete(
 def _remove(
     threads: Sequence[str], strategy: Any, url: str, by: str | None, *, dry_run: bool, yes: bool, json: bool
 ) -> None:
-    """Show what would go, ask, and remove it."""
     is_asked = sys.stdin.isatty() and not (yes or json)
     if not (dry_run or yes or is_asked):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")
@@ -152,7 +144,7 @@ def _rules(last: int | None, within: str | None, per: Per | None, branch_points:
     given = {
         "last": last,
         "within": None if within is None else duration(within),
-        "per": None if per is None else per.value,
+        "per": per,
         "branch_points": branch_points or None,
     }
     return {name: value for name, value in given.items() if value is not None}
@@ -252,20 +244,6 @@ def _show_policies(policies: Sequence[Retention], *, json: bool) -> None:
     print_answer({"policies": [policy.to_dict() for policy in policies]}, page, as_json=json)
 
 
-class Shared(StrEnum):
-    """The treatment of threads that name others as well."""
-
-    report = "report"
-    delete = "delete"
-
-
-class Cached(StrEnum):
-    """The treatment of results of nodes, which name no thread."""
-
-    clear = "clear"
-    report = "report"
-
-
 User = Annotated[str, typer.Option("--user", metavar="ID", help="Whose: as `user_id` names them in their threads.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 Others = Annotated[Shared, typer.Option("--shared", help="What to do with threads that name others as well.")]
@@ -277,8 +255,8 @@ Whole = Annotated[bool, typer.Option("--full", help="Do all that can be done, al
 def erase(
     user: User,
     dry_run: DryRun = False,
-    shared: Others = Shared.report,
-    node_cache: Nodes = Cached.clear,
+    shared: Others = "report",
+    node_cache: Nodes = "clear",
     full: Whole = False,
     by: Actor = None,
     yes: Yes = False,
@@ -292,12 +270,14 @@ def erase(
 
     Example: `keel erase --user alice@example.com --dry-run`
     """
-    options = {"shared": shared.value, "node_cache": node_cache.value}
+    options: dict[str, Any] = {"shared": shared, "node_cache": node_cache}
     if not (yes or dry_run) and (json or not sys.stdin.isatty()):
         raise InvalidInput("nothing was erased: there is nobody to ask; look with --dry-run, then add --yes")
     if dry_run or not yes:
         with open_to_read(url) as saver, bar("Looking at threads", quiet=json) as tell:
-            found: Receipt = saver.retention.erase(user, dry_run=True, on_progress=tell, **options)
+            found: Receipt = saver.retention.erase(
+                user, dry_run=True, shared=shared, node_cache=node_cache, on_progress=tell
+            )
         _print(found, json=json)
         if dry_run:
             return

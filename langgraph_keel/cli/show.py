@@ -53,12 +53,15 @@ def show(
     """
     with open_to_read(url, imports) as saver:
         if checkpoint is None:
-            found = _latest(saver, thread, ns)
+            config = config_of(thread, None if ns == EVERY_NS else ns)
+            found: CheckpointTuple | None = next(saver.list(config, limit=1), None)
         else:
             moment = moment_of(open_timeline(saver, thread), checkpoint)
             if ns not in ("", EVERY_NS, moment.namespace):
                 raise NotFound(f"thread {thread!r}: {checkpoint!r} is in namespace {moment.namespace!r}, not in {ns!r}")
             found = saver.get_tuple(moment.config)
+        if found is None:
+            raise no_thread(saver, thread, ns)
         position = open_timeline(saver, thread).moment(found.config).position
     if json:
         print_json({"position": position, **_checkpoint_json(found)})
@@ -68,12 +71,6 @@ def show(
     channels = [*values.items(), *(write[1:] for write in writes)]
     shown = [value for name, value in channels if full or json or not is_internal(name)]
     tell_unread([shown, found.metadata], imports)
-
-
-def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
-    for found in saver.list(config_of(thread, None if ns == EVERY_NS else ns), limit=1):
-        return cast(CheckpointTuple, found)
-    raise no_thread(saver, thread, ns)
 
 
 def ns_of(found: CheckpointTuple) -> str:
@@ -95,12 +92,9 @@ def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> Renderabl
     """Return a value to print, shortened without `full`."""
     if isinstance(value, BaseMessage):
         value = [value]
+    kinds = [isinstance(each, BaseMessage) for each in value] if isinstance(value, list) else []
     # Of some messages, the classes may not be there.
-    is_conversation = (
-        isinstance(value, list)
-        and any(isinstance(item, BaseMessage) for item in value)
-        and all(isinstance(item, BaseMessage | Unread) for item in value)
-    )
+    is_conversation = any(kinds) and all(isinstance(each, BaseMessage | Unread) for each in value)
     body = _conversation(value, full) if is_conversation else _text(value, full)
     return Padding(body, (0, 0, 0, indent))
 
@@ -138,7 +132,6 @@ def _message(message: BaseMessage, full: bool) -> RenderableType:
 
 
 def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = False) -> RenderableType:
-    """Return the page of `keel show`: the state, then metadata, open questions and pending writes."""
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
     state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
@@ -183,7 +176,6 @@ def _size(value: Any) -> str:
 
 
 def _question(value: Any, full: bool) -> Text:
-    """Return the question of an interrupt in words; `keel approvals` has all of it."""
     asks = asks_of(value)
     if any(ask.action for ask in asks):
         text = " · ".join([describe_question(value), *(ask.description for ask in asks if ask.description)])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from json import loads as json_of
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from rich.bar import Bar
@@ -32,7 +31,7 @@ from langgraph_keel.display.text import count_of, format_money, format_size, pla
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.status import UnfinishedThreads
-from langgraph_keel.history.threads import Usage, count_threads, filter_of
+from langgraph_keel.history.threads import Order, Usage, count_threads, filter_of
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
@@ -61,14 +60,7 @@ Where = Annotated[
 ]
 
 
-class ListOrder(StrEnum):
-    """The order of a list of threads."""
-
-    newest = "newest"
-    oldest = "oldest"
-
-
-OrderBy = Annotated[ListOrder, typer.Option("--order", help="Which come first, by their last activity.")]
+OrderBy = Annotated[Order, typer.Option("--order", help="Which come first, by their last activity.")]
 After = Annotated[
     str | None, typer.Option("--after", metavar="CURSOR", help="Go on after this thread, as the page before says.")
 ]
@@ -92,7 +84,7 @@ def threads(
     label: LabelIs = None,
     where: Where = None,
     model: Model = None,
-    order: OrderBy = ListOrder.newest,
+    order: OrderBy = "newest",
     after: After = None,
     count: Count = False,
     unfinished: Unfinished = False,
@@ -113,11 +105,11 @@ def threads(
             return
         if unfinished:
             found: list[Any] = []
-            pages = UnfinishedThreads(saver.engine.session, filter_of(**wanted), order.value)
+            pages = UnfinishedThreads(saver.engine.session, filter_of(**wanted), order)
             while len(found) <= limit and (page := saver.engine.run(pages.next())) is not None:
                 found += page
         else:
-            found = list(saver.threads(limit + 1, order=order.value, after=after, **wanted))
+            found = list(saver.threads(limit + 1, order=order, after=after, **wanted))
             found = _mark_waiting(saver, found, show_decided=not json)
         others = 0 if found else sum(1 for _ in saver.threads())
         tenants = 0 if found or others or saver.tenant else len(saver.tenants.list())
@@ -134,12 +126,11 @@ def threads(
         console().print(_threads_table(found))
     if more and not json:
         following = "" if unfinished else "; --json prints the cursors that --after takes"
-        age = "older" if order is ListOrder.newest else "newer"
+        age = "older" if order == "newest" else "newer"
         console().print(Text(f"… and {age} ones: --limit shows more{following}", "dim"), soft_wrap=True)
 
 
 def _where(words: list[str] | None) -> dict[str, Any] | None:
-    """Return the metadata in `--where`."""
     asked: dict[str, Any] = {}
     for word in words or ():
         key, is_pair, text = word.partition("=")
@@ -173,22 +164,14 @@ def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None
     print_answer(_status_json(found), Text(plain(str(found))), as_json=json)
 
 
-class UsageBy(StrEnum):
-    """The groups of usage."""
-
-    owner = "owner"
-    tenant = "tenant"
-    status = "status"
-    day = "day"
-    thread = "thread"
-
-
-UsedBy = Annotated[UsageBy, typer.Option("--by", help="What to tell apart.")]
+UsedBy = Annotated[
+    Literal["owner", "tenant", "status", "day", "thread"], typer.Option("--by", help="What to tell apart.")
+]
 WithBytes = Annotated[bool, typer.Option("--bytes", help="Measure what they take in the store: all is read.")]
 
 
 def usage(
-    by: UsedBy = UsageBy.owner,
+    by: UsedBy = "owner",
     measured: WithBytes = False,
     since: Since = None,
     until: Until = None,
@@ -203,12 +186,12 @@ def usage(
     Example: `keel usage --by tenant --since 30d --json`
     """
     with open_to_read(url) as saver:
-        taken = usage_of(saver, by.value, quiet=json, bytes=measured, since=since, until=until)
+        taken = usage_of(saver, by, quiet=json, bytes=measured, since=since, until=until)
     if json:
-        print_json({"by": by.value, "usage": {name: each.to_dict() for name, each in taken.items()}})
+        print_json({"by": by, "usage": {name: each.to_dict() for name, each in taken.items()}})
         return
-    shown = dict(list(taken.items())[-limit:] if by is UsageBy.day else list(taken.items())[:limit])
-    console().print(usage_table(by.value, shown))
+    shown = dict(list(taken.items())[-limit:] if by == "day" else list(taken.items())[:limit])
+    console().print(usage_table(by, shown))
     if len(shown) < len(taken):
         console().print(Text(f"… and {len(taken) - len(shown):,} more: --limit shows them", "dim"))
 
@@ -278,7 +261,6 @@ def _status_json(status: Any) -> dict[str, Any]:
 
 
 def _threads_table(found: Sequence[Any]) -> RenderableType:
-    """Return the table of `keel threads`, with the columns that any thread has."""
     rows = []
     for info in found:
         facts = dict(info.facts)
@@ -298,7 +280,6 @@ def _threads_table(found: Sequence[Any]) -> RenderableType:
 
 
 def _thread_json(info: Any) -> dict[str, Any]:
-    """Return what `keel threads --json` prints of a thread."""
     fields = ("thread_id", "checkpoints", "step", "updated_at", "latest", "owner", "status", "error", "cost", "cursor")
     lists = {name: list(getattr(info, name)) for name in ("models", "next", "tokens")}
     return {**{name: getattr(info, name) for name in fields}, **lists, "facts": dict(info.facts)}

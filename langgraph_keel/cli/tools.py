@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -181,14 +180,6 @@ Expired = Annotated[bool, typer.Option("--expired", help="Only what has expired.
 cache = typer.Typer(no_args_is_help=True, help="The cache of tool results: what it holds and saves, and clearing it.")
 
 
-class Decision(StrEnum):
-    """The outcome of a call."""
-
-    retry = "retry"
-    done = "done"
-    skip = "skip"
-
-
 def tools(
     thread: Thread = None,
     url: Url = DEFAULT_URL,
@@ -236,7 +227,7 @@ def tools(
 def settle(
     key: Key,
     decision: Annotated[
-        Decision,
+        Literal["retry", "done", "skip"],
         typer.Argument(
             metavar="retry|done|skip",
             case_sensitive=False,
@@ -256,14 +247,14 @@ def settle(
     """
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
-        saver.tools.settle(owner, key, decision.value, result, by=by)
+        saver.tools.settle(owner, key, decision, result, by=by)
         (call,) = [call for call in saver.tools.calls(owner) if begins_with(call.key, key)]
     if json:
-        print_json({"decision": decision.value, **call_json(call)})
+        print_json({"decision": decision, **call_json(call)})
     else:
         text = {"retry": "may be made again", "done": "counts as done", "skip": "will not be repeated"}
         which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
-        print_lines([Text(f"{which} {text[decision.value]}. Resume its thread.", "green")])
+        print_lines([Text(f"{which} {text[decision]}. Resume its thread.", "green")])
 
 
 @cache.command()

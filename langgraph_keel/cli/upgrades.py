@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
-from xml.sax.saxutils import quoteattr
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import typer
 from rich.text import Text
@@ -85,7 +85,7 @@ def doctor(
                 found.examine(info.thread_id)
         diagnosis = found.conclude()
     if junit is not None:
-        junit.write_text(_junit(diagnosis), encoding="utf-8")
+        junit.write_bytes(_junit(diagnosis))
     print_answer(diagnosis.to_json(), _page(diagnosis), as_json=json)
     if not diagnosis.is_sound:
         raise typer.Exit(1)
@@ -241,26 +241,17 @@ def _page(diagnosis: Any) -> Text:
     return text
 
 
-def _junit(diagnosis: Any) -> str:
+def _junit(diagnosis: Any) -> bytes:
     """Return a test suite with a case for each thread that breaks, and one for all others."""
-    threads: dict[str, list[Any]] = {}
-    for each in diagnosis.breaks:
-        threads.setdefault(each.thread_id, []).append(each)
-    cases = [
-        f"<testcase classname={_attribute('keel doctor')} name={_attribute(thread)}>"
-        + "".join(
-            f"<failure type={_attribute(each.kind)} message={_attribute(f'{each.path}: {each.reason}')}/>"
-            for each in those
-        )
-        + "</testcase>"
-        for thread, those in threads.items()
-    ]
-    sound = diagnosis.threads - len(threads)
-    cases.append(f"<testcase classname={_attribute('keel doctor')} name={_attribute(f'{sound} other threads')}/>")
-    head = f'<testsuite name={_attribute("keel doctor")} tests="{len(cases)}" failures="{len(threads)}">'
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + head + "".join(cases) + "</testsuite>\n"
-
-
-def _attribute(text: str) -> str:
-    """Return text as an attribute of XML, which has no control characters."""
-    return quoteattr(plain(text))
+    suite, cases = Element("testsuite", name="keel doctor"), dict[str, Element]()
+    for each in diagnosis.breaks:  # `plain`, as XML has no control characters
+        if each.thread_id not in cases:
+            about = {"classname": "keel doctor", "name": plain(each.thread_id)}
+            cases[each.thread_id] = SubElement(suite, "testcase", about)
+        failure = {"type": plain(each.kind), "message": plain(f"{each.path}: {each.reason}")}
+        SubElement(cases[each.thread_id], "failure", failure)
+    suite.attrib |= {"tests": str(len(cases) + 1), "failures": str(len(cases))}
+    others = f"{diagnosis.threads - len(cases)} other threads"
+    SubElement(suite, "testcase", {"classname": "keel doctor", "name": others})
+    report: bytes = tostring(suite, "UTF-8", xml_declaration=True)
+    return report

@@ -42,12 +42,9 @@ def cell(*inner: str, style: str = "", name: str = "td") -> str:
 
 def head(names: Iterable[str]) -> str:
     """Return a table's head; `names` are text."""
-    return tag("thead", tag("tr", *map(_name, names)))
-
-
-def _name(name: str) -> str:
-    align = "text-align:right;" if name in NUMBERS else ""
-    return cell(text(name), style=f"{align}border-top:0;font-weight:600;{SMALL};{FAINT}", name="th")
+    style = f"border-top:0;font-weight:600;{SMALL};{FAINT}"
+    aligned = ((name, "text-align:right;" if name in NUMBERS else "") for name in names)
+    return tag("thead", tag("tr", *(cell(text(name), style=align + style, name="th") for name, align in aligned)))
 
 
 def table(*inner: str) -> str:

@@ -42,7 +42,6 @@ from langgraph_keel.engine.encoding.values import (
     next_version,
     rebase,
     remember,
-    without_collector,
 )
 from langgraph_keel.engine.entries import (
     HIDDEN,
@@ -377,7 +376,6 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
     return base
 
 
-@without_collector
 def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[str, Any]:
     """Return the values of a known checkpoint, afresh, and keep with it what more copies can be made of."""
     entry, codec, version = known.entry, session.codec, known.version

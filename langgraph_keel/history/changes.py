@@ -193,7 +193,6 @@ def _first_lines(lines: Iterator[str]) -> str:
 
 
 def _key_lines(was: dict[Any, Any], now: dict[Any, Any]) -> Iterator[str]:
-    """Yield the keys of a dict that changed, and how."""
     yield from (f"{one_line(str(key), _TEXT)} gone" for key in was if key not in now)
     for key, value in now.items():
         if key not in was:

@@ -177,7 +177,6 @@ class _Side:
         return {each: self.version(each) for each in self._header.metadata.get("counters_since_delta_snapshot") or ()}
 
     def version(self, channel: str) -> Any:
-        """Return the version of a channel."""
         return (self._header.checkpoint.get("channel_versions") or {}).get(channel)
 
     def value(self, channel: str) -> Any:
@@ -188,7 +187,6 @@ class _Side:
         return self._header.inline[channel] if ref.kind is Kind.INLINE else self._decode(channel, ref)
 
     def elements(self, channel: str, numbers: Sequence[int]) -> list[Any]:
-        """Return the elements of a list that have these numbers."""
         elements: list[Any] = self._decode(channel, Ref(Kind.LIST, tuple(_runs(numbers))))
         return elements
 

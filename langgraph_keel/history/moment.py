@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 
@@ -87,13 +87,11 @@ class Moment(MomentRecord):
     @property
     def values(self) -> dict[str, Any]:
         """The whole state at this moment, read when it is asked for; without the values of delta channels."""
-        values: dict[str, Any] = self._owner.values(self)
-        return values
+        return cast(dict[str, Any], self._owner.values(self))
 
     async def avalues(self) -> dict[str, Any]:
         """As `values`, asynchronously."""
-        values: dict[str, Any] = await self._owner.avalues(self)
-        return values
+        return cast(dict[str, Any], await self._owner.avalues(self))
 
     def label(self, name: str) -> None:
         """Give it a name. It is found by that name, and it is kept when the thread is pruned."""
@@ -105,23 +103,19 @@ class Moment(MomentRecord):
 
     def rewind(self, *, by: str | None = None) -> RunnableConfig:
         """Make it the latest again; see `Timeline.rewind`."""
-        config: RunnableConfig = self._owner.rewind(self, by=by)
-        return config
+        return cast(RunnableConfig, self._owner.rewind(self, by=by))
 
     async def arewind(self, *, by: str | None = None) -> RunnableConfig:
         """As `rewind`, asynchronously."""
-        config: RunnableConfig = await self._owner.arewind(self, by=by)
-        return config
+        return cast(RunnableConfig, await self._owner.arewind(self, by=by))
 
     def fork(self, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """Begin another branch here; see `Timeline.fork`."""
-        config: RunnableConfig = self._owner.fork(self, thread_id, by=by)
-        return config
+        return cast(RunnableConfig, self._owner.fork(self, thread_id, by=by))
 
     async def afork(self, thread_id: str | None = None, *, by: str | None = None) -> RunnableConfig:
         """As `fork`, asynchronously."""
-        config: RunnableConfig = await self._owner.afork(self, thread_id, by=by)
-        return config
+        return cast(RunnableConfig, await self._owner.afork(self, thread_id, by=by))
 
     @property
     def _owner(self) -> Any:
@@ -131,22 +125,16 @@ class Moment(MomentRecord):
 
 
 class Moments(Sequence[Moment]):
-    """A part of a timeline: a list of moments that shows itself.
-
-    Args:
-        moments: The moments, oldest first.
-        older: How many come before them in the thread; `None` if that is not known.
-        timeline: The timeline that they were taken from.
-        drawn: The same moments, each with the nearest one of the list as its parent; for a list with gaps.
-    """
+    """A part of a timeline: a list of moments, oldest first, that shows itself."""
 
     def __init__(
         self, moments: Sequence[Moment], older: int | None, timeline: Any, drawn: Sequence[Moment] | None = None
     ) -> None:
         self._moments = tuple(moments)
+        # For a list with gaps: the same moments, each with the nearest one of the list as its parent.
         self._drawn = self._moments if drawn is None else tuple(drawn)
         self._timeline = timeline
-        self.older = older
+        self.older = older  # how many come before them in the thread; `None` if that is not known
 
     def __len__(self) -> int:
         """Count them."""

@@ -44,8 +44,6 @@ SAMPLES = 100
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An entry with what was read of it."""
-
     entry: Entry
     header: Header
     found: Found
@@ -57,10 +55,7 @@ class _Read:
 
 
 def moments_of(session: Session, entries: Sequence[Entry], *, is_brief: bool = False) -> Plan[Sequence[Moment]]:
-    """Return the moments of entries that still exist, without positions and labels.
-
-    One trip, and one for each parent that is not among the entries.
-    """
+    """Return the moments of entries, without positions and labels. A trip, and one for each parent not among them."""
     known = {entry.address: entry for entry in entries}
     parents: dict[Address, Entry] = {}
     for address in {_parent(entry) for entry in entries} - {None, *known}:
@@ -129,7 +124,6 @@ class _Reader(Unpacker):
         return value
 
     def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
-        """Return items, as `Unpacker` does."""
         return self._look(super().items(runs, rows))
 
     def read(self, entry: Entry, found: Found) -> _Read:
@@ -151,7 +145,6 @@ class _Reader(Unpacker):
         return _Read(entry, header, found, {**small, **large}, writes, waits, errors, tuple(self._unread))
 
     def make(self, read: _Read, known: Mapping[Address, _Read], *, is_brief: bool) -> Moment:
-        """Return the moment of an entry."""
         entry, header, writes = read.entry, read.header, read.writes
         parent = known.get(at) if (at := _parent(entry)) else None
         self._unread.clear()
@@ -244,21 +237,17 @@ def _size(entry: Entry, found: Found, refs: Mapping[str, Ref]) -> int:
 
 
 class Pages:
-    """The entries of a thread read so far, newest first, as they were at first, and their moments.
-
-    Args:
-        is_brief: Whether to leave out the changes of moments, for which values are read.
-    """
+    """The entries of a thread read so far, newest first, as they were at first, and their moments."""
 
     def __init__(self, session: Session, thread_id: str, *, is_brief: bool = False) -> None:
         self._session = session
-        self._is_brief = is_brief
+        self._is_brief = is_brief  # without the changes of moments, for which values are read
         self.thread_id = thread_id
         self.entries: list[Entry] = []
         self.is_whole = False
-        self._places: dict[Address, int] = {}
+        self.places: dict[Address, int] = {}  # of the entries, counted from the newest
         self._continued: set[Address] = set()
-        self._heads: dict[str, Address] = {}
+        self.heads: dict[str, Address] = {}  # the latest checkpoint of each namespace
         self._labels: Mapping[Address, tuple[str, ...]] = {}
         self._moments: dict[Address, Moment] = {}
         self._sizes: dict[Address, int] = {}
@@ -282,13 +271,13 @@ class Pages:
         # The latest is not always what was put last: a branch is put beside the trunk.
         head = yield from self._session.store.read_entry(Address(self.thread_id))
         if head and head.entry.address in {entry.address for entry in page}:  # else it was put in between
-            self._heads[""] = head.entry.address
+            self.heads[""] = head.entry.address
 
     def _take(self, page: Sequence[Entry]) -> None:
         for entry in page:
-            self._places[entry.address] = len(self.entries)
+            self.places[entry.address] = len(self.entries)
             self.entries.append(entry)
-            self._heads.setdefault(entry.address.checkpoint_ns, entry.address)
+            self.heads.setdefault(entry.address.checkpoint_ns, entry.address)
             if entry.parent:
                 self._continued.add(replace(entry.address, checkpoint_id=entry.parent))
 
@@ -305,19 +294,13 @@ class Pages:
         for entry in self.entries[places.start : places.stop]:
             if (moment := self._moments.get(entry.address)) is None:
                 continue
-            place, is_leaf = self._places[entry.address], entry.address not in self._continued
-            placed = replace(
-                moment,
-                position=len(self.entries) - 1 - place if self.is_whole else -1 - place,
-                labels=self._labels_of(moment),
-                is_head=self._heads.get(entry.address.checkpoint_ns) == entry.address,
-                is_leaf=is_leaf,
-                # Where the run went on, what its tasks had written is in the next checkpoint.
-                pending=moment.pending if is_leaf else (),
-                errors=moment.errors if is_leaf else (),
-                interrupts=moment.interrupts if is_leaf else (),
-            )
-            shown.append(placed)
+            place, is_leaf = self.places[entry.address], entry.address not in self._continued
+            position = len(self.entries) - 1 - place if self.is_whole else -1 - place
+            is_head = self.heads.get(entry.address.checkpoint_ns) == entry.address
+            # Where the run went on, what its tasks had written is in the next checkpoint.
+            over: dict[str, Any] = {} if is_leaf else {"pending": (), "errors": (), "interrupts": ()}
+            labels = self._labels_of(moment)
+            shown.append(replace(moment, position=position, labels=labels, is_head=is_head, is_leaf=is_leaf, **over))
         return shown
 
     def _labels_of(self, moment: Moment) -> tuple[str, ...]:
@@ -331,37 +314,29 @@ class Pages:
             each = self._moments.get(address, each)
         return tuple(names)
 
-    def head(self, namespace: str) -> Address | None:
-        """Return the latest checkpoint of a namespace."""
-        return self._heads.get(namespace)
-
-    def place_of(self, address: Address) -> int | None:
-        """Return where an entry that was read stands, counted from the newest."""
-        return self._places.get(address)
-
     def way_to(self, address: Address) -> Sequence[Address]:
         """Return the checkpoints that lead to one, itself last, of those read."""
         way: list[Address] = []
-        place = self._places.get(address)
+        place = self.places.get(address)
         while place is not None:
             entry = self.entries[place]
             way.append(entry.address)
-            place = self._places.get(replace(entry.address, checkpoint_id=entry.parent)) if entry.parent else None
+            place = self.places.get(replace(entry.address, checkpoint_id=entry.parent)) if entry.parent else None
         return way[::-1]
 
     def nearest(self, address: Address, shown: Collection[Address]) -> str | None:
         """Return the id of the nearest checkpoint before one that is among those shown."""
-        entry = self.entries[self._places[address]]
+        entry = self.entries[self.places[address]]
         while entry.parent is not None:
             before = replace(entry.address, checkpoint_id=entry.parent)
-            if before in shown or before not in self._places:
+            if before in shown or before not in self.places:
                 return entry.parent if before in shown else None
-            entry = self.entries[self._places[before]]
+            entry = self.entries[self.places[before]]
         return None
 
     def named(self, name: str) -> list[int]:
         """Return where the entries stand, of those read, that have this id; if none has, whose ids begin or end so."""
-        ids = [(str(address.checkpoint_id), place) for address, place in self._places.items()]
+        ids = [(str(address.checkpoint_id), place) for address, place in self.places.items()]
         same = [place for each, place in ids if each == name]
         if same or len(name) < SHORTEST_PART:
             return same
@@ -375,8 +350,7 @@ class Pages:
         """Return how large the state is at some places: at most at `SAMPLES` of them, evenly spread."""
         spread = [places[round(n * (len(places) - 1) / (SAMPLES - 1))] for n in range(SAMPLES)] if places else ()
         chosen = places if len(places) <= SAMPLES else spread
-        unknown = [
-            self.entries[each] for each in dict.fromkeys(chosen) if self.entries[each].address not in self._sizes
-        ]
+        entries = (self.entries[each] for each in dict.fromkeys(chosen))
+        unknown = [entry for entry in entries if entry.address not in self._sizes]
         self._sizes.update((yield from state_bytes(self._session, unknown)))
         return self._sizes

@@ -21,10 +21,8 @@ class Change:
     """What a step did to one channel.
 
     Attributes:
-        channel: Its name.
         text: What happened to it, in a few words.
-        new: The elements that were added to a list, in order; empty for all else. An `Unread` stands for one that may
-            not be revived here.
+        new: The elements that were added to a list, in order. An `Unread` stands for one that may not be revived here.
     """
 
     channel: str

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, TypeAlias, TypeVar, overload
+from typing import Any, Self, TypeAlias, overload
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel._langgraph import NS_END, NS_SEP
+from langgraph_keel.display.messages import message_text
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import delete_thread, get_tuple
 from langgraph_keel.engine.config import Address, address_of, config_of, thread_id_of
@@ -24,12 +28,10 @@ from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.labels import give_label, remove_label
 from langgraph_keel.history.moment import Moment, Moments
 from langgraph_keel.history.reading import SHORTEST_PART, STRETCH, Pages
-from langgraph_keel.history.search import When, compare, text_of, time_of, without_tasks
 from langgraph_keel.history.travel import fork_at, rewind_to, thread_config
 
 SHOWN = 20  # moments by default
 
-T = TypeVar("T")
 Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
 """A moment: itself, its position, its id or the unique beginning or end of it, its label, or its config."""
 
@@ -43,15 +45,12 @@ class Timeline(Component):
 
     Every method that takes a moment takes the moment itself, its position, its checkpoint id (or a unique end of the
     id), its label, or its config.
-
-    Args:
-        pages: Makes an empty `Pages`, which holds what is read of the thread.
     """
 
     def __init__(self, saver: EngineSaver, thread_id: str, pages: Callable[[], Pages]) -> None:
         super().__init__(saver)
         self.thread_id = thread_id
-        self._new = pages
+        self._new = pages  # makes an empty one, which holds what is read of the thread
         self.pages = pages()
 
     def refresh(self) -> Self:
@@ -163,10 +162,10 @@ class Timeline(Component):
     def _place_of(self, address: Address) -> Plan[int]:
         yield from self.pages.upto(1)
         if address.checkpoint_id is None:
-            address = self.pages.head(address.checkpoint_ns) or address
-        if self.pages.place_of(address) is None:
+            address = self.pages.heads.get(address.checkpoint_ns, address)
+        if address not in self.pages.places:
             yield from self.pages.upto(None)
-        place = self.pages.place_of(address)
+        place = self.pages.places.get(address)
         if place is None:
             raise NotFound(f"{address}: there is no such moment")
         return place
@@ -214,24 +213,22 @@ class Timeline(Component):
         start, stop = (yield from self._when(after)), (yield from self._when(before))
 
         def fits(moment: Moment) -> bool:
-            names: tuple[tuple[str | None, Collection[str]], ...] = (
-                (node, moment.nodes),
-                (tool, {each.name for each in moment.tools}),
-                (model, moment.models),
-                (label, moment.labels),
-                (channel, {change.channel for change in moment.changes}),
-            )
+            plain_namespace = NS_SEP.join(part.partition(NS_END)[0] for part in moment.namespace.split(NS_SEP))
             return (
-                all(wanted is None or wanted in found for wanted, found in names)
+                node in (None, *moment.nodes)
+                and tool in (None, *(each.name for each in moment.tools))
+                and model in (None, *moment.models)
+                and label in (None, *moment.labels)
+                and channel in (None, *(change.channel for change in moment.changes))
                 and source in (None, moment.source)
                 and step in (None, moment.step)
-                and namespace in (None, moment.namespace, without_tasks(moment.namespace))
+                and namespace in (None, moment.namespace, plain_namespace)
                 and asked in (None, bool(moment.asked))
                 and waits in (None, bool(moment.interrupts))
-                and (text is None or text.casefold() in text_of(moment).casefold())
+                and (text is None or text.casefold() in _text_of(moment).casefold())
                 and (where is None or bool(where(moment)))
-                and compare(moment, start, 1) > 0
-                and compare(moment, stop, -1) < 0
+                and _compare(moment, start, 1) > 0
+                and _compare(moment, stop, -1) < 0
             )
 
         every = yield from self._between(0, count)
@@ -245,11 +242,12 @@ class Timeline(Component):
         drawn = [replace(moment, parent=self.pages.nearest(moment.address, shown)) for moment in moments]
         return Moments(moments, 0, self, drawn)
 
-    def _when(self, when: datetime | Reference | None) -> Plan[When | None]:
+    def _when(self, when: datetime | Reference | None) -> Plan[datetime | Moment | None]:
         if when is None:
             return None
-        if isinstance(when, str) and self.pages.labelled(when) is None and (time := time_of(when)):
-            return time
+        if isinstance(when, str) and self.pages.labelled(when) is None:
+            with suppress(ValueError):
+                return datetime.fromisoformat(when).astimezone()
         if isinstance(when, datetime):
             return when.astimezone()
         try:
@@ -440,7 +438,7 @@ class Timeline(Component):
     plot, aplot = faces(_plot)
 
     def _measure(self, moments: Sequence[Moment]) -> Plan[Sequence[Moment]]:
-        places = [place for moment in moments if (place := self.pages.place_of(moment.address)) is not None]
+        places = [self.pages.places[moment.address] for moment in moments if moment.address in self.pages.places]
         sizes = yield from self.pages.measured(places)
         return [replace(moment, state_bytes=sizes.get(moment.address)) for moment in moments]
 
@@ -459,3 +457,20 @@ class Timeline(Component):
 
     def _repr_html_(self) -> str:
         return self.latest()._repr_html_()
+
+
+def _text_of(moment: Moment) -> str:
+    """Return the text of a moment in which a search for text looks."""
+    new = (item for change in moment.changes for item in change.new)
+    added = (message_text(item) if isinstance(item, BaseMessage) else str(item) for item in new)
+    questions = (str(asked.value) for asked in moment.asked)
+    return "\n".join([moment.summary, *added, *questions, *moment.errors, *moment.labels])
+
+
+def _compare(moment: Moment, when: datetime | Moment | None, unbound: int) -> int:
+    """Return 1 if a moment is later than `when`, -1 if it is earlier, 0 if that is unknown, `unbound` for `None`."""
+    if when is None:
+        return unbound
+    if isinstance(when, Moment):
+        return (moment.position > when.position) - (moment.position < when.position)
+    return 0 if moment.time is None else (moment.time > when) - (moment.time < when)

@@ -38,10 +38,7 @@ CARRIED = ("known", "first", STATE)
 
 
 def rewind_to(session: Session, address: Address, by: str | None) -> Plan[RunnableConfig]:
-    """Make a checkpoint of the root graph the latest of its thread again; return the config of the thread.
-
-    Two trips, and one more for each memory of a subgraph (`checkpointer=True`) that goes back with it.
-    """
+    """Make a root checkpoint the latest of its thread again. Two trips, and one for each memory that goes back."""
     _check_root(address)
     # The headers of the whole thread: nothing else names its namespaces.
     graph = yield from session.store.read_graph(address.thread_id)

@@ -28,10 +28,7 @@ def check_by(by: str, tenant: str | None) -> None:
 
 
 def read_usage(session: Session, by: By, wanted: ThreadFilter, weighs: bool, tell: Tell) -> Plan[Mapping[str, Usage]]:
-    """Return what threads have taken, who took most first; days in order.
-
-    The trips of a list of all of them; to weigh them, those that read all that they hold.
-    """
+    """Return what threads have taken, who took most first; days in order. To weigh them, all that they hold is read."""
     found: defaultdict[str, Usage] = defaultdict(Usage)
     tenants = (yield from read_tenants(session.store)) if by == "tenant" else ()
     views = {name: replace(session, store=session.store.of_tenant(name), tenant=name) for name in tenants}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from math import isfinite
 from threading import Lock
@@ -48,7 +49,6 @@ from langgraph_keel.provenance.replay.compare import content_of
 LONGEST = 200
 """Most characters of a name or a stop sequence."""
 _SCALARS = (str, int, float, bool)
-_NUMBERS = (int, float)
 _Names: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
 """Per name that somebody gives something: the field of a record, and what it takes of that, `None` for nothing."""
 
@@ -136,12 +136,11 @@ def _versions(given: Any) -> dict[str, str]:
 
 
 def _number(value: Any, kind: type[Any] = float) -> Any:
-    is_one = isinstance(value, _NUMBERS) and value is not True and value is not False and isfinite(value)
+    is_one = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     return kind(value) if is_one else None
 
 
-def _count(value: Any) -> Any:
-    return _number(value, int)
+_count = partial(_number, kind=int)
 
 
 def _stop(value: Any) -> list[str] | None:
@@ -240,15 +239,12 @@ class _Call:
     clock: float = field(default_factory=time.perf_counter)
 
     def end(self, facts: Mapping[str, Any]) -> None:
-        """Complete the record, and hand it to the saver."""
         self.waiting.record.update(record_of({"seconds": round(time.perf_counter() - self.clock, 6), **facts}))
         self.recorder.end(self.waiting)
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a call belongs."""
-
     recorder: Recorder
     thread_id: str
     run: object  # see `run_of`

@@ -143,13 +143,8 @@ class Fingerprint:
                 }
                 for path, models in nodes.items()
             }
-            return cls(
-                seen,
-                _unpack_lists(versions),
-                step,
-                [name for name in names if isinstance(name, str)],
-                Spent(int(given), int(written), None if cost is None else float(cost)),
-            )
+            spent = Spent(int(given), int(written), None if cost is None else float(cost))
+            return cls(seen, _unpack_lists(versions), step, [name for name in names if isinstance(name, str)], spent)
         except (TypeError, ValueError, AttributeError):
             return cls()
 

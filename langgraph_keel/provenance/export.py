@@ -50,16 +50,6 @@ class Way:
     is_pruned: bool  # its beginning is gone
     is_known: bool  # all calls on it are known: the prunes have carried those of the beginning
 
-    @property
-    def cost(self) -> float | None:
-        """The cost of the calls on it; `None` if that is not known."""
-        return sum_costs(self.trace.calls) if self.is_known else None
-
-    @property
-    def usage(self) -> dict[str, Any] | None:
-        """What they used; `None` if that is not known."""
-        return sum_usages([call.usage for call in self.trace.calls]) if self.is_known else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFilter:
@@ -80,14 +70,6 @@ class ThreadFilter:
         for cost in (self.min_cost, self.max_cost):
             if cost is not None and (not isinstance(cost, int | float) or cost < 0):
                 raise InvalidInput(f"min_cost= and max_cost= are numbers from 0 up, not {cost!r}")
-
-    def label_of(self, head: CheckpointTuple, way: Way) -> Any:
-        """Return how a thread ended, by the nearest checkpoint that says so; `None` if none does."""
-        return self.label(head) if callable(self.label) else way.label
-
-    def accepts_label(self, label: Any) -> bool:
-        """Return whether threads that ended so are wanted. Of metadata that is no text, its text is compared."""
-        return not isinstance(self.label, str) or (label is not None and str(label) == self.label)
 
     def accepts_model(self, models: Collection[str]) -> bool:
         """Return whether threads that these models wrote are wanted."""
@@ -182,9 +164,12 @@ class Export:
     def _choose(
         self, head: CheckpointTuple, messages: Sequence[Mapping[str, Any]], way: Way
     ) -> dict[str, Any] | Reason:
-        wanted, trace, cost = self._wanted, way.trace, way.cost
-        label = wanted.label_of(head, way)
-        if not (wanted.accepts_label(label) and wanted.accepts_model(_models_of(trace))):
+        wanted, trace = self._wanted, way.trace
+        cost = sum_costs(trace.calls) if way.is_known else None
+        label = wanted.label(head) if callable(wanted.label) else way.label
+        # Of metadata that is no text, its text is compared.
+        is_labelled = not isinstance(wanted.label, str) or (label is not None and str(label) == wanted.label)
+        if not (is_labelled and wanted.accepts_model(_models_of(trace))):
             return "filtered"
         called = (call["function"]["name"] for message in messages for call in message.get("tool_calls", ()))
         return wanted.check_cost(cost) or {
@@ -194,7 +179,7 @@ class Export:
             "messages": messages,
             "tools_called": dict(Counter(called)),
             "calls": [{name: getattr(call, name) for name in _OF_A_CALL} for call in trace.calls],
-            "usage": way.usage,
+            "usage": sum_usages([call.usage for call in trace.calls]) if way.is_known else None,
             "cost": cost,
             "is_pruned": way.is_pruned,
             "steps": head.metadata.get("step"),

@@ -77,12 +77,10 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(slots=True, eq=False)
 class WaitingRecord:
-    """A record that waits.
+    """A record that waits for the checkpoint that its call leads to."""
 
-    It leads to the next checkpoint of its run in the innermost namespace that is stored. Ids are ordered in time, so
-    that is the first one younger than the checkpoint that the call began from.
-    """
-
+    # That is the next one of its run in the innermost namespace that is stored. Ids are ordered in time: it is the
+    # first one younger than the checkpoint that the call began from.
     record: Record
     thread_id: str
     lineage: Mapping[str, str]  # per namespace around the call: the id of the checkpoint that its step began from
@@ -142,23 +140,15 @@ class _ThreadRecords:
         group = self.by_ns.get(namespace, {}).values()
         return list(takewhile(lambda each: each.lineage[namespace] < own, group))
 
-    def remove_from_tasks(self, each: WaitingRecord) -> None:
-        _remove(self.by_task, each.tasks, each)
-
-    def remove_from_namespaces(self, each: WaitingRecord, namespaces: Iterable[str]) -> None:
-        _remove(self.by_ns, namespaces, each)
-
-    def remove(self, each: WaitingRecord) -> None:
-        self.remove_from_tasks(each)
-        self.remove_from_namespaces(each, each.lineage)
-
-
-def _remove(groups: dict[str, _Group], names: Iterable[str], each: WaitingRecord) -> None:
-    for name in names:
-        group = groups.get(name, {})
-        group.pop(id(each), None)
-        if not group:
-            groups.pop(name, None)
+    def remove(self, each: WaitingRecord, namespaces: Iterable[str] | None = None) -> None:
+        """Remove a record from its tasks, and from some namespaces or all."""
+        spaces = each.lineage if namespaces is None else namespaces
+        for groups, names in (self.by_task, each.tasks), (self.by_ns, spaces):
+            for name in names:
+                group = groups.get(name, {})
+                group.pop(id(each), None)
+                if not group:
+                    groups.pop(name, None)
 
 
 class WaitingRecords:
@@ -212,7 +202,7 @@ class WaitingRecords:
             for each in records:
                 each.is_written = True
                 if thread := self._threads.get(each.thread_id):
-                    thread.remove_from_tasks(each)
+                    thread.remove(each, ())
 
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
@@ -242,11 +232,8 @@ class WaitingRecords:
             if thread is None:
                 return
             for each in (*selection.led, *selection.strays):
-                if address.checkpoint_ns:  # it has led to a checkpoint there, and not yet to one of the graphs around
-                    thread.remove_from_tasks(each)
-                    thread.remove_from_namespaces(each, [address.checkpoint_ns])
-                else:
-                    thread.remove(each)
+                # In a namespace, it has not yet led to a checkpoint of the graphs around.
+                thread.remove(each, [address.checkpoint_ns] if address.checkpoint_ns else None)
             if not address.checkpoint_ns:
                 others = [each for each in thread.by_ns.get("", {}).values() if each.run is not run]
                 for each in others:
@@ -368,10 +355,7 @@ def _keep(kept: OrderedDict[K, T], key: K, value: T, most: int) -> None:
 
 
 class Recorder(Hook):
-    """The records of one saver, shared by its copies. Any thread may call.
-
-    Without `captures`, the fingerprints of threads are carried on all the same.
-    """
+    """The records of one saver, shared by its copies. Without `captures`, fingerprints are carried on all the same."""
 
     tables = (CARRYOVERS,)
 

@@ -175,7 +175,8 @@ class ProvenanceMethods(Component):
         from langgraph_keel.provenance.replay.replay import Replayer, check_order
 
         options = {} if context is None else {"context": context}
-        order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
+        given = {"inputs": inputs, "options": options, "bind": bind, "allow_tools": allow_tools, "ignore": ignore}
+        order = check_order(config, configurable, **given, limit=limit, keep=keep, on_step=on_step)
         if not (callable(getattr(graph, "copy", None)) and hasattr(graph, "input_channels")):
             raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
         # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
@@ -190,10 +191,7 @@ class ProvenanceMethods(Component):
 
 
 def engine_apart(engine: Engine) -> Engine:
-    """Return an engine on the same store that shares nothing else with this one: it records, and ignores drift.
-
-    It prunes nothing: a replay's fork stays whole until it was compared.
-    """
+    """Return an engine that shares only its store with this one. It records, ignores drift, and prunes nothing."""
     from langgraph_keel.provenance import capture
 
     capture.watch()

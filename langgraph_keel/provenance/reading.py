@@ -55,14 +55,8 @@ class Trace:
             if isinstance(changes, list):
                 parent = places.get(replace(entry.address, checkpoint_id=entry.parent), -1)
                 call_id = next((call.id for call in self.calls if places.get(_address(call), -1) > parent), None)
-                found.append(
-                    DriftMark(
-                        checkpoint_id=str(entry.address.checkpoint_id),
-                        step=header.metadata.get("step"),
-                        call_id=call_id,
-                        changes=tuple(map(str, changes)),
-                    )
-                )
+                name, step, lines = str(entry.address.checkpoint_id), header.metadata.get("step"), map(str, changes)
+                found.append(DriftMark(checkpoint_id=name, step=step, call_id=call_id, changes=tuple(lines)))
         return found
 
 

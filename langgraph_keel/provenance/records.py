@@ -18,22 +18,10 @@ Record: TypeAlias = dict[str, Any]
 CALLS = "__keel_calls__"
 """The name under which records stand among a task's writes; no channel of LangGraph's."""
 
-PARAMETERS = frozenset(
-    {
-        "effort",
-        "frequency_penalty",
-        "logprobs",
-        "n",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "reasoning_effort",
-        "repetition_penalty",
-        "service_tier",
-        "top_k",
-        "top_logprobs",
-        "verbosity",
-    }
-)
+PARAMETERS = frozenset((
+    "effort", "frequency_penalty", "logprobs", "n", "parallel_tool_calls", "presence_penalty", "reasoning_effort",
+    "repetition_penalty", "service_tier", "top_k", "top_logprobs", "verbosity",
+))  # fmt: skip
 """Parameters that are kept under their own names, if they are scalars."""
 
 _REFUSED = "refused"

@@ -19,8 +19,6 @@ from langgraph_keel.retention.policy import Retention, in_seconds
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT = 30.0
 """Seconds that `close` gives to what is under way and to the last prune: it must not hold a program for ever."""
-_NEVER = 9e9
-"""Seconds: some 285 years."""
 
 
 def upkeep_of(saver: EngineSaver, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
@@ -107,7 +105,6 @@ class UpkeepThread(Hook):
         return None
 
     def _prune(self, goes_on: Callable[[], bool]) -> None:
-        """Prune what was put to since the last round, one thread after the other, as long as it may."""
         for tenant in sorted({tenant for tenant, _ in self.put_to}):
             engine = (self.saver.for_tenant(tenant) if tenant else self.saver).engine
             stored = _read_policies(engine)
@@ -134,9 +131,10 @@ class UpkeepThread(Hook):
         from langgraph_keel.retention.prune import Pruning
         from langgraph_keel.retention.sweep import Sweep
 
+        never = 9e9  # seconds: some 285 years
         for engine in engines_of(self.saver):
             stored = _read_policies(engine)
-            policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in stored), ttl]
+            policies = [*(Retention(threads=each.threads, ttl=each.ttl or never) for each in stored), ttl]
             sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))
             while not self._stop.is_set() and engine.run(sweep.next()):
                 pass

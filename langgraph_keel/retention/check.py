@@ -27,8 +27,6 @@ THREADS, ENTRIES, CELLS = 50, 50, 50
 ADVICE = "a backup has it; `keel rewind` goes back to a moment before it, `keel delete` removes the thread"
 
 _LIST = "the list of threads"
-_INDEX = "the index of threads"
-_SHARED = "what all threads share"
 _DAMAGE = CorruptStore, KeyMissing
 """What damage of a record looks like. Its first byte may come to say that it is sealed."""
 Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
@@ -86,7 +84,7 @@ class StoreCheck:
             found = yield from step
         except NotAKeelStore as error:  # of Redis: a key that all threads share holds something else
             self._has_more = False
-            found = [Finding("lost", None, _SHARED, str(error), "a backup has it")]
+            found = [Finding("lost", None, "what all threads share", str(error), "a backup has it")]
         self._tell(self._looked, None)
         # Without the threads on which the backend has reported already: it says where the damage is.
         damage = [each for each in self._own if each.kind != "harmless"]
@@ -121,7 +119,7 @@ class StoreCheck:
         for name, missing in (yield from self._find_left_out(terms)).items():
             asked = ", ".join(f"{kind}={value!r}" for kind, _, value in (term.partition(":") for term in missing))
             message = f"lists of threads with {asked} leave it out, and its latest checkpoint says so"
-            finding = Finding("decide", name, _INDEX, message, self._index_advice(name))
+            finding = Finding("decide", name, "the index of threads", message, self._index_advice(name))
             odd.setdefault(name, (infos[name], []))[1].append(finding)
         if odd:
             # Somebody may have written meanwhile: it counts only if the thread is as it was.
@@ -222,7 +220,6 @@ class _Values:
             self._attempt(node.address, "", partial(unpack_header, node.header, self._codec, node.address))
 
     def check(self, found: Found) -> None:
-        """Look at the rows and writes of a checkpoint, and whether all that it shows is there."""
         entry, address, known = found.entry, found.entry.address, len(self.findings)
         for channel, ref in entry.refs.items():
             rows = found.rows.get(channel, ()) if ref.kind is not Kind.INLINE else ()
@@ -283,7 +280,6 @@ def _check_covered(ref: Ref, rows: Sequence[Row]) -> None:
 
 
 def _check_values(session: Session, thread_id: str, graph: Graph) -> Plan[_Values]:
-    """Read all values of a thread, page by page."""
     values = _Values(session, graph)
     page: Sequence[Entry] = yield from session.store.scan(Query(thread_id, limit=ENTRIES))
     while page:

@@ -38,7 +38,6 @@ ROUNDS = 5
 """Walks that are made at most: whoever writes without a pause must be stopped first."""
 THREADS, ENTRIES, STRAYS = 200, 500, 500
 """What is read at once."""
-
 OF_ALL = (ReadOnlyStore, StoreClosed, AccessDenied, StoreUnavailable)
 """Errors that the next thread would meet as well."""
 
@@ -52,10 +51,10 @@ class Order:
     """The threads and records that are to be erased."""
 
     user: str  # as metadata has it
-    dry_run: bool = False
-    shared: Shared = "report"  # for threads that name others as well
-    node_cache: Cached = "clear"  # for results of nodes, which name no thread
-    by: str | None = None
+    dry_run: bool
+    shared: Shared  # for threads that name others as well
+    node_cache: Cached  # for results of nodes, which name no thread
+    by: str | None
 
     @property
     def user_hash(self) -> str:
@@ -69,12 +68,7 @@ class Order:
 
 
 def check_order(
-    user_id: object,
-    dry_run: bool,
-    shared: str,
-    node_cache: str,
-    reclaim: bool | str = True,
-    by: str | None = None,
+    user_id: object, dry_run: bool, shared: str, node_cache: str, reclaim: bool | str, by: str | None
 ) -> Order:
     """Check the arguments of an erasure, and return them as an order."""
     is_id = isinstance(user_id, str | int | UUID) and not isinstance(user_id, bool)
@@ -93,8 +87,7 @@ def check_order(
     if node_cache not in ("clear", "report"):
         raise InvalidInput(f"node_cache must be 'clear' or 'report', not {node_cache!r}")
     check_by(by)
-    left = "delete" if shared == "delete" else "report"
-    return Order(user, dry_run, left, node_cache, by)  # type: ignore[arg-type]
+    return Order(user, dry_run, shared, node_cache, by)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)

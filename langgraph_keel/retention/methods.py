@@ -143,25 +143,16 @@ class RetentionSaver(EngineSaver):
 
 
 class RetentionMethods(Component):
-    """`saver.retention`: what stays of all threads, and the erasure of what is stored of a person.
-
-    Args:
-        saver: The saver.
-        describe_backups: Says what backups of the store hold of what was erased: a sentence each.
-        kept: What an erasure does not reach in any case: a sentence each.
-    """
+    """`saver.retention`: what stays of all threads, and the erasure of what is stored of a person."""
 
     _saver: RetentionSaver
 
     def __init__(
-        self,
-        saver: RetentionSaver,
-        describe_backups: Callable[[Session], Plan[Sequence[str]]],
-        kept: Sequence[str],
+        self, saver: RetentionSaver, describe_backups: Callable[[Session], Plan[Sequence[str]]], kept: Sequence[str]
     ) -> None:
         super().__init__(saver)
-        self._describe_backups = describe_backups
-        self._kept = kept
+        self._describe_backups = describe_backups  # says what these hold of what was erased: a sentence each
+        self._kept = kept  # what an erasure does not reach in any case: a sentence each
 
     def _set_policy(self, *policies: Retention | Sequence[Retention]) -> Plan[None]:
         """Store what `sweep` is to keep of the threads, instead of what was stored; without policies, of nothing.

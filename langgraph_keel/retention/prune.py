@@ -109,7 +109,8 @@ class PruneReport:
     @property
     def bytes(self) -> int | None:
         """Bytes; `None` if they were not counted."""
-        return _sum([each.bytes for each in self.threads])
+        counted = [each.bytes for each in self.threads if each.bytes is not None]
+        return sum(counted) if len(counted) == len(self.threads) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -154,11 +155,6 @@ class SweepReport(PruneReport):
         return "\n".join(
             [*map(str, self.threads), *failed, f"{_total(self)} ({count_of(self.looked, 'thread')} looked at)"]
         )
-
-
-def _sum(sizes: Sequence[int | None]) -> int | None:
-    counted = [size for size in sizes if size is not None]
-    return sum(counted) if len(counted) == len(sizes) else None
 
 
 def _total(report: PruneReport) -> str:
@@ -218,9 +214,7 @@ def plan_prune(session: Session, thread_id: str, task: Pruning) -> Plan[tuple[Su
     for hear in session.hooks.keep if task.policy is not None else ():
         named |= set((yield from hear(session, thread_id, task.policy)))
     read = yield from survey(session, thread_id)
-    kept: set[Stamp] = set()
-    if task.policy is not None:
-        kept = yield from _choose_kept(session, read, task, task.policy, named)
+    kept = (yield from _choose_kept(session, read, task.policy, task.now, named)) if task.policy else set[Stamp]()
     removal = plan_removal(read.all, kept)
     keep_memory_callers(read, kept, removal)
     return read, kept, removal
@@ -247,14 +241,10 @@ def record_prune(session: Session, pruned: ThreadPruned, by: str) -> Plan[None]:
 
 
 def _choose_kept(
-    session: Session,
-    read: Survey,
-    task: Pruning,
-    policy: Retention,
-    named: Collection[Address],
+    session: Session, read: Survey, policy: Retention, now: float, named: Collection[Address]
 ) -> Plan[set[Stamp]]:
     """Return what stays. One trip, if branches may wait for somebody; else none."""
-    ruled = choose(policy, read.seen, task.now, named)
+    ruled = choose(policy, read.seen, now, named)
     kept = find_open_heads(read.seen) | ruled
     ends = leaves(read.seen, kept) if policy.waiting else []
     if ends:
@@ -318,7 +308,39 @@ def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
 
 def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | None] = ()) -> set[Stamp]:
     """Return the latest checkpoint of every namespace, except those of subgraph calls that are over."""
-    return _Heads(moments, others).find_open()
+    known = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node, _ in moments}
+    latest = [(place, node, header) for place, (node, header) in enumerate(moments) if node.is_head]
+    heads = {head[1].address.checkpoint_ns: head for head in latest}
+    ids = {node.address.checkpoint_id for _, node, _ in heads.values()} | set(others)
+
+    def is_over(namespace: str) -> bool:
+        """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
+        outer, _, call = namespace.rpartition(NS_SEP)
+        if not is_task(call.partition(NS_END)[2]):
+            return False
+        place, _, header = heads[namespace]
+        parents = _parents(header)
+        if is_left(outer, parents.get(outer), place):
+            return True
+        if outer in heads:
+            return bool(outer) and is_over(outer)
+        return is_left("", parents.get(""), place)
+
+    def is_left(outer: str, parent: Any, place: int) -> bool:
+        """Return whether a graph continued from the checkpoint that a subgraph was called from."""
+        if parent is None or parent in ids:
+            return False
+        if (outer, parent) in known:
+            return True
+        if outer not in heads:
+            return False
+        # It is gone, or not stored yet: with `durability="async"` a subgraph's checkpoints overtake that of the step
+        # they belong to. It is yet to come if the subgraph has put since the graph's latest, or if its id is a later
+        # one: ids are made of times, so clocks that differ keep too much rather than too little.
+        put_at, node, _ = heads[outer]
+        return put_at > place and str(parent) <= str(node.address.checkpoint_id)
+
+    return {node.stamp for namespace, (_, node, _) in heads.items() if not is_over(namespace)}
 
 
 def find_called_from(moments: Sequence[NodeAndHeader], ids: Collection[str | None]) -> set[Stamp]:
@@ -330,46 +352,3 @@ def find_called_from(moments: Sequence[NodeAndHeader], ids: Collection[str | Non
 def _parents(header: Header) -> Mapping[str, Any]:
     parents = header.metadata.get("parents")
     return parents if isinstance(parents, Mapping) else {}
-
-
-class _Heads:
-    """The latest checkpoint of every namespace, and whether the calls that they belong to are over."""
-
-    def __init__(self, moments: Sequence[NodeAndHeader], others: Collection[str | None]) -> None:
-        self._known = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node, _ in moments}
-        self._heads = {
-            node.address.checkpoint_ns: (place, node, header)
-            for place, (node, header) in enumerate(moments)
-            if node.is_head
-        }
-        self._ids = {node.address.checkpoint_id for _, node, _ in self._heads.values()} | set(others)
-
-    def find_open(self) -> set[Stamp]:
-        return {node.stamp for namespace, (_, node, _) in self._heads.items() if not self._is_over(namespace)}
-
-    def _is_over(self, namespace: str) -> bool:
-        """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
-        outer, _, call = namespace.rpartition(NS_SEP)
-        if not is_task(call.partition(NS_END)[2]):
-            return False
-        place, _, header = self._heads[namespace]
-        parents = _parents(header)
-        if self._is_left(outer, parents.get(outer), place):
-            return True
-        if outer in self._heads:
-            return bool(outer) and self._is_over(outer)
-        return self._is_left("", parents.get(""), place)
-
-    def _is_left(self, outer: str, parent: Any, place: int) -> bool:
-        """Return whether a graph continued from the checkpoint that a subgraph was called from."""
-        if parent is None or parent in self._ids:
-            return False
-        if (outer, parent) in self._known:
-            return True
-        if outer not in self._heads:
-            return False
-        # It is gone, or not stored yet: with `durability="async"` a subgraph's checkpoints overtake that of the step
-        # they belong to. It is yet to come if the subgraph has put since the graph's latest, or if its id is a later
-        # one: ids are made of times, so clocks that differ keep too much rather than too little.
-        latest, node, _ = self._heads[outer]
-        return latest > place and str(parent) <= str(node.address.checkpoint_id)

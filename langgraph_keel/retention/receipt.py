@@ -105,7 +105,11 @@ class Receipt:
             f"{done}: {count_of(len(self.threads), 'thread')}, {count_of(self.checkpoints, 'checkpoint')}, "
             f"{count_of(self.requests, 'request')} for approval, {count_of(self.cached, 'cached result')} of nodes"
         )
-        yield from self._names() if self.dry_run else ()
+        for title, found in (("", self.threads), ("shared: ", self.shared)) if self.dry_run else ():
+            # As Python writes text: what could steer a terminal is spelled out.
+            yield from (f"  {title}{thread_id!r}" for thread_id in found[:FEW])
+            if len(found) > FEW:
+                yield f"  {title}and {len(found) - FEW:,} more"
         if not (self.threads or self.shared or self.failed):
             yield "No thread names this person as its owner: is the id right?"
         yield f"User: SHA-256 {self.user_hash}, at {self.at}"
@@ -115,13 +119,6 @@ class Receipt:
         if self.reclaimed:
             yield f"Space after that: {self.reclaimed}"
         yield from (f"Not erased: {sentence}" for sentence in self.exempt)
-
-    def _names(self) -> Iterator[str]:
-        for title, found in (("", self.threads), ("shared: ", self.shared)):
-            # As Python writes text: what could steer a terminal is spelled out.
-            yield from (f"  {title}{thread_id!r}" for thread_id in found[:FEW])
-            if len(found) > FEW:
-                yield f"  {title}and {len(found) - FEW:,} more"
 
 
 def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:

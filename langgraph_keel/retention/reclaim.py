@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from langgraph_keel.display import html
 from langgraph_keel.display.text import count_of
@@ -15,14 +14,12 @@ from langgraph_keel.engine.removal import sweep_rows
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore
-from langgraph_keel.retention.erase import each_stray
+from langgraph_keel.retention.erase import Tell, each_stray
 
 THREADS = 200
 """Threads that are listed at once."""
 FEW = 5
 """Damaged threads that a note names."""
-
-Tell: TypeAlias = Callable[[int, int | None], object]
 
 
 @publish
@@ -78,20 +75,9 @@ def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan
     removed, before, after = Leftovers(), set[str](), list[str]()
     if strays:
         yield from each_stray(session.store, before.add)
-    if rows or before:
-        yield from _sweep_rows(session, removed, tell)
-    if before:
-        yield from each_stray(session.store, after.append)
-    for thread_id in before.intersection(after):
-        yield from delete_thread(session, thread_id)
-        removed.strays += 1
-    return removed
-
-
-def _sweep_rows(session: Session, removed: Leftovers, tell: Tell) -> Plan[None]:
-    seen, after, page = 0, None, THREADS
+    seen, last, page = 0, None, THREADS if rows or before else 0
     while page == THREADS:
-        infos = yield from session.store.read_threads(Page(after, THREADS))
+        infos = yield from session.store.read_threads(Page(last, THREADS))
         for info, _ in infos:
             try:
                 removed.rows += yield from sweep_rows(session, info.thread_id)
@@ -99,4 +85,10 @@ def _sweep_rows(session: Session, removed: Leftovers, tell: Tell) -> Plan[None]:
                 removed.damaged.append(info.thread_id)
             seen += 1
             tell(seen, None)
-        page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None
+        page, last = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None
+    if before:
+        yield from each_stray(session.store, after.append)
+    for thread_id in before.intersection(after):
+        yield from delete_thread(session, thread_id)
+        removed.strays += 1
+    return removed

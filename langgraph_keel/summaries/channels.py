@@ -82,19 +82,8 @@ def _wanted(key: str) -> str:
     )
 
 
-def removal(
-    config: RunnableConfig,
-    messages: Sequence[BaseMessage],
-    *,
-    channel: str,
-    by: By,
-    model: str | None = None,
-    summary: str | None = None,
-    summary_id: str | None = None,
-    previous: str | None = None,
-    node: str | None = None,
-) -> Removal:
-    """Return a description of messages that a node is about to remove, under an id that is the same in each run."""
+def removal(config: RunnableConfig, messages: Sequence[BaseMessage], *, channel: str, by: By, **known: Any) -> Removal:
+    """Describe messages that a node is to remove (`known`: other fields), under an id that is the same in each run."""
     if not messages:
         raise InvalidInput("nothing is to be removed: there is nothing to archive")
     given, metadata = configurable(config), config.get("metadata") or {}
@@ -116,25 +105,18 @@ def removal(
             f"nothing of thread {thread_id!r} can be archived here: this is no run of a graph that stores checkpoints, "
             "and no sweep and no erase would find it. Run it in a graph with checkpointer=saver, or say archive=False"
         )
+    try:
+        own_id = removal_id(channel, namespace, messages, [encode(message) for message in messages])
+    except UnstorableValue:  # only another serializer can store it: archived twice, at worst
+        own_id = token_hex(12)
     return Removal(
-        id=_removal_id(channel, namespace, messages),
+        id=own_id,
         thread_id=thread_id,
         checkpoint_ns=namespace,
         checkpoint_id=None if checkpoint_id is None else str(checkpoint_id),
         step=step if isinstance(step, int) else None,
-        node=node or metadata.get(METADATA_NODE),
         channel=channel,
         by=by,
         messages=tuple(messages),
-        model=model,
-        summary=summary,
-        summary_id=summary_id,
-        previous=previous,
+        **{"node": metadata.get(METADATA_NODE), **known},
     )
-
-
-def _removal_id(channel: str, namespace: str, messages: Sequence[BaseMessage]) -> str:
-    try:
-        return removal_id(channel, namespace, messages, [encode(message) for message in messages])
-    except UnstorableValue:  # only another serializer can store it: archived twice, at worst
-        return token_hex(12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -20,15 +21,7 @@ from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.policy import Size, Trigger, check_shrinks, clauses_of, kept_size, says, window_of
-from langgraph_keel.summaries.summarizer import (
-    LEAST,
-    PROMPT,
-    ModelAndArchive,
-    Summarizer,
-    Update,
-    fill_prompt,
-    name_of,
-)
+from langgraph_keel.summaries.summarizer import LEAST, PROMPT, ModelAndArchive, Summarizer, Update, fill_prompt, name_of
 
 TOKENS = 8000
 """Maximum tokens of one question to a model whose window is unknown."""
@@ -110,11 +103,8 @@ class SummarizationNode(Runnable[Any, Any]):
     ) -> None:
         _check_options(name, messages_key, summary_key, token_counter, pinned, max_input_tokens, archive, on_error)
         if saver is not None and engine_of(saver) is None:
-            hint = (
-                "; did you mean keep=?"
-                if isinstance(saver, tuple | list | int)
-                else ": the archive needs one of Keel's"
-            )
+            is_size = isinstance(saver, tuple | list | int)
+            hint = "; did you mean keep=?" if is_size else ": the archive needs one of Keel's"
             raise InvalidInput(f"saver: {saver!r:.60} is no saver with an archive{hint}")
         self.name = name
         self._model = _model_of(model)
@@ -125,7 +115,9 @@ class SummarizationNode(Runnable[Any, Any]):
         check_shrinks(clauses, kept)
         if self._model is None and (summary_key or prompt or says(clauses, "steps")):
             raise InvalidInput("without a model there is no summary: no summary_key=, prompt= or trigger=('steps', n)")
-        text = None if self._model is None else _prompt_of(prompt)
+        text = None if self._model is None else PROMPT if prompt is None else prompt
+        if text is not None and not (isinstance(text, str) and "{messages}" in text):
+            raise InvalidInput("prompt must be a text in which {messages} stands: the model would see nothing of them")
         room = _room_of(text, token_counter, max_input_tokens, window)
         self._summarizer = Summarizer(
             clauses,
@@ -138,7 +130,7 @@ class SummarizationNode(Runnable[Any, Any]):
             pinned,
             archive,
             on_error == "raise",
-            lambda: datetime.now(UTC),
+            partial(datetime.now, UTC),
         )
 
     def __repr__(self) -> str:
@@ -245,7 +237,6 @@ def _model_of(model: Any) -> Runnable[Any, Any] | None:
 def _check_options(
     name: Any, key: Any, summary_key: Any, counter: Any, pinned: Any, most: Any, archive: Any, on_error: Any
 ) -> None:
-    """Check the types of options."""
     wanted = {
         "name must be a text": (name, isinstance(name, str) and name),
         "messages_key must name a channel": (key, isinstance(key, str) and key),
@@ -265,17 +256,9 @@ def _check_options(
             raise InvalidInput(f"{rule}, not {given!r}")
 
 
-def _prompt_of(prompt: str | None) -> str:
-    text = PROMPT if prompt is None else prompt
-    if not isinstance(text, str) or "{messages}" not in text:
-        raise InvalidInput("prompt must be a text in which {messages} stands: the model would see nothing of them")
-    return text
-
-
 def _room_of(
     prompt: str | None, count: Callable[[Sequence[BaseMessage]], int], most: int | None, window: int | None
 ) -> int:
-    """Return how many tokens of messages fit into one question."""
     if most is None:
         most = TOKENS if window is None else int(window * _USED)
     room = most - (count([HumanMessage(fill_prompt(prompt, [], ""))]) if prompt else 0)

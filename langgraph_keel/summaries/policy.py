@@ -31,7 +31,8 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
     given: Any = trigger
     if given is None:
         return ((),)
-    if isinstance(given, (tuple, Mapping)) and not _is_list(given):
+    is_list = isinstance(given, tuple) and bool(given) and isinstance(given[0], (tuple, Mapping))
+    if isinstance(given, (tuple, Mapping)) and not is_list:
         given = [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidInput(f"trigger must be such as ('messages', 50), or a list of those, not {trigger!r}")
@@ -42,10 +43,6 @@ def clauses_of(trigger: Trigger, window: int | None) -> tuple[Clause, ...]:
     if not clauses:
         raise InvalidInput("trigger is an empty list: None summarizes whenever there is more than `keep`")
     return clauses
-
-
-def _is_list(given: Any) -> bool:
-    return isinstance(given, tuple) and bool(given) and isinstance(given[0], (tuple, Mapping))
 
 
 def kept_size(keep: Size, window: int | None) -> tuple[str, int]:
@@ -140,7 +137,8 @@ def cut(
     groups = groups_of(messages)
     stays = {groups[number] for number in range(_tail(messages, keep, count, groups), len(messages))}
     stays |= {groups[number] for number, message in enumerate(messages) if is_pinned(message)}
-    stays |= set(_head(messages)) | set(_open(messages, groups))
+    others = (number for number, message in enumerate(messages) if not isinstance(message, SystemMessage))
+    stays |= {*range(next(others, len(messages)))} | set(_open(messages, groups))
     is_kept = [group in stays for group in groups]
     gone = [message for message, kept in zip(messages, is_kept, strict=True) if not kept]
     kept = [message for message, kept in zip(messages, is_kept, strict=True) if kept]
@@ -168,11 +166,6 @@ def calls_of(message: BaseMessage) -> list[str]:
 def answered_in(messages: Sequence[BaseMessage], groups: Sequence[int]) -> set[tuple[int, str]]:
     """Return the calls that have a result: the position of the message that called, and the id of the call."""
     return {(groups[at], each.tool_call_id) for at, each in enumerate(messages) if isinstance(each, ToolMessage)}
-
-
-def _head(messages: Sequence[BaseMessage]) -> range:
-    others = (number for number, message in enumerate(messages) if not isinstance(message, SystemMessage))
-    return range(next(others, len(messages)))
 
 
 def _open(messages: Sequence[BaseMessage], groups: Sequence[int]) -> Iterator[int]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, convert_to_messages
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypedDict
 
@@ -79,42 +79,29 @@ class NoAnswer(Exception):
     """The model has answered with nothing."""
 
 
+@dataclass(frozen=True, slots=True)
 class ModelAndArchive:
-    """The model that writes summaries, and the archive that receives the messages they stand for.
+    """The model that writes summaries, and the archive that receives the messages they stand for."""
 
-    Args:
-        model: Writes summaries; `None` if nothing does.
-        engine: The engine of the archive's saver; `None` if nothing is archived.
-        config: The config of the model's calls.
-        runs_on: The engine of the saver in which the graph stores its checkpoints, if that is one of Keel's.
-    """
-
-    def __init__(
-        self, model: Runnable[Any, Any] | None, engine: Engine | None, config: RunnableConfig, runs_on: Engine | None
-    ) -> None:
-        self._model: Any = model
-        self._engine = engine
-        self._config = config
-        self._runs_on = runs_on
+    model: Any  # `None` if nothing writes summaries
+    engine: Engine | None  # of the archive's saver; `None` if nothing is archived
+    config: RunnableConfig  # of the model's calls
+    runs_on: Engine | None  # of the saver in which the graph stores its checkpoints, if that is one of Keel's
 
     def ask(self, prompt: str) -> Plan[Answer]:
         """Return the text of the model's answer, without its thoughts and calls."""
-        given = prompt, self._config
-        output = yield Call(partial(self._model.invoke, *given), partial(self._model.ainvoke, *given))
+        given = prompt, self.config
+        output = yield Call(partial(self.model.invoke, *given), partial(self.model.ainvoke, *given))
         text = output if isinstance(output, str) else getattr(output, "text", None)
         if not isinstance(text, str):
             raise TypeError(f"a summary must be a message or a text, not a {type(output).__name__}")
         facts = getattr(output, "response_metadata", None) or {}
-        name = facts.get("model_name") or facts.get("model") or name_of(self._model)
+        name = facts.get("model_name") or facts.get("model") or name_of(self.model)
         return Answer(str(text).strip(), str(name))
 
     def archive(self, removal: Removal) -> Plan[Archived]:
-        """Archive messages in the store in which the graph runs.
-
-        Raises:
-            InvalidInput: The archive is in another store.
-        """
-        engine, other = self._engine, self._runs_on
+        """Archive messages; raise `InvalidInput` if the archive is in another store than the graph runs in."""
+        engine, other = self.engine, self.runs_on
         if engine is None:
             raise InvalidInput("nothing can be archived: archive=False")
         entry: Archived = yield _carry_out(engine, archive_messages(engine.session, removal))
@@ -358,7 +345,13 @@ class Summarizer:
             answer = found
             taken = replace(taken, model=answer.model, summary=answer.text)
         archived = (yield from outside.archive(taken)) if self.archives else None
-        return self._update(chosen, taken, answer, self._facts(taken, answer, archived), by_id)
+        facts = self._facts(taken, answer, archived)
+        summary = summary_message(taken.summary_id, answer.text, facts) if taken.summary_id else None
+        # All of it is one write of one task: it is committed with its step, or not at all.
+        update: Update = {self.messages_key: chosen.writes(summary, by_id)}
+        if self.prompt is not None and self.summary_key:
+            update[self.summary_key] = {"text": answer.text, **facts}
+        return update
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
@@ -413,7 +406,9 @@ class Summarizer:
         if self.archives:
             return removal(config, gone, channel=channel, by=by, previous=previous)
         own_id = removal_id(channel, "", gone, ())  # there may be no thread
-        return Removal(own_id, "", "", None, _step(config), None, channel, by, tuple(gone), previous=previous)
+        step = (config.get("metadata") or {}).get(METADATA_STEP)
+        step = step if isinstance(step, int) else None
+        return Removal(own_id, "", "", None, step, None, channel, by, tuple(gone), previous=previous)
 
     # -- asking --------------------------------------------------------------------------------------------------
 
@@ -467,14 +462,6 @@ class Summarizer:
         wanted = [message.id for message in chosen.with_summary(summary)]
         check_reducer(channels, self.messages_key, chosen.writes(summary, by_id), wanted)
 
-    def _update(self, chosen: Cut, taken: Removal, answer: Answer, facts: Provenance, by_id: bool) -> Update:
-        summary = summary_message(taken.summary_id, answer.text, facts) if taken.summary_id else None
-        # All of it is one write of one task: it is committed with its step, or not at all.
-        update: Update = {self.messages_key: chosen.writes(summary, by_id)}
-        if self.prompt is not None and self.summary_key:
-            update[self.summary_key] = {"text": answer.text, **facts}
-        return update
-
 
 def summary_message(message_id: str | None, text: str, facts: Provenance) -> HumanMessage:
     """Return the message that stands for others. LangChain's own tools know it by `lc_source`."""
@@ -507,11 +494,6 @@ def with_ids(messages: Sequence[BaseMessage], config: RunnableConfig) -> list[Ba
             own_id = f"message-{blake2b(content, digest_size=12).hexdigest()}"
             named[number] = message.model_copy(update={"id": own_id})
     return named
-
-
-def _step(config: RunnableConfig) -> int | None:
-    step = (config.get("metadata") or {}).get(METADATA_STEP)
-    return step if isinstance(step, int) else None
 
 
 def _reason(error: Exception, thread_id: object) -> str:

@@ -119,13 +119,7 @@ ODD_IDS = {
 }
 """Ids that some store or other takes for something else."""
 
-BAD_IDS: dict[str, Any] = {
-    "surrogate": "lone \ud800",
-    "list": ["t"],
-    "bytes": b"t",
-    "float": 1.5,
-    "bool": True,
-}
+BAD_IDS: dict[str, Any] = {"surrogate": "lone \ud800", "list": ["t"], "bytes": b"t", "float": 1.5, "bool": True}
 
 LOOKALIKES = [("a", "A"), ("a/b", "a%2Fb"), ("é", "e\u0301"), ("1", "01"), ("a", "a "), ("a\x00", "a"), ("%", "%%")]
 
@@ -135,9 +129,8 @@ class ReadingContract(RigFixtures):
 
     def test_reads_what_was_put(self, rig: Rig) -> None:
         versions = {"text": "00000000000000000000000000000002.0.25", "list": 3}
-        checkpoint = checkpoint_of(
-            "c1", STATE, channel_versions=versions, versions_seen={"node": {"text": 1}}, updated_channels=["text"]
-        )
+        more = {"versions_seen": {"node": {"text": 1}}, "updated_channels": ["text"]}
+        checkpoint = checkpoint_of("c1", STATE, channel_versions=versions, **more)
         metadata = {"source": "loop", "step": 3, "parents": {"": "p"}}
         stored = rig.face.put(at(), checkpoint, metadata, versions)
         found = rig.face.read(at())
@@ -173,13 +166,8 @@ class ReadingContract(RigFixtures):
 
     def test_metadata_is_what_langgraph_makes_of_it(self, rig: Rig) -> None:
         configurable = {"user": "ann\x00e", "score": 0.5, "flag": True, "__secret": "s", "nested": {"a": 1}}
-        config = cast(
-            RunnableConfig,
-            {
-                "configurable": {"thread_id": "t", "checkpoint_ns": "", **configurable},
-                "metadata": {"run_id": "r", "step": 99, METADATA_NODE: "n"},
-            },
-        )
+        about = {"run_id": "r", "step": 99, METADATA_NODE: "n"}
+        config: RunnableConfig = {"configurable": {**at()["configurable"], **configurable}, "metadata": about}
         metadata = {"source": "input", "step": -1, "parents": {}, "note": "nul\x00", "writes": {"node": [1]}}
         rig.face.put(config, checkpoint_of("c1", {}), metadata)
         expected = get_checkpoint_metadata(config, cast(CheckpointMetadata, metadata))
@@ -349,10 +337,8 @@ class ReadingContract(RigFixtures):
         asked = [replace(entry, refs={}) for entry in warm.face.verb("scan", Query("t"))]
         found = warm.face.verb("read_values", asked)
         assert [each.entry.address for each in found] == [entry.address for entry in asked]
-        assert [(batch.task_id, batch.task_path) for each in found for batch in each.batches] == [
-            ("task one", ""),
-            ("task two", "path"),
-        ] * 2
+        batches = [(batch.task_id, batch.task_path) for each in found for batch in each.batches]
+        assert batches == [("task one", ""), ("task two", "path")] * 2
         assert [row for each in found for rows in each.rows.values() for row in rows] == []
 
     def test_threads_are_listed_by_last_activity(self, warm: Rig) -> None:
@@ -403,11 +389,8 @@ class ReadingContract(RigFixtures):
         rig.author("a").put(goes_on, metadata={"user_id": "bob"})
         rig.author("b", "inner:1").put(ends, metadata={"user_id": "eve"})  # that of a subgraph tells nothing
         assert (_find_threads(rig, owner="ada"), _find_threads(rig, owner="bob")) == (["c"], ["a", "b"])
-        assert (_find_threads(rig, status="done"), _find_threads(rig, node="act"), _find_threads(rig, owner="eve")) == (
-            [],
-            ["a", "b", "c"],
-            [],
-        )
+        assert _find_threads(rig, status="done") == _find_threads(rig, owner="eve") == []
+        assert _find_threads(rig, node="act") == ["a", "b", "c"]
 
     def test_threads_are_found_by_what_tasks_have_written(self, rig: Rig) -> None:
         author, other = rig.author("t"), rig.author("other")
@@ -432,11 +415,8 @@ class ReadingContract(RigFixtures):
             config = author.put({}, metadata={"user_id": owner, "run_id": f"run {number}"})
         rig.face.put_writes(config, [(ERROR, ValueError("late"))], "task")
         rig.face.delete_for_runs(["run 2"])
-        assert (
-            _find_threads(rig, owner="bob"),
-            _find_threads(rig, owner="eve"),
-            _find_threads(rig, status="failed"),
-        ) == (["t"], [], [])
+        assert _find_threads(rig, owner="bob") == ["t"]
+        assert _find_threads(rig, owner="eve") == _find_threads(rig, status="failed") == []
         rig.face.saver.copy_thread("t", "copy")
         assert _find_threads(rig, owner="bob") == ["copy", "t"]
         rig.face.delete_thread("t")
@@ -791,22 +771,19 @@ class InputContract(RigFixtures):
     def test_bad_ids_besides_the_config_are_refused(self, warm: Rig, name: str) -> None:
         bad = BAD_IDS[name]
         config = warm.author().put({"a": 1})
-        with pytest.raises(InvalidInput):
-            warm.face.put(at(), checkpoint_of(bad, {}))
-        with pytest.raises(InvalidInput):
-            warm.face.put_writes(config, [("a", 1)], bad)
-        with pytest.raises(InvalidInput):
-            warm.face.put_writes(config, [("a", 1)], "task", bad)
-        with pytest.raises(InvalidInput):
-            list(warm.face.list(at(), before=at("t", "", bad)))
-        with pytest.raises(InvalidInput):
-            warm.face.delete_thread(bad)
-        with pytest.raises(InvalidInput):
-            warm.face.delete_for_runs([bad])
-        with pytest.raises(InvalidInput):
-            warm.face.copy_thread("t", bad)
-        with pytest.raises(InvalidInput):
-            warm.face.prune([bad])
+        calls: list[Callable[[], object]] = [
+            lambda: warm.face.put(at(), checkpoint_of(bad, {})),
+            lambda: warm.face.put_writes(config, [("a", 1)], bad),
+            lambda: warm.face.put_writes(config, [("a", 1)], "task", bad),
+            lambda: list(warm.face.list(at(), before=at("t", "", bad))),
+            lambda: warm.face.delete_thread(bad),
+            lambda: warm.face.delete_for_runs([bad]),
+            lambda: warm.face.copy_thread("t", bad),
+            lambda: warm.face.prune([bad]),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput):
+                call()
         (found,) = warm.face.list(None)
         assert (values_of(found), found.pending_writes) == ({"a": 1}, [])
 
@@ -832,13 +809,8 @@ class InputContract(RigFixtures):
                 assert id_of(warm.face.read(at())) == id_of(author.config)
 
     def test_configs_without_a_thread_are_refused(self, warm: Rig) -> None:
-        configs: list[Any] = [
-            {},
-            {"configurable": {}},
-            {"configurable": {"thread_id": None}},
-            at(""),
-            {"configurable": 1},
-        ]
+        without = {"configurable": {"thread_id": None}}
+        configs: list[Any] = [{}, {"configurable": {}}, without, at(""), {"configurable": 1}]
         for config in configs:
             for call in (warm.face.get_tuple, lambda config: list(warm.face.list(config))):
                 with pytest.raises(InvalidConfig):

@@ -382,9 +382,8 @@ class CopyingContract(RigFixtures):
                 warm.face.put_writes(run.config, [("list", thread)], "task")
         for thread in runs:
             found = list(warm.face.list(at(thread, "")))
-            assert exact([values_of(each)["list"] for each in found[:40]]) == exact(
-                [states[thread][: len(states[thread]) - n] for n in range(40)]
-            )
+            lists = [states[thread][: len(states[thread]) - n] for n in range(40)]
+            assert exact([values_of(each)["list"] for each in found[:40]]) == exact(lists)
             assert found[0].pending_writes == [("task", "list", thread)]
             assert told(warm, thread)[40:] == before
 

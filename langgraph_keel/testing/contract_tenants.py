@@ -17,10 +17,7 @@ OWN, SHARED = Shelf("t", "own"), Shelf(None, "own")
 
 
 def views_of(rig: Rig) -> dict[str, Face]:
-    """Return a face for nobody's threads and for those of each tenant; none if the store has no tenants, and says so.
-
-    A tenant's own store has none.
-    """
+    """Return a face for nobody's threads and one for each tenant; none if the store says that it has no tenants."""
     saver = rig.face.saver
     try:
         return {who: rig.on(saver.for_tenant(who) if who else saver) for who in WHO}
@@ -117,10 +114,7 @@ class TenantContract(RigFixtures):
         assert warm.face.verb("list_tenants", None, 10) == ["one"]
 
     def test_a_tenant_who_leaves_leaves_nothing(self, warm: Rig) -> None:
-        """Threads, strays, cells of their own and shared ones; others keep all, also whose name begins with that one.
-
-        It may go in parts, so that it can be cut off.
-        """
+        """Threads, strays and cells, in parts; others keep all, also those whose name begins with that one."""
         views = views_of(warm)
         nothing = {who: read_all(face) for who, face in views.items()}
         for who, face in views.items():

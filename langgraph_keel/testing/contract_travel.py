@@ -36,9 +36,9 @@ CALL = "node:6b9c1c7e-3a0c-5d43-9d3c-111111111111"
 LATER = "put later, and nobody's business in the fork"
 
 
-def walked(saver: KeelSaver, config: RunnableConfig, channels: list[str] = CHANNELS) -> Any:
+def walked(saver: KeelSaver, config: RunnableConfig) -> Any:
     """Return the history as the walk that every saver inherits finds it, one `get_tuple` after the other."""
-    return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=config, channels=channels))
+    return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=config, channels=CHANNELS))
 
 
 def history(rig: Rig, config: RunnableConfig) -> Any:
@@ -88,12 +88,7 @@ class DeltaContract(RigFixtures):
     def test_tells_writes_and_seed(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         found = rig.face.delta_history(configs[4], CHANNELS)
-        assert [value for _, _, value in found["items"]["writes"]] == [
-            ["2 a"],
-            ["2 b"],
-            ["3 a"],
-            ["3 b"],
-        ]
+        assert [value for _, _, value in found["items"]["writes"]] == [["2 a"], ["2 b"], ["3 a"], ["3 b"]]
         assert found["items"]["seed"] == DeltaSnapshot(["all before 2", "x" * 100])
         assert [value for _, _, value in found["other"]["writes"]] == [0, 1, 2, 3]
         assert found["never"] == {"writes": []}
@@ -305,26 +300,20 @@ class GraphRuns:
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
 
-    def _graph(self) -> Any:
-        builder = StateGraph(State)
-        builder.add_node("reply", reply)
-        builder.add_edge(START, "reply")
-        return builder.compile(checkpointer=self._rig.face.saver)
+    def _call(self, name: str, *args: Any) -> Any:
+        face, builder = self._rig.face, StateGraph(State).add_node("reply", reply).add_edge(START, "reply")
+        graph = builder.compile(checkpointer=face.saver)
+        if isinstance(face, AsyncFace):
+            return face.run(getattr(graph, f"a{name}")(*args))
+        return getattr(graph, name)(*args)
 
     def invoke(self, thread: str, items: list[str]) -> None:
         """Run the graph on new items."""
-        graph, config = self._graph(), at(thread)
-        if isinstance(self._rig.face, AsyncFace):
-            self._rig.face.run(graph.ainvoke({"items": items}, config))
-        else:
-            graph.invoke({"items": items}, config)
+        self._call("invoke", {"items": items}, at(thread))
 
     def state(self, thread: str) -> list[str]:
         """Return what the channel holds."""
-        graph, face, config = self._graph(), self._rig.face, at(thread)
-        found = face.run(graph.aget_state(config)) if isinstance(face, AsyncFace) else graph.get_state(config)
-        items: list[str] = found.values["items"]
-        return items
+        return list(self._call("get_state", at(thread)).values["items"])
 
 
 def state(n: int) -> dict[str, Any]:
@@ -337,9 +326,9 @@ def marked(found: CheckpointTuple, name: str) -> Any:
     return dict(found.metadata).get(name)
 
 
-def eight_steps(rig: Rig, thread: str = "t") -> list[RunnableConfig]:
+def eight_steps(rig: Rig) -> list[RunnableConfig]:
     """Put eight checkpoints, with writes."""
-    configs = rig.author(thread).follow([state(n) for n in range(1, 9)])
+    configs = rig.author().follow([state(n) for n in range(1, 9)])
     for n, config in enumerate(configs):
         rig.face.put_writes(config, [("list", n), (INTERRUPT, f"question {n}")], f"task {n}")
     return configs
@@ -504,10 +493,9 @@ class TravelContract(RigFixtures):
             assert exact(remembered(rig)) == exact(expected), f"at step {place}"
             assert rig.face.read(at("t", MEMORY)).pending_writes == []
             assert [each for each in told(rig, "t") if each in before] == before
-        assert [id_of(each) for each in rig.face.list(at("t", CALL))] == [
-            each[1] for each in told(rig, "t") if each[0] == CALL
-        ]
-        assert len(list(rig.face.list(at("t", CALL)))) == 2
+        calls = [id_of(each) for each in rig.face.list(at("t", CALL))]
+        assert calls == [each[1] for each in told(rig, "t") if each[0] == CALL]
+        assert len(calls) == 2
 
     def test_memories_go_on_from_where_they_are(self, rig: Rig) -> None:
         configs = with_memory(rig)

@@ -102,11 +102,8 @@ class WritesContract(RigFixtures):
         config = rig.author().put({})
         rig.face.put_writes(config, [("a", 1), (INTERRUPT, "ask"), ("b", 2)], "task")
         rig.face.put_writes(config, [("a", 9), (INTERRUPT, "ask again"), ("b", 9)], "task")
-        assert writes_of(rig.face.read(config)) == [
-            ("task", INTERRUPT, "ask again"),
-            ("task", "a", 1),
-            ("task", "b", 2),
-        ]
+        expected = [("task", INTERRUPT, "ask again"), ("task", "a", 1), ("task", "b", 2)]
+        assert writes_of(rig.face.read(config)) == expected
 
     def test_channels_without_a_place_of_their_own_are_regular(self, rig: Rig) -> None:
         config = rig.author().put({})
@@ -173,9 +170,8 @@ class ConflictContract(RigFixtures):
         assert (error.expected, error.found, error.rejected) == (id_of(base), id_of(won), "lost")
         assert all(str(name) in str(error) for name in ("'t'", id_of(base), id_of(won), "lost"))
         assert warm.backend.raw() == before
-        assert exact([values_of(found) for found in warm.face.list(at())]) == exact(
-            [{"list": chat(4)}, {"list": chat(3)}]
-        )
+        found = [values_of(found) for found in warm.face.list(at())]
+        assert exact(found) == exact([{"list": chat(4)}, {"list": chat(3)}])
 
     def test_a_refused_run_may_read_and_run_again(self, warm: Rig) -> None:
         warm.author().put({"list": chat(3)})
@@ -242,13 +238,7 @@ class ConflictContract(RigFixtures):
         won = winner.put({"list": chat(5)})
         assert warm.face.read(at()).config == won
         assert exact(values_of(warm.face.read(further))) == exact({"list": [*chat(3), *chat(2, 40)]})
-        assert [id_of(found) for found in warm.face.list(at())] == [
-            "00000005",
-            "00000004",
-            "00000003",
-            "00000002",
-            "00000001",
-        ]
+        assert [id_of(found) for found in warm.face.list(at())] == [f"0000000{n}" for n in (5, 4, 3, 2, 1)]
 
     def test_what_is_stored_beside_the_trunk_stays_there(self, warm: Rig) -> None:
         def write(checkpoint_id: str, parent: str | None, *, is_beside: bool) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME, SCHEDULED
 from langgraph_keel.errors import CheckpointConflict, ThreadExists
-from langgraph_keel.saver import KeelSaver
 from langgraph_keel.testing.rig import AsyncFace, Face, StoreUnderTest, SyncFace, at, checkpoint_of, exact, id_of
 
 TREE: dict[str, Any] = {
@@ -151,8 +151,7 @@ class Kept:
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
-    number: int = 0
-    """In the order of all puts."""
+    number: int = 0  # in the order of all puts
 
 
 @dataclass
@@ -173,18 +172,15 @@ class Oracle:
     count: int = 0
 
     def ids(self, place: Place) -> list[str]:
-        """Return the ids in a namespace, the latest first."""
         return list(reversed(self.kept.get(place, {})))
 
     def put(self, place: Place, kept: Kept) -> None:
-        """Store a checkpoint as the latest."""
         checkpoints = self.kept.setdefault(place, {})
         checkpoints.pop(kept.checkpoint["id"], None)
         self.count += 1
         checkpoints[kept.checkpoint["id"]] = replace(deepcopy(kept), number=self.count)
 
     def put_writes(self, place: Place, checkpoint_id: str, call: Call) -> None:
-        """Store writes."""
         self.calls.setdefault((*place, checkpoint_id), []).append(deepcopy(call))
 
     def read(self, place: Place, checkpoint_id: str | None = None) -> dict[str, Any] | None:
@@ -212,26 +208,21 @@ class Oracle:
         return [(task_id, channel, value) for _, task_id, _, channel, value in ordered]
 
     def delete_thread(self, thread: str) -> None:
-        """Forget a thread."""
         self.kept = {place: value for place, value in self.kept.items() if place[0] != thread}
         self.calls = {key: value for key, value in self.calls.items() if key[0] != thread}
 
     def exists(self, thread: str) -> bool:
-        """Return whether there is anything of a thread."""
         return any(key[0] == thread for key in (*self.kept, *self.calls))
 
     def copy_thread(self, source: str, target: str) -> None:
-        """Copy a thread."""
         self.kept |= {(target, ns): deepcopy(kept) for (name, ns), kept in self.kept.items() if name == source}
         self.calls |= {
             (target, ns, id): deepcopy(value) for (name, ns, id), value in self.calls.items() if name == source
         }
 
     def rewind(self, place: Place, checkpoint_id: str, twin_id: str, ts: str) -> None:
-        """Put a twin of a checkpoint as the latest."""
         kept = self.kept[place][checkpoint_id]
-        metadata = dict(kept.metadata)
-        metadata |= {"source": "fork", "keel_rewound_to": checkpoint_id}
+        metadata = {**kept.metadata, "source": "fork", "keel_rewound_to": checkpoint_id}
         self.put(place, Kept(kept.parent, {**kept.checkpoint, "id": twin_id, "ts": ts}, metadata))
 
     def fork(self, source: str, target: str, checkpoint_id: str) -> None:
@@ -247,13 +238,11 @@ class Oracle:
         self.kept[target, ""][checkpoint_id].metadata["keel_forked_from"] = origin
 
     def prune(self, thread: str) -> None:
-        """Keep the latest checkpoint of each namespace."""
         for place in [place for place in self.kept if place[0] == thread]:
             for checkpoint_id in self.ids(place)[1:]:
                 self._forget(place, checkpoint_id)
 
     def delete_for_runs(self, run_id: str) -> None:
-        """Forget the checkpoints of a run."""
         for place, checkpoints in self.kept.items():
             for checkpoint_id in [key for key, kept in checkpoints.items() if kept.metadata.get("run_id") == run_id]:
                 self._forget(place, checkpoint_id)
@@ -295,12 +284,8 @@ def elements() -> st.SearchStrategy[Any]:
     )
 
 
-def _at(value: list[Any], place: int) -> int:
-    return place % len(value) if value else 0
-
-
 def _changed_in_place(items: list[Any], place: int, text: str) -> None:
-    item = items[_at(items, place)] if items else None
+    item = items[place % len(items)] if items else None
     if isinstance(item, dict):
         item["parts"].append(text)
     elif isinstance(item, HumanMessage | AIMessage):
@@ -328,7 +313,7 @@ def list_edits() -> st.SearchStrategy[Edit]:
 
 def _branch(state: State, place: int) -> dict[str, Any]:
     branches = [value for value in state["tree"].values() if isinstance(value, dict)]
-    found: dict[str, Any] = branches[_at(branches, place)] if branches else state["tree"]
+    found: dict[str, Any] = branches[place % len(branches)] if branches else state["tree"]
     return found
 
 
@@ -395,7 +380,8 @@ class SaverMachine(RuleBasedStateMachine):
         self.backend.wipe()
         self.oracle = Oracle()
         self.savers = [self.backend.open() for _ in range(2)]
-        self.faces: list[Face] = [kind(self._opener(n)) for n in range(2) for kind in (SyncFace, AsyncFace)]
+        openers = [partial(self.savers.__getitem__, n) for n in range(2)]  # `reopen` may put another saver there
+        self.faces: list[Face] = [kind(opener) for opener in openers for kind in (SyncFace, AsyncFace)]
         self.live: dict[Place, tuple[str, dict[str, Any]]] = {}
         self.stale: dict[Place, RunnableConfig] = {}
         self.count = 0
@@ -408,16 +394,9 @@ class SaverMachine(RuleBasedStateMachine):
         """Close what `make_backend` opened, if need be."""
 
     def teardown(self) -> None:
-        """Close what was opened."""
         for face in self.faces:
             face.close()
         self.release()
-
-    def _opener(self, n: int) -> Any:
-        def opener() -> KeelSaver:
-            return self.savers[n]
-
-        return opener
 
     # -- putting -----------------------------------------------------------------------------------------------
 

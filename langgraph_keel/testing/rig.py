@@ -14,12 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
-)
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, DeltaChannelHistory
 from pydantic import BaseModel
 
 from langgraph_keel import StateDiff
@@ -32,7 +27,7 @@ _PLAIN = frozenset({type(None), bool, int, float, bytes})
 
 
 class Face(ABC):
-    """The methods of a saver that read and write, called on what `opener` returns."""
+    """The methods of a saver that read and write, each as in `KeelSaver`, called on what `opener` returns."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
@@ -61,7 +56,6 @@ class Face(ABC):
         metadata: Mapping[str, Any] | None = None,
         new_versions: Mapping[str, Any] | None = None,
     ) -> RunnableConfig:
-        """As `KeelSaver.put`."""
         kept = cast(CheckpointMetadata, metadata or {})
         stored = self._call("put", config, cast(Checkpoint, checkpoint), kept, dict(new_versions or {}))
         return cast(RunnableConfig, stored)
@@ -69,11 +63,9 @@ class Face(ABC):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `KeelSaver.put_writes`."""
         self._call("put_writes", config, writes, task_id, task_path)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As `KeelSaver.get_tuple`."""
         return cast("CheckpointTuple | None", self._call("get_tuple", config))
 
     def read(self, config: RunnableConfig) -> CheckpointTuple:
@@ -83,36 +75,28 @@ class Face(ABC):
         return found
 
     def delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        """As `KeelSaver.get_delta_channel_history`."""
         history = self._call("get_delta_channel_history", config=config, channels=channels)
         return cast(Mapping[str, DeltaChannelHistory], history)
 
     def delete_thread(self, thread_id: str) -> None:
-        """As `KeelSaver.delete_thread`."""
         self._call("delete_thread", thread_id)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As `KeelSaver.delete_for_runs`."""
         self._call("delete_for_runs", run_ids)
 
     def copy_thread(self, source: str, target: str) -> None:
-        """As `KeelSaver.copy_thread`."""
         self._call("copy_thread", source, target)
 
     def diff(self, before: RunnableConfig, after: RunnableConfig) -> StateDiff:
-        """As `KeelSaver.diff`."""
         return cast(StateDiff, self._call("diff", before, after))
 
     def rewind(self, config: RunnableConfig) -> RunnableConfig:
-        """As `KeelSaver.rewind`."""
         return cast(RunnableConfig, self._call("rewind", config))
 
     def fork(self, config: RunnableConfig, thread_id: str | None = None) -> RunnableConfig:
-        """As `KeelSaver.fork`."""
         return cast(RunnableConfig, self._call("fork", config, thread_id))
 
     def prune(self, thread_ids: Sequence[str], strategy: str = "keep_latest") -> None:
-        """As `KeelSaver.prune`."""
         self._call("prune", thread_ids, strategy=strategy)
 
     @abstractmethod
@@ -127,12 +111,10 @@ class SyncFace(Face):
         return getattr(self.saver, name)(*args, **kwargs)
 
     def verb(self, name: str, *args: Any) -> Any:
-        """See `Face.verb`."""
         engine = self.saver.engine
         return engine.run(getattr(engine.session.store, name)(*args))
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
-        """As `KeelSaver.list`."""
         listing = cast(Generator[CheckpointTuple, None, None], self.saver.list(config, **options))
         try:
             yield from listing
@@ -159,12 +141,10 @@ class AsyncFace(Face):
         return self.run(getattr(self.saver, f"a{name}")(*args, **kwargs))
 
     def verb(self, name: str, *args: Any) -> Any:
-        """See `Face.verb`."""
         engine = self.saver.engine
         return self.run(engine.arun(getattr(engine.session.store, name)(*args)))
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
-        """As `KeelSaver.alist`, driven one checkpoint at a time."""
         listing = cast(AsyncGenerator[CheckpointTuple, None], self.saver.alist(config, **options))
         try:
             while (found := self._loop.run_until_complete(anext(listing, None))) is not None:
@@ -173,7 +153,6 @@ class AsyncFace(Face):
             self._loop.run_until_complete(listing.aclose())
 
     def close(self) -> None:
-        """Close the loop."""
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 

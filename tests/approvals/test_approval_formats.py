@@ -1,4 +1,4 @@
-"""Questions and answers in every format: what is asked, what to resume with, and what other inboxes show and send."""
+"""Questions and answers in every format: what is asked, and what to resume with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from langchain.agents.middleware.human_in_the_loop import DecisionType
 
 from langgraph_keel import InvalidInput
-from langgraph_keel.approvals.interrupts import Ask, answer_of, as_hitl, as_inbox, asks_of, decision_from
-from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.approvals.interrupts import Ask, answer_of, asks_of
+from langgraph_keel.approvals.requests import BY_EXPIRY, Decision
 from langgraph_keel.tools.results import decision_of
 
 ALL = ("approve", "reject", "edit", "answer")
@@ -107,8 +107,8 @@ def test_what_is_allowed_per_call_stands_in_the_schema(with_schema: Any, allowed
 
 
 def test_only_a_question_of_keels_own_has_a_request() -> None:
-    assert asks_of(KEEL)[0].request_id == REQUEST
-    assert asks_of(batched(PAY))[0].request_id == ""
+    assert asks_of(KEEL)[0].keel == KEEL
+    assert asks_of(batched(PAY))[0].keel is None
     assert asks_of({**KEEL, "allowed": ["edit", "approve"]})[0].allowed == ("approve", "edit")
 
 
@@ -268,69 +268,6 @@ def test_every_decision_of_the_installed_middleware_is_known() -> None:
     assert set(get_args(DecisionType)) == set(ALL_WORDS)
 
 
-# -- programs with an inbox of their own -------------------------------------------------------------------------------
-
-ASK = Ask("pay", {"x": 1})
-READ: list[tuple[Any, Decision]] = [
-    (True, Decision("approve", "ada", args={"x": 1})),
-    (False, REJECT),
-    ({"type": "accept", "args": {"action": "pay", "args": {"x": "1"}}}, Decision("approve", "ada", args={"x": 1})),
-    ({"type": "accept", "args": None, "by": "eve"}, Decision("approve", "ada", args={"x": 1})),
-    ({"type": "ignore", "args": None}, REJECT),
-    ({"type": "reject", "message": "too dear", "by": "eve"}, NO),
-    ({"type": "respond", "message": "paid by hand"}, ANSWER),
-]
-READ += [(answer, decision) for decision, answer in [*HITL[1:3], HITL[4], HITL[5], INBOX[1], *INBOX[3:]]]
-
-
-@pytest.mark.parametrize(("answer", "decision"), READ)
-@pytest.mark.parametrize("ask", [ASK, ApprovalRequest("r", "t", action="pay", args={"x": 1})])
-def test_answers_of_other_inboxes_are_read(answer: Any, decision: Decision, ask: Any) -> None:
-    assert decision_from(answer, ask, "ada") == decision
-    assert decision_from([answer], ask, "ada") == decision
-    assert decision_from({"decisions": [answer]}, ask, "ada") == decision
-
-
-UNREADABLE: list[tuple[Any, str]] = [
-    (None, "is no decision"),
-    ("approve", "is no decision"),
-    (1, "is no decision"),
-    ([], "is no decision"),
-    ([True, True], "is no decision"),
-    ({"decisions": [{"type": "approve"}] * 2}, "is no decision"),
-    ({"type": ["approve"]}, "is no decision"),
-    ({"type": "keel_decision", "request": REQUEST}, "is no decision"),
-    ({"type": "edit"}, "no edit of pay"),
-    ({"type": "edit", "edited_action": {"name": "mail", "args": {}}}, "no edit of pay"),
-    ({"type": "edit", "args": {"action": "pay", "args": "all"}}, "no edit of pay"),
-    ({"type": "edit", "args": "pay more"}, "no edit of pay"),
-    ({"type": "respond"}, "is no answer"),
-    ({"type": "response", "args": None}, "is no answer"),
-    ({"type": "respond", "message": 7}, "is no answer"),
-]
-
-
-@pytest.mark.parametrize(("answer", "said"), UNREADABLE)
-def test_what_is_no_decision_is_refused(answer: Any, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
-        decision_from(answer, ASK, "ada")
-
-
-def test_facts_are_shown_where_other_inboxes_show_text() -> None:
-    request = ApprovalRequest(
-        "r", "t", action="buy", args={}, description="Buy it", facts={"price": 1500}, before={"price": 1200}
-    )
-    text = 'Buy it\n\nFacts: {"price": 1500}\n\nFacts of an earlier decision: {"price": 1200}'
-    assert as_inbox(request)["description"] == text
-    assert as_hitl(request)["action_requests"][0]["description"] == text
-    assert as_inbox(ApprovalRequest("r", "t", value={"day": "?"}))["description"] == '{"day": "?"}'
-
-
-def test_arguments_that_are_no_dict_are_shown_and_not_edited() -> None:
-    (ask,) = asks_of(as_inbox(ApprovalRequest("r", "t", action="pay", args=100)))
-    assert ask == Ask("pay", {"value": 100}, allowed=("approve", "reject", "answer"))
-
-
 # -- whatever is asked -------------------------------------------------------------------------------------------------
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -365,22 +302,3 @@ def test_every_question_has_an_answer(value: Any, with_schema: Any) -> None:
     answer = answer_of(value, decisions, with_schema)
     if any(ask.action for ask in asks):
         assert isinstance(answer, dict | list)
-
-
-ARGS = st.dictionaries(st.text(max_size=5), SCALARS.filter(lambda value: value == value), max_size=3)
-KINDS = st.lists(st.sampled_from(ALL), min_size=1, unique=True).map(
-    lambda kinds: tuple(kind for kind in ALL if kind in kinds)
-)
-
-
-@given(st.text(min_size=1, max_size=9), ARGS, KINDS, st.sampled_from([as_hitl, as_inbox]))
-def test_what_others_are_shown_is_what_was_asked(action: str, args: Any, allowed: Any, shown: Any) -> None:
-    request = ApprovalRequest("r", "t", action=action, args=args, allowed=allowed, description="Look")
-    assert list(asks_of(shown(request))) == [Ask(action, args, "Look", allowed)]
-
-
-@given(ARGS, st.sampled_from([batched(PAY), PER_CALL, inbox()]), st.sampled_from(ALL), st.text(max_size=9))
-def test_an_answer_is_read_as_it_was_meant(args: Any, value: Any, kind: Any, text: str) -> None:
-    said = {"edit": {"args": args}, "answer": {"value": text}, "approve": {"args": {"x": 1}}}.get(kind, {})
-    decision = Decision(kind, "ada", **said)
-    assert decision_from(answer_of(value, [decision]), asks_of(value)[0], "ada") == decision

@@ -17,8 +17,8 @@ from savers import SAVERS
 from tool_graphs import ASKED, FACES, Killed, Scripted, answers, calls, hello, resume, run, thread, tool_graph
 
 from langgraph_keel import InvalidInput, KeelSaver, ToolCache, ToolPolicy
-from langgraph_keel.approvals.interrupts import Ask, answer_of, as_hitl, asks_of, decision_from
-from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.approvals.interrupts import Ask, answer_of, asks_of
+from langgraph_keel.approvals.requests import BY_EXPIRY, Decision
 from langgraph_keel.display.jsonable import as_json
 
 ALL = ("approve", "reject", "edit", "answer")
@@ -136,22 +136,6 @@ async def test_a_tool_that_allows_one_decision_gets_no_other(memory: KeelSaver, 
     result = await resume(graph, "sync", answered(memory, thread("1"), {"pay": decision}), thread("1"))
     assert ASKED not in result
     assert ("pay", {"approve": 100, "edit": 7}.get(allowed)) in [*ran, ("pay", None)]
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_an_inbox_of_ones_own_decides_by_the_middlewares_words(memory: KeelSaver, mode: str) -> None:
-    """What it is shown for a request is answered as the middleware would be, and that is what happens."""
-    ran: list[Any] = []
-    graph = agent(memory, ran, mode, pay=True)
-    await run(graph, "sync", hello(), thread("1"))
-    (asked,) = waiting(memory, thread("1"))
-    (ask,) = asks_of(asked.value, asked.response_schema)
-    shown = as_hitl(ApprovalRequest("r", "1", action=ask.action, args=ask.args, allowed=ask.allowed))
-    name = shown["action_requests"][0]["name"]
-    said = {"decisions": [{"type": "edit", "edited_action": {"name": name, "args": {"x": 9}}}]}
-    decision = decision_from(said, ask, "ada")
-    await resume(graph, "sync", answered(memory, thread("1"), {"pay": decision}), thread("1"))
-    assert sorted(ran) == [("mail", "ada"), ("pay", 9)]
 
 
 # -- nodes that ask the Agent Inbox, and nodes that just ask -----------------------------------------------------------

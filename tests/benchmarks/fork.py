@@ -1,18 +1,26 @@
-"""Measure 5, `fork`: what `update_state` on a checkpoint in the middle of a long thread adds to the files.
+"""Measure 5, `fork`: `update_state` on a checkpoint in the middle of a long thread: its bytes, and a turn after it.
 
 The thread gains a message a step. Files grow by whole pages, so ten checkpoints in its middle are forked, and
-the growth from one closing of the saver to the next is divided by ten.
+the growth from one closing of the saver to the next is divided by ten. Then each turn goes to a new fork: both savers
+decode many messages that they have not read last, and what the garbage collector makes of these is in the 99th
+percentile.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
 from .backend import Backend
 from .graphs import chat_graph, message
 from .plan import Plan
-from .report import Row
+from .report import TAIL, Row
 from .steps import Sequence
+from .timing import interleaved, timed
 
 FORKS = 10
 
@@ -33,18 +41,46 @@ def fork(backend: Backend, directory: Path, middle: list[RunnableConfig]) -> Non
     with backend.open(directory) as saver:
         graph = chat_graph(saver)
         for number, config in enumerate(middle):
-            graph.update_state(config, {"messages": [message(100_000 + number)]}, as_node="reply")
+            _fork(graph, config, number)
 
 
-def added(plan: Plan, backend: Backend) -> float:
-    directory = plan.directory(f"fork-{backend.name}")
-    middle = long_thread(backend, directory, plan.count(1000))
+def _fork(graph: Any, config: RunnableConfig, number: int) -> Any:
+    return graph.update_state(config, {"messages": [message(100_000 + number)]}, as_node="reply")
+
+
+def added(plan: Plan, backend: Backend, directory: Path, middle: list[RunnableConfig]) -> float:
     before = backend.stored(directory)
     fork(backend, directory, middle)
     return (backend.stored(directory) - before) / FORKS
 
 
+def _take_turn(graph: Any, middle: list[RunnableConfig], numbers: Iterator[int]) -> float:
+    number = next(numbers)
+    forked = _fork(graph, middle[number % FORKS], number)
+    return timed(graph.invoke, {"messages": [message(200_000 + number)]}, forked)[0]
+
+
 def measure(plan: Plan) -> list[Row]:
-    label = f"a fork in the middle of {plan.count(1000)} steps: stored"
-    grown = {side: added(plan, backend) for side, backend in plan.sides.items()}
-    return [Row("fork", label, grown.get("theirs"), grown["ours"], "B", plan.target("fork"))]
+    places = {side: plan.directory(f"fork-{backend.name}") for side, backend in plan.sides.items()}
+    steps = plan.count(1000)
+    middle = {side: long_thread(backend, places[side], steps) for side, backend in plan.sides.items()}
+    grown = {side: added(plan, backend, places[side], middle[side]) for side, backend in plan.sides.items()}
+    label = f"a fork in the middle of {steps} steps: stored"
+    return [
+        Row("fork", label, grown.get("theirs"), grown["ours"], "B", plan.target("fork")),
+        *_turns(plan, places, middle),
+    ]
+
+
+def _turns(plan: Plan, places: Mapping[str, Path], middle: Mapping[str, list[RunnableConfig]]) -> list[Row]:
+    with ExitStack() as stack:
+        graphs = {side: chat_graph(stack.enter_context(each.open(places[side]))) for side, each in plan.sides.items()}
+        took = interleaved(
+            plan.rounds(200),
+            {side: partial(_take_turn, graph, middle[side], count()) for side, graph in graphs.items()},
+        )
+    label = "a turn after a fork"
+    return [
+        Row("fork", label, took.get("theirs"), took["ours"], "ms", None, took.spread()),
+        Row("fork", f"{label}, {TAIL}", took.tail("theirs"), took.tail("ours"), "ms"),
+    ]

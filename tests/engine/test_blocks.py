@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from test_trees import Log
 from tiers import examples
 
-from langgraph_keel.engine.encoding.bodies import body_of, rows_in
+from langgraph_keel.engine.encoding.bodies import PACK, body_of, rows_in
 from langgraph_keel.engine.encoding.values import BLOCK, Unpacker
 from langgraph_keel.engine.records import Kind, Ref, Row
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
@@ -83,7 +83,7 @@ def test_every_version_of_a_long_list_comes_back(data: st.DataObject) -> None:
 @settings(max_examples=examples(200))
 def test_rows_show_the_items_of_any_runs(data: st.DataObject) -> None:
     rows: list[Row] = []
-    for count in data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5)):
+    for count in data.draw(st.lists(st.sampled_from([1, 2, 4, PACK + 1]), min_size=1, max_size=5)):
         at = rows[-1].lo + rows[-1].count if rows else data.draw(st.integers(0, 2))
         rows.append(Row(at, count, body_of([SERDE.pack_item(at + nth) for nth in range(count)])))
     first, last = rows[0].lo, rows[-1].lo + rows[-1].count

@@ -342,7 +342,7 @@ def test_array_headers(n: int) -> None:
 
 def test_a_search_for_graphs_harms_no_tuple_that_is_being_built() -> None:
     graphs: list[list[Any]] = []
-    rounds = sized(1, 5, 50)
+    rounds = sized(1, 2, 50)
     graph = StateGraph(MessagesState).add_node("node", lambda state: state).set_entry_point("node").compile()
 
     def build() -> Iterator[int]:

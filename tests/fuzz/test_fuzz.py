@@ -11,8 +11,8 @@ from tiers import sized
 
 from fuzz import __main__ as fuzzers
 
-TRIALS = sized(12, 12, 2000)
-SERDE_TRIALS = sized(1000, 1000, 300_000)
+TRIALS = sized(6, 6, 2000)
+SERDE_TRIALS = sized(500, 500, 300_000)
 
 
 @pytest.mark.slow

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from typer import Typer
 from typer.models import ArgumentInfo, OptionInfo
@@ -91,10 +90,10 @@ def annotated(hint: Any) -> tuple[Any, OptionInfo | ArgumentInfo]:
 
 
 def placeholder(kind: Any) -> str:
-    kinds = get_args(kind) or (kind,)
+    kinds = (kind,) if get_origin(kind) is Literal else get_args(kind) or (kind,)
     for part in kinds:
-        if isinstance(part, type) and issubclass(part, StrEnum):
-            return "|".join(part)
+        if get_origin(part) is Literal:
+            return "|".join(get_args(part))
     return "" if bool in kinds else "N" if int in kinds else "NUMBER" if float in kinds else "TEXT"
 
 

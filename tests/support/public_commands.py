@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 from unittest.mock import patch
 
 from cli_threads import COMMANDS
@@ -36,7 +35,7 @@ def parameter_form(parameter: Any, annotation: Any) -> dict[str, Any]:
         "names": [*parameter.opts, *parameter.secondary_opts],
         "type": type_of(annotation),
     }
-    default = getattr(parameter.default, "value", parameter.default)
+    default = parameter.default
     if default not in (None, False, (), []) and not callable(default):
         form["default"] = repr(default)
     more = {name: getattr(parameter, name, None) for name in _ABOUT}
@@ -46,10 +45,10 @@ def parameter_form(parameter: Any, annotation: Any) -> dict[str, Any]:
 
 def type_of(annotation: Any) -> str:
     parts = [each for each in get_args(annotation) if each is not type(None)]
+    if get_origin(annotation) is Literal:
+        return "|".join(parts)
     if parts:
         return f"list[{type_of(parts[0])}]" if get_origin(annotation) is list else " | ".join(map(type_of, parts))
-    if issubclass(annotation, Enum):
-        return "|".join(str(member.value) for member in annotation)
     return str(annotation.__name__)
 
 

@@ -1,16 +1,16 @@
 """Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
 
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
-        contract is run in memory by the blocking face, warm, and the async face, cold, and on the other stores by one
-        of these, turn about; not on those that differ from another one by their client only (a
-        cluster of Redis, SQLite in memory). With a keyring, and on two stores, a third of it is run in memory. Any
-        other test that is given a backend is run with all combinations on the first one, and once on each other one.
+        contract is run in memory by the blocking face, warm, and the async face, cold; on SQLite by one of these, turn
+        about; so are two thirds of it on files, PostgreSQL and Redis, and a third with a keyring and on two stores in
+        memory. Any other test that is given a backend is run with all combinations on the first one, and once on each
+        other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
-        memory and on SQLite by each face with each temperature, on the others by both faces; a third of it on those
-        that differ by their client only. With a keyring, all of it in memory, a third on SQLite and on PostgreSQL; on
-        two stores, all of it in memory and a third on Redis before SQLite; a third with hidden names, in memory and on
-        SQLite; for a tenant on SQLite; with objects in memory. On each backend each parameter has each of its values
-        once; a test marked heavy runs on its first backend, and once on one other.
+        memory by each face with each temperature, on SQLite, files, PostgreSQL and Redis by both faces, with a keyring
+        and on two stores by one face in memory; a third of it on stores that differ from these by their client or a
+        layer (THIRDS). Any other test is run with all combinations on the first backend, on another one so that each
+        parameter has each of its values, and once on the rest; a test marked heavy on its first backend, and once on
+        one other.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
         the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
 
@@ -47,21 +47,18 @@ TIER = _asked()
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("sync-warm", "async-cold")
 """Each face, and each temperature: which of the two a store could mistake for another is the engine's business."""
-OTHER_CLIENTS = ("TestRedisCluster", "TestSqliteInMemory")
-"""The same scripts and statements as another store of the contract, by another client or connection.
-
-A third of the contract's functions uses each script of the cluster many times; all of them took a tenth of `.ci/run`.
-"""
-SEALED = ("TestSealedMemory", "TestSealedSqlite", "TestSealedPostgres")
-"""With a keyring; a third of the second and third in `.ci/run`, and the other backends are for a full run."""
-TIERED = ("TestTieredMemory", "TestTieredRedisBeforeSqlite")
-"""Two stores as one; of the second, a third in `.ci/run`, and the third pair is for a full run."""
-NAMELESS = ("TestNamelessMemory", "TestNamelessSqlite")
-"""With hidden names, which is a layer beneath the keys: a third of the contract; the rest is for a full run."""
-WITH_BLOBS = "TestBlobsMemory"
-"""With objects; what they hold, each backend is tested with by itself (tests/blobs)."""
-OF_TENANT = "TestSqliteOfTenant"
-"""A tenant where all share tables; the other backends are for a full run."""
+STORES = ("TestSqliteFile", "TestFiles", "TestPostgres", "TestRedis")
+LAYERED = ("TestSealedMemory", "TestTieredMemory")
+"""A layer upon the cheapest store: all of the contract, by one face."""
+THIRDS = (
+    # The same scripts and statements as another store of the contract, by another client or connection.
+    *("TestRedisCluster", "TestSqliteInMemory"),
+    *("TestSealedSqlite", "TestSealedPostgres", "TestTieredRedisBeforeSqlite"),
+    # Hidden names are a layer beneath the keys; a tenant shares the tables of others; what objects hold, each backend
+    # is tested with by itself (tests/blobs).
+    *("TestNamelessMemory", "TestNamelessSqlite", "TestSqliteOfTenant", "TestBlobsMemory"),
+)
+"""Of these, `.ci/run` takes a third of the contract but for what EVERYWHERE names, by one face; of others nothing."""
 LONGEST = 3600
 """Seconds that a large sample may take."""
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
@@ -87,7 +84,7 @@ def examples(number: int) -> int:
     """
     if asked := os.environ.get("KEEL_EXAMPLES"):
         return int(asked)
-    return sized(max(number // 8, min(number, 10)), max(number // 2, min(number, 10)), number * 4)
+    return sized(max(number // 8, min(number, 10)), max(number // 4, min(number, 10)), number * 4)
 
 
 def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
@@ -111,30 +108,19 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     store = name.split("::")[1]
     by_face = {face: [item for item in group if _params(item).get("rig", face) == face] for face in FACES}
     both = [item for items in by_face.values() for item in items]
-    is_everywhere = any(words in name for words in EVERYWHERE)
-    third = crc32(name.encode()) // 2 % 3 == 0
+    turn = crc32(name.encode())
+    one = list(_covering(name, by_face[FACES[turn % 2]]))
+    is_third, is_everywhere = turn // 2 % 3 == 0, any(words in name for words in EVERYWHERE)
     if store == "TestMemory":
         covering = list(_covering(name, both))
         return (covering, covering) if is_everywhere else (both, group)
-    if store.startswith("TestSealed"):
-        turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        is_first = store == SEALED[0]
-        return turn if is_first and third else (), turn if is_first or (store in SEALED and third) else ()
-    if store.startswith("TestTiered"):
-        turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        is_first = store == TIERED[0]
-        return turn if is_first and third else (), turn if is_first or (store in TIERED and third) else ()
-    if store.endswith("OfTenant") or store.startswith("TestBlobs"):
-        is_taken = store in (OF_TENANT, WITH_BLOBS)
-        return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if is_taken else ()
-    if store.startswith("TestNameless") and store not in NAMELESS:
+    if store in LAYERED:
+        return one if is_third else (), one
+    if store in THIRDS:
+        return (), one if is_third and not is_everywhere else ()
+    if store not in STORES:
         return (), ()
-    if store in OTHER_CLIENTS or store in NAMELESS:
-        turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
-        return (), turn if third else ()
-    turn = by_face[FACES[crc32(name.encode()) % 2]]
-    is_whole = store == "TestSqliteFile" and not is_everywhere
-    return _covering(name, turn), group if is_whole else _covering(name, both)
+    return () if is_third and store != STORES[0] else one, _covering(name, both)
 
 
 def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
@@ -145,11 +131,13 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     first = next((one for one in BACKENDS if one in backends), "")
     whole = backends.pop("", []) + backends.pop(first, [])
     each = {one: list(_covering(name, those)) for one, those in backends.items()}
-    if each and any(item.get_closest_marker("heavy") for item in group):
-        two = [*whole, list(each.values())[crc32(name.encode()) % len(each)][0]]
-        return two, two
+    if not each:
+        return whole, whole
+    turn = list(each.values())[crc32(name.encode()) % len(each)]
+    if any(item.get_closest_marker("heavy") for item in group):
+        return [*whole, turn[0]], [*whole, turn[0]]
     once = [*whole, *(those[0] for those in each.values())]
-    return once, [*whole, *(item for those in each.values() for item in those)]
+    return once, [*once, *turn[1:]]
 
 
 def _backend(item: pytest.Item) -> str:

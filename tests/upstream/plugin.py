@@ -19,7 +19,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,6 +105,15 @@ if os.environ.get("LANGGRAPH_STRICT_MSGPACK") == "true":
 
 if "delta_channel_history" not in {capability.value for capability in Capability}:
     EXCLUDED["tests/test_conformance_delta.py"] = "needs a later langgraph-checkpoint-conformance"
+
+RACES = {
+    "tests/test_retry.py::test_error_handler_resumes_after_crash_multiple_nodes": (
+        "if two error handlers fail at once, LangGraph gives the writes of a task to a pool that it has shut down, and "
+        "runs the task again at the next start: 23 times of 3,289 with its own SqliteSaver"
+    )
+}
+"""Tests that fail by chance with any saver: one of TRIES must pass."""
+TRIES = 5
 
 Saver = BaseCheckpointSaver[Any]
 
@@ -233,6 +243,13 @@ def reason(item: pytest.Item) -> str | None:
     return next((why for start, why in EXCLUDED.items() if re.match(start, item.nodeid)), None)
 
 
+def try_again(run: Callable[[], None]) -> None:
+    for _ in range(TRIES - 1):
+        with suppress(AssertionError):
+            return run()
+    run()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     found = config.stash[results]
@@ -245,6 +262,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = wanted
     for item in items:
         item.user_properties.append(("face", faces[item]))
+        if item.nodeid in RACES:
+            item.runtest = partial(try_again, item.runtest)  # type: ignore[method-assign]
 
 
 class Results:

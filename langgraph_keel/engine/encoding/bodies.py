@@ -477,12 +477,14 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
     """Return the rows that hold items of `runs`. They are in order, and so is what is returned."""
     if are_all(rows, runs):
         return rows
-    found: list[Row] = []
-    at = 0
-    for lo, hi in sorted(runs):
-        start = max(at, bisect_right(rows, lo, key=_first_of) - 1)
-        at = max(start, bisect_left(rows, hi, key=_first_of))
-        found += [row for row in rows[start:at] if lo < row.lo + row.count]
+    found, left = [], sorted(runs, reverse=True)
+    for row in rows:
+        while left and left[-1][1] <= row.lo:
+            left.pop()
+        if not left:
+            break
+        if left[-1][0] < row.lo + row.count:
+            found.append(row)
     return found
 
 

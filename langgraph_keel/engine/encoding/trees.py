@@ -244,18 +244,21 @@ def value_of(part: Part) -> Any:
 # -- comparing -------------------------------------------------------------------------------------------------
 
 
+def is_same(part: Part, value: Any) -> bool:
+    """Return whether one digest proves that a value is what it was."""
+    return type(part) is Node and part.proof != 0 and type(value) is part.kind and prove(value) == part.proof
+
+
 class Replaced(Exception):
     """No edit of a container can say what has become of it: it is to be set as a whole."""
 
 
 def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part:
-    """Add what makes `value` of what a part was to `edits`; return what there is to know of the value."""
+    """Add what makes `value` of what a part was, if that is not `is_same`, to `edits`; return what there is to know."""
     if isinstance(part, Text):
         return _compare_texts(part, value, path, edits)
     if type(value) is not part.kind:
         raise Replaced
-    if part.proof and prove(value) == part.proof:
-        return part
     found = parts_of(value, codec)
     if found is None or found[2] != part.shell:
         raise Replaced
@@ -357,6 +360,8 @@ def _compare_span(
 
 def _compare_part(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part | None:
     """Compare one part, or set it as a whole; return what there is to know of it now, `None` if it is a leaf."""
+    if is_same(part, value):
+        return part
     within: Edits = []
     try:
         found: Part | None = compare(part, value, path, within, codec)

@@ -474,23 +474,23 @@ def _replace_records(root: list[Any], policy: TypePolicy) -> None:
 
     Without recursion, so that the depth of damaged or hostile bytes does not matter.
     """
-    places: list[tuple[Any, Any, Any]] = []
-    _note_containers(places, root, enumerate(root))
-    for _, _, node in places:  # grows while it runs, so that parents stand before children
-        _note_containers(places, node, node.items() if type(node) is dict else enumerate(node))
+    records: list[tuple[Any, Any, Any]] = []
+    containers: list[Any] = [root]
+    for parent in containers:  # grows while it runs, so that parents stand before children
+        for key, part in parent.items() if type(parent) is dict else enumerate(parent):
+            kind = type(part)
+            if kind is list and part:
+                if type(part[0]) is Mark:
+                    records.append((parent, key, part))
+                containers.append(part)
+            elif kind is dict and part:
+                containers.append(part)
+            elif kind is Mark and key != 0:
+                raise CorruptStore("the mark of a record stands where a value should be")
     shows = policy.shows
-    for parent, key, node in reversed(places):
-        if type(node) is list and node and type(node[0]) is Mark:
-            parent[key] = node[0].build_or_show(node, policy) if shows else node[0].build(node, policy)
-
-
-def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Iterable[tuple[Any, Any]]) -> None:
-    for key, part in parts:
-        kind = type(part)
-        if (kind is list or kind is dict) and part:
-            places.append((parent, key, part))
-        elif kind is Mark and key != 0:
-            raise CorruptStore("the mark of a record stands where a value should be")
+    for parent, key, record in reversed(records):
+        mark = record[0]
+        parent[key] = mark.build_or_show(record, policy) if shows else mark.build(record, policy)
 
 
 # --- As the encoding needs it: items, and fingerprints that prove a value unchanged ---

@@ -180,7 +180,8 @@ def shape_of(cls: type) -> Shape:
 
 def state_of(value: object, shape: Shape) -> dict[str, Any]:
     """Return the attributes that make up `value`: its `__dict__` and its slots, without what is derived."""
-    state = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in shape.derived}
+    held = getattr(value, "__dict__", {})
+    state = {**held} if shape.derived.isdisjoint(held) else {k: v for k, v in held.items() if k not in shape.derived}
     for name, slot in shape.slots.items():
         with suppress(AttributeError):  # it is not set
             state[name] = slot.__get__(value)

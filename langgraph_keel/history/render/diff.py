@@ -57,17 +57,12 @@ SHORT, FULL = Limits(40, 400, 60), Limits(1 << 60, 1 << 60, 1 << 60, internal=Tr
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The change of a part, or of the whole if `name` is empty.
-
-    Attributes:
-        is_mixed: Whether the parts are pieces of one text, not an old value and a new one.
-        is_code: Whether they are values as Python writes them, not text.
-    """
+    """The change of a part, or of the whole if `name` is empty."""
 
     name: str
     parts: Sequence[Part]
-    is_mixed: bool = False
-    is_code: bool = False
+    is_mixed: bool = False  # pieces of one text, not an old value and a new one
+    is_code: bool = False  # values as Python writes them, not text
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +230,6 @@ def _members(kind: Literal["removed", "added"], members: Iterable[Any]) -> Itera
 
 
 def _value_text(value: Any, *, quoted: bool = False) -> str:
-    """Return a value as text."""
     if isinstance(value, BaseMessage):
         return message_text(value) or "(empty)"
     if isinstance(value, str) and value and not quoted:
@@ -314,7 +308,6 @@ def _rich_text(parts: Sequence[tuple[str, str]], indent: int) -> Text:
 
 
 def _blocks(diff: DiffRecord, limits: Limits, *, brackets: bool) -> Iterator[_Block]:
-    """Yield the paragraphs of a diff: the title, the channels, and remarks."""
     yield _Block([(title(diff), "bold")])
     for section in sections(diff, limits):
         heading = [(section.channel, "bold cyan")]
@@ -374,13 +367,10 @@ def _item_html(short: Item, long: Item) -> str:
     if len(both) == 1 and not short.fields[0].name:
         inner = [_field_html(head, *both[0])]
     else:
-        inner = [
-            head,
-            *(html.tag("div", _field_html(_code(field.name or "content"), field, all_)) for field, all_ in both),
-        ]
-    return html.tag(
-        "div", *inner, style=f"border-left:3px solid rgba({_LINES[short.sign]},.9);margin:.2em 0;padding:0 0 0 .6em"
-    )
+        inner = [head]
+        inner += (html.tag("div", _field_html(_code(field.name or "content"), field, all_)) for field, all_ in both)
+    style = f"border-left:3px solid rgba({_LINES[short.sign]},.9);margin:.2em 0;padding:0 0 0 .6em"
+    return html.tag("div", *inner, style=style)
 
 
 def _code(name: str) -> str:

@@ -40,25 +40,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class TreeRow:
-    """The place of one moment in the tree, and the lines that cross its row.
-
-    Attributes:
-        is_newer: Whether its line continues towards newer moments.
-        is_older: Whether its line continues towards older moments.
-        through: Lines that pass by.
-        joins: Lines of newer moments that continue this one.
-        cuts: Lines that end here, whose origin is not shown.
-        begins: Whether it is the first moment on its line.
-    """
+    """The place of one moment in the tree, and the lines that cross its row."""
 
     moment: MomentRecord
     line: Line
-    is_newer: bool = False
+    is_newer: bool = False  # its line continues towards newer moments
     is_older: bool = False
-    through: tuple[Line, ...] = ()
-    joins: tuple[Line, ...] = ()
-    cuts: tuple[Line, ...] = ()
-    begins: bool = True
+    through: tuple[Line, ...] = ()  # that pass by
+    joins: tuple[Line, ...] = ()  # of newer moments that continue this one
+    cuts: tuple[Line, ...] = ()  # that end here, and whose origin is not shown
+    begins: bool = True  # it is the first moment on its line
 
 
 @dataclass(slots=True)
@@ -79,7 +70,6 @@ class _Path:
 
     @property
     def line(self) -> Line:
-        """Return the line along which it is drawn."""
         return Line(self.lane, self.is_call)
 
 
@@ -179,7 +169,6 @@ def _main_children(moments: Sequence[MomentRecord], parents: Sequence[int | None
 
 
 def _rows(moments: Sequence[MomentRecord], paths: Iterable[_Path], path_of: Sequence[_Path]) -> Iterator[TreeRow]:
-    """Yield the rows, the oldest first."""
     begun: dict[int, list[_Path]] = defaultdict(list)
     for path in paths:
         if path.lane < MOST_LANES:
@@ -225,17 +214,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One row of a timeline in words; every text is on one line and safe to print.
-
-    `id` is the shortest end of its id that differs from the others, `where` the path of its namespace.
-    """
+    """One row of a timeline in words; every text is on one line and safe to print."""
 
     tree: TreeRow
     place: str
     step: str
-    id: str
+    id: str  # the shortest end of its id that differs from the others
     time: str
-    where: str
+    where: str  # the path of its namespace
     nodes: str
     notes: tuple[Note, ...]
     model: str
@@ -331,9 +317,8 @@ def fork_source(moment: MomentRecord) -> str:
 
 def path_of(namespace: str) -> str:
     """Return the nodes that lead to a namespace, without the ids of their tasks."""
-    return (
-        " › ".join(one_line(part.partition(NS_END)[0], _NAME) for part in namespace.split(NS_SEP)) if namespace else ""
-    )
+    nodes = (part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
+    return " › ".join(one_line(node, _NAME) for node in nodes) if namespace else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,10 +382,9 @@ def problem_notes(moment: MomentRecord) -> Iterator[Note]:
     if moment.pending and moment.is_leaf:
         yield Note("pending", f"{len(moment.pending)} written: {join_names(moment.pending)}")
     waits = moment.interrupts if moment.is_leaf else ()
+    asked = [question for question in moment.asked or moment.interrupts if question not in waits]
     yield from _notes_of("waits", [describe_question(question.value) for question in waits])
-    yield from _notes_of(
-        "asked", [describe_question(asked.value) for asked in moment.asked or moment.interrupts if asked not in waits]
-    )
+    yield from _notes_of("asked", [describe_question(question.value) for question in asked])
     yield from _notes_of("failed", moment.errors)
     yield from _notes_of("drift", moment.drift)
     yield from _notes_of("not read", moment.unread)

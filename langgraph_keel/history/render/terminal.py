@@ -178,11 +178,9 @@ class _Table:
         return cls(widths | {"what happened": max(left, 16)}, is_wide, width < _STACKED, max(width, 16))
 
     def head(self) -> Iterator[Text]:
-        """Yield the line with the names of the columns."""
         return self._lines({name: [(name, "dim")] for name in self.widths})
 
     def lines(self, row: TimelineRow) -> Iterator[Text]:
-        """Yield the lines of a moment."""
         cells = _cells(row, is_wide=self.is_wide)
         if not self.is_stacked:
             yield from self._lines(cells)
@@ -206,7 +204,6 @@ class _Table:
 
 
 def _cells(row: TimelineRow, *, is_wide: bool) -> dict[str, Parts]:
-    """Return what each column says of a moment."""
     mark = "bold green" if row.is_head else "green"
     cells: dict[str, Parts] = {"#": [(row.place, "dim")], "checkpoint": [(row.id, mark)], "time": [(row.time, "dim")]}
     if not is_wide:

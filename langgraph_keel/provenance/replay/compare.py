@@ -42,22 +42,9 @@ _UNSTREAMED = ("usage_metadata", "token_usage", "usage", "model")
 """What some providers say only of an answer that was not streamed: compared if both sides say it."""
 
 FIELDS = (
-    "provider",
-    "model",
-    "seed",
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "stop",
-    "parameters",
-    "tools",
-    "system_hash",
-    "prompt_hash",
-    "served_model",
-    "system_fingerprint",
-    "finish_reason",
-    "answer_hash",
-)
+    "provider", "model", "seed", "temperature", "top_p", "max_tokens", "stop", "parameters", "tools", "system_hash",
+    "prompt_hash", "served_model", "system_fingerprint", "finish_reason", "answer_hash",
+)  # fmt: skip
 """What is compared, causes first."""
 BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
 """Parameters that can be handed to the graph's models by its config."""
@@ -314,27 +301,23 @@ def find_declared(graph: Any) -> set[str]:
     return {spec.id for node in nodes for spec in node.bound.config_specs}
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedSteps:
-    """The steps of the root graph that both sides have."""
-
-    # Per step, ascending, the number of its run. With `durability="exit"` a step stands for those before it.
-    run_of: Mapping[int, int]
-    again: Collection[int]  # the steps in which a task has failed or asked, and so was run again
-
-
 def compare_calls(
-    steps: ComparedSteps, was: tuple[History, Sequence[ModelCall]], now: tuple[History, Sequence[ModelCall]]
+    run_of: Mapping[int, int],
+    again: Collection[int],
+    was: tuple[History, Sequence[ModelCall]],
+    now: tuple[History, Sequence[ModelCall]],
 ) -> tuple[list[Difference], list[int]]:
     """Return where calls differ, in the order of the steps; and the steps of runs without any recorded call."""
-    before, after = (_group_calls(list(steps.run_of), *side) for side in (was, now))
-    recorded = {steps.run_of[group[0]] for group in before}
+    # Both sides have the steps of `run_of`: per step, ascending, the number of its run. With `durability="exit"` a step
+    # stands for those before it. In the steps of `again`, a task has failed or asked, and so was run again.
+    before, after = (_group_calls(list(run_of), *side) for side in (was, now))
+    recorded = {run_of[group[0]] for group in before}
     groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))
     found: list[Difference] = []
     for group in groups:
-        if steps.run_of[group[0]] in recorded:
-            found += _compare_group(group, before[group], after[group], group[0] in steps.again)
-    return found, sorted({step for step, _, _ in groups if steps.run_of[step] not in recorded})
+        if run_of[group[0]] in recorded:
+            found += _compare_group(group, before[group], after[group], group[0] in again)
+    return found, sorted({step for step, _, _ in groups if run_of[step] not in recorded})
 
 
 def _group_calls(steps: Sequence[int], history: History, calls: Sequence[ModelCall]) -> dict[_Group, list[ModelCall]]:

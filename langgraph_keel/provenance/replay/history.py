@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
@@ -19,7 +19,7 @@ from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import NotFound
+from langgraph_keel.errors import DriftDetected, NotFound
 from langgraph_keel.provenance.reading import read_entries
 from langgraph_keel.tools.ledger import read_ledger
 
@@ -210,6 +210,39 @@ def read_history(session: Session, thread_id: str) -> Plan[History]:
         step = step if isinstance(step, int) else -1
         checkpoints.append(RecordedCheckpoint(entry.address, entry.parent, step, source, metadata, writes))
     return History(thread_id, checkpoints, defaultdict(str, paths))
+
+
+Outcomes: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""What tasks have left where their step did not end, by their paths: an `error`, a `question`, or nothing."""
+
+
+def find_outcomes(history: History, root: str) -> Outcomes:
+    """Return how the tasks of a root checkpoint's step stand that are not done, by their paths."""
+    found = ((path, _outcome(left)) for path, left in _last_writes(history, root).items() if left.keys() <= NO_RESULTS)
+    return {path: outcome for path, outcome in found if outcome}
+
+
+def _last_writes(history: History, root: str) -> Mapping[str, dict[str, Any]]:
+    checkpoint, found = history.root(root), defaultdict[str, dict[str, Any]](dict)
+    for task, channel, value in checkpoint.writes if checkpoint else ():
+        if task != NULL_TASK_ID:
+            found[history.path(task)][channel] = value
+    return found
+
+
+def _outcome(left: Mapping[str, Any]) -> dict[str, Any]:
+    # One that has failed and was resumed may ask by then; one that was answered may have failed on that.
+    if ASKED in left and not (FAILED in left and ANSWERED in left):
+        return {"question": [question.value for question in left[ASKED]]}
+    error = str(left.get(FAILED, "")).partition("(")[0]  # stored as its `repr`
+    # A saver has refused what the graph did; a replay minds no drift.
+    return {"error": error} if error not in ("", DriftDetected.__name__) else {}
+
+
+def find_questions(history: History, root: str) -> Outcomes:
+    """Return what the tasks of a root checkpoint's step have asked last, answered or not, by their paths."""
+    found = ((path, left[ASKED]) for path, left in _last_writes(history, root).items() if ASKED in left)
+    return {path: {"question": [question.value for question in asked]} for path, asked in found}
 
 
 class Recall:

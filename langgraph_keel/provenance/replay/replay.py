@@ -6,14 +6,13 @@ the root graph, and goes one step past its end if the record has begun one there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import starmap
 from secrets import token_hex
-from typing import Any
+from typing import Any, cast
 
-from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.config import RunnableConfig, merge_configs
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINT_MAP, METADATA_PREFIXES, NS_SEP
 from langgraph_keel.engine.checkpoints import delete_thread
@@ -25,7 +24,6 @@ from langgraph_keel.errors import InvalidInput, ToolNotReplayed
 from langgraph_keel.provenance.reading import read_calls
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.compare import (
-    ComparedSteps,
     Comparison,
     Difference,
     compare_calls,
@@ -34,8 +32,15 @@ from langgraph_keel.provenance.replay.compare import (
     show,
     state_of,
 )
-from langgraph_keel.provenance.replay.history import History, Recall, RecordedCheckpoint, read_history
-from langgraph_keel.provenance.replay.outcomes import compare_outcomes, find_outcomes, find_questions, keep_common
+from langgraph_keel.provenance.replay.history import (
+    History,
+    Outcomes,
+    Recall,
+    RecordedCheckpoint,
+    find_outcomes,
+    find_questions,
+    read_history,
+)
 from langgraph_keel.provenance.replay.run import Fork, Play, Played, cached_subgraphs
 from langgraph_keel.provenance.replay.states import StateReader
 from langgraph_keel.provenance.replay.verdict import Replay
@@ -57,50 +62,33 @@ class Order:
     start: str | None
     config: Mapping[str, Any]
     configurable: Mapping[str, Any]
-    inputs: Sequence[Any] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-    bind: bool = False
-    allow_tools: Collection[str] = ()
-    ignore: Collection[str] = ()
-    limit: int = 100
-    keep: bool = False
-    on_step: Callable[[int], object] | None = None
+    inputs: Sequence[Any]
+    options: Mapping[str, Any]
+    bind: bool
+    allow_tools: Collection[str]
+    ignore: Collection[str]
+    limit: int
+    keep: bool
+    on_step: Callable[[int], object] | None
 
 
-def check_order(
-    config: Mapping[str, Any],
-    configurable: Mapping[str, Any] | None,
-    inputs: Sequence[Any],
-    options: Mapping[str, Any],
-    bind: bool,
-    allow_tools: Collection[str],
-    ignore: Collection[str],
-    limit: int,
-    keep: bool,
-    on_step: Callable[[int], object] | None,
-) -> Order:
-    """Return what a caller wants, checked."""
+def check_order(config: Mapping[str, Any], configurable: Mapping[str, Any] | None, **given: Any) -> Order:
+    """Return what a caller wants, checked; `given` are the other fields of the order."""
     address = address_of(config)
     if address.checkpoint_ns:
         raise InvalidInput(f"a root graph is replayed, with its subgraphs; not {address.checkpoint_ns!r} alone")
-    if not isinstance(limit, int) or limit < 1:
-        raise InvalidInput(f"limit={limit!r}: use a whole number above 0")
-    if isinstance(inputs, (str, Mapping)):
+    if not isinstance(given["limit"], int) or given["limit"] < 1:
+        raise InvalidInput(f"limit={given['limit']!r}: use a whole number above 0")
+    if isinstance(given["inputs"], (str, Mapping)):
         raise InvalidInput("inputs is a list: what each run was given")
     wanted = {name: value for name, value in config["configurable"].items() if name not in _ADDRESS}
+    names = {"allow_tools": texts_of(given["allow_tools"], "tool"), "ignore": texts_of(given["ignore"], "channel")}
     return Order(
         source=address.thread_id,
         start=address.checkpoint_id,
         config={name: value for name, value in config.items() if name not in ("configurable", "run_id")},
         configurable={**wanted, **(configurable or {})},
-        inputs=inputs,
-        options=options,
-        bind=bind,
-        allow_tools=texts_of(allow_tools, "tool"),
-        ignore=texts_of(ignore, "channel"),
-        limit=limit,
-        keep=keep,
-        on_step=on_step,
+        **given | names,
     )
 
 
@@ -287,16 +275,9 @@ class Replayer:
 
     def _play(self, checkpoint: RecordedCheckpoint, given: Any, addressed: str | None) -> Play:
         self._guard.step, self._guard.run_id = checkpoint.step, checkpoint.metadata.get("run_id")
-        return Play(
-            self._graph,
-            given,
-            self._config(checkpoint, addressed),
-            self._until(),
-            self._fork.head,
-            self._guard,
-            self._order.options,
-            self._order.on_step,
-        )
+        config, order = self._config(checkpoint, addressed), self._order
+        head, guard = self._fork.head, self._guard
+        return Play(self._graph, given, config, self._until(), head, guard, order.options, order.on_step)
 
     def _until(self) -> int:
         """Return the last step that a run is to make: of the last one, a step that is not recorded."""
@@ -314,20 +295,11 @@ class Replayer:
         values["thread_id"] = self._fork.thread_id
         if addressed is not None:
             values["checkpoint_id"] = addressed
-        # The limit that the original ran with is not recorded; `until` is one.
-        limit = self._trunk[-1].step + 25
-        ours = {
-            "metadata": {
-                name: value
-                for name, value in checkpoint.metadata.items()
-                if isinstance(value, (str, int, float, bool))
-                and name not in _OWN
-                and not name.startswith(_OWN_PREFIXES)
-            },
-            "callbacks": [self._guard],
-            "recursion_limit": limit,
-        }
-        config = merge_configs(ours, self._order.config)  # type: ignore[arg-type]
+        scalars = {name: v for name, v in checkpoint.metadata.items() if isinstance(v, (str, int, float, bool))}
+        theirs = {name: v for name, v in scalars.items() if name not in _OWN and not name.startswith(_OWN_PREFIXES)}
+        limit = self._trunk[-1].step + 25  # that of the original is not recorded; `until` is one
+        ours: RunnableConfig = {"metadata": theirs, "callbacks": [self._guard], "recursion_limit": limit}
+        config = merge_configs(ours, cast(RunnableConfig, self._order.config))
         return {**config, "configurable": values}
 
     # -- comparing -----------------------------------------------------------------------------------------------
@@ -405,18 +377,23 @@ class Replayer:
             if self._was.was_left(checkpoint.parent) or now.was_left(getattr(now.root(made), "parent", None)):
                 again.add(checkpoint.step)
         led = [call for call in calls if call.checkpoint_id is not None]
-        compared = ComparedSteps(dict(sorted(run_of.items())), again)
-        return compare_calls(compared, (self._was, self._calls), (now, led))
+        return compare_calls(dict(sorted(run_of.items())), again, (self._was, self._calls), (now, led))
 
     def _differences_of_tasks(self, now: History) -> Iterator[Difference]:
         """Compare what was asked, and what tasks of the step past the head have left."""
-        compare = partial(compare_outcomes, self._comparison)
         for checkpoint in [checkpoint for checkpoint in self._trunk if checkpoint.id in self._made]:
-            places = (self._was, checkpoint.id), (now, self._made[checkpoint.id])
+            places, step = ((self._was, checkpoint.id), (now, self._made[checkpoint.id])), checkpoint.step + 1
             if checkpoint is not self._trunk[-1]:
-                yield from compare(checkpoint.step + 1, *keep_common(*starmap(find_questions, places)))
+                was, its = starmap(find_questions, places)
+                # Of a tool's question, a replay is answered by the ledger.
+                yield from self._differences_of_paths(step, was.keys() & its.keys(), was, its)
             elif self._is_through:
                 was, its = starmap(find_outcomes, places)
-                yield from compare(checkpoint.step + 1, was, its) if was else ()
+                yield from self._differences_of_paths(step, was.keys() | its.keys(), was, its) if was else ()
                 if not was and (its or self._is_past or self._error):
-                    self._ended = f"the record does not say what became of step {checkpoint.step + 1}"
+                    self._ended = f"the record does not say what became of step {step}"
+
+    def _differences_of_paths(self, step: int, paths: Set[str], was: Outcomes, now: Outcomes) -> Iterator[Difference]:
+        for path in sorted(paths):
+            for found in self._comparison.differences(step, was.get(path, {}), now.get(path, {})):
+                yield replace(found, node=path.rpartition(", ")[2])

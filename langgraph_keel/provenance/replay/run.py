@@ -46,8 +46,8 @@ class Play(Call):
     until: int
     since: str | None  # the checkpoint it begins from, which LangGraph reports once more
     guard: ToolGuard
-    options: Mapping[str, Any] = field(default_factory=dict)
-    on_step: Callable[[int], object] | None = None
+    options: Mapping[str, Any]
+    on_step: Callable[[int], object] | None
 
     def do(self) -> Played:
         """Run it in this thread."""

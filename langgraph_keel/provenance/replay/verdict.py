@@ -61,16 +61,10 @@ class Replay:
 
     @property
     def _notes(self) -> list[str]:
-        return [
-            *([f"It ends here: {self.ended}"] if self.ended else []),
-            *([f"Calls of models not compared, for none are recorded: {self._steps}"] if self.uncompared else []),
-            *([f"Kept as thread {self.thread_id!r}"] if self.thread_id else []),
-        ]
-
-    @property
-    def _steps(self) -> str:
-        numbers = ", ".join(map(str, self.uncompared[:10]))
-        return f"step {numbers}{', ...' if len(self.uncompared) > 10 else ''}"
+        steps = ", ".join(map(str, self.uncompared[:10])) + (", ..." if len(self.uncompared) > 10 else "")
+        notes = [f"It ends here: {self.ended}"] if self.ended else []
+        notes += [f"Calls of models not compared, for none are recorded: step {steps}"] if steps else []
+        return notes + ([f"Kept as thread {self.thread_id!r}"] if self.thread_id else [])
 
     def __str__(self) -> str:
         """Say it in plain text: the verdict, a line for each difference, and what else there is to know."""
@@ -79,7 +73,6 @@ class Replay:
     __repr__ = __str__  # what a terminal shows of it
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook."""
         rows = ((each.step, each.node, each.field, each.recorded, each.replayed) for each in self.differences)
         body = html.tag("tbody", *(html.tag("tr", *(html.cell(html.text(str(part))) for part in row)) for row in rows))
         differences = [html.table(html.head(("step", "node", "field", "was", "now")), body)] if self.differences else []

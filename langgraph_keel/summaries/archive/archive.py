@@ -113,10 +113,6 @@ class Archive(Sequence[Archived]):
     Nothing is read before somebody asks, and each time anew: `entries()` once, for all that is to be done with them
     (`list(archive)` asks for the length first). Indexing and iterating read by the blocking face; in an asynchronous
     program, use the methods that begin with `a`.
-
-    Args:
-        engine: What the saver runs on.
-        thread_id: The thread.
     """
 
     def __init__(self, engine: Engine, thread_id: str) -> None:

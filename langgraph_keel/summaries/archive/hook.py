@@ -155,11 +155,6 @@ class Step:
         return _messages(self.values.get(channel))
 
 
-def as_of_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of channels whose lists and dicts the program will not change."""
-    return {channel: copy(value) if type(value) in (list, dict) else value for channel, value in values.items()}
-
-
 def _messages(value: object) -> list[BaseMessage]:
     return [each for each in value if isinstance(each, BaseMessage)] if type(value) is list else []
 
@@ -208,15 +203,13 @@ class ArchiveRule(Hook):
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Take the lists as they are now: before the first trip, for the program goes on with its own."""
-        put.notes[self] = as_of_now(put.checkpoint["channel_values"])
+        values = put.checkpoint["channel_values"].items()
+        put.notes[self] = {name: copy(value) if type(value) in (list, dict) else value for name, value in values}
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
         """Archive the messages that a checkpoint's parent has and it has not. No trip if nothing was taken out."""
-        deltas = put.metadata.get("counters_since_delta_snapshot") or ()
-        step = Step(put.parent, put.metadata.get("step"), put.base, put.refs, put.notes[self], deltas)
-        yield from self._archive(session, step)
-
-    def _archive(self, session: Session, step: Step) -> Plan[None]:
+        counted = put.metadata.get("counters_since_delta_snapshot") or ()
+        step = Step(put.parent, put.metadata.get("step"), put.base, put.refs, put.notes[self], counted)
         # The memo knows which items the parent's lists have: a put that removes nothing needs no trip for this.
         known = step.base.channels if step.base else {}
         lists = {name for name, held in known.items() if held.ref.kind is Kind.LIST}
@@ -252,7 +245,10 @@ class ArchiveRule(Hook):
         for change in changes:
             fresh = _find_unarchived(session.codec, change.gone, heads)
             if fresh:
-                removal = _removal(session.codec, step, change, fresh, _find_previous(heads, change))
+                own = [head for head in heads if head.channel == change.channel]
+                found = {head.id for _, parts in _summaries(change.gone, own) for head in parts}
+                previous = next((head.id for head in reversed(own) if head.id in found), None)
+                removal = _removal(session.codec, step, change, fresh, previous)
                 yield from archive_messages(session, removal, is_first_hand=False)
 
     def _is_watched(self, channel: str) -> bool:
@@ -324,13 +320,6 @@ def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[
         for message in gone
         if id(message) not in kept and (id_of(message), digest_of(codec, message)) not in known
     ]
-
-
-def _find_previous(heads: Sequence[Archived], change: ListChange) -> str | None:
-    """Return the last part whose summary is among the messages that are gone."""
-    own = [head for head in heads if head.channel == change.channel]
-    found = {head.id for _, parts in _summaries(change.gone, own) for head in parts}
-    return next((head.id for head in reversed(own) if head.id in found), None)
 
 
 def _summaries(

@@ -63,19 +63,15 @@ def id_in(which: Part) -> str:
 def part_in(entries: Sequence[Archived], which: Part) -> Archived:
     """Return the part that is named."""
     if type(which) is int:
-        return _at(entries, which)
+        if not -len(entries) <= which < len(entries):
+            raise NotFound(f"the archive has no part {which}: it has {len(entries)}, from 0 on")
+        return entries[which]
     name = id_in(which)
     found = _find_by_name(entries, name)
     if not found:
         few = f" ({LEAST} digits of an id or more name a part)" if len(name) < LEAST else ""
         raise NotFound(f"the archive has no part {name!r:.60}: `keel archive` lists its parts{few}")
     return found
-
-
-def _at(entries: Sequence[Archived], position: int) -> Archived:
-    if not -len(entries) <= position < len(entries):
-        raise NotFound(f"the archive has no part {position}: it has {len(entries)}, from 0 on")
-    return entries[position]
 
 
 def _find_by_name(entries: Sequence[Archived], name: str) -> Archived | None:

@@ -56,15 +56,8 @@ def choices(
     spaces = {space for space, _ in wanted} | ({namespace} if namespace is not None else set())
     if len(spaces) > 1:
         raise InvalidInput(f"these messages belong to different graphs ({sorted(spaces)}): restore those of one")
-    return [
-        Choice(
-            channel,
-            [each for each in entries if (each.checkpoint_ns, each.channel) == (space, channel)],
-            keys,
-            which is not None,
-        )
-        for (space, channel), keys in wanted.items()
-    ]
+    lists = {place: [each for each in entries if (each.checkpoint_ns, each.channel) == place] for place in wanted}
+    return [Choice(place[1], lists[place], keys, which is not None) for place, keys in wanted.items()]
 
 
 def _only_elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:

@@ -50,11 +50,7 @@ _ID = 24
 # -- writing -------------------------------------------------------------------------------------------------------
 
 
-def archive_messages(
-    session: Session,
-    removal: Removal,
-    is_first_hand: bool = True,
-) -> Plan[Archived]:
+def archive_messages(session: Session, removal: Removal, is_first_hand: bool = True) -> Plan[Archived]:
     """Put messages into the archive. One trip, and one for each megabyte after the first; again, twice as many."""
     items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
