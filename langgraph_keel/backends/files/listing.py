@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias
 
 import orjson
 
 from langgraph_keel.backends.files.disk import DirectoryName, directory_of, open_file, thread_of
-from langgraph_keel.backends.files.index import Activity, Ends, Index, Place, State, state_of
+from langgraph_keel.backends.files.index import Activity, Ends, Index, LogEnd, Place, state_of
 from langgraph_keel.backends.files.log import tail_records
 from langgraph_keel.backends.files.thread import LOG
 from langgraph_keel.engine.records import Page
 from langgraph_keel.errors import CorruptStore
 
-LogEnd: TypeAlias = tuple[State, str, str | None, str | None]
-"""Its state, the thread, the time of its last checkpoint, and what the thread can be found by."""
 END = 16384
 """Bytes at the end of a log that mostly contain its last checkpoint."""
 
@@ -86,28 +83,30 @@ class Listing:
         # that grows with the square of the number of logs.
         places = self._pages[passes]
         at = bisect_left(places, after) if after else 0
-        if after is None or at == len(places) or places[at] != after:
+        if after is None or at == len(places) or places[at][:2] != after:
             with self._turn:
                 places = self._pages[passes] = self._newest(activity, passes)
+        at = bisect_left(places, after) if after else 0
         if page.oldest_first:
-            numbers = range(0 if after is None else bisect_right(places, after), len(places))
+            numbers = range(at + (places[at : at + 1] != [] and places[at][:2] == after), len(places))
         else:
-            numbers = range((len(places) if after is None else bisect_left(places, after)) - 1, -1, -1)
-        rest = map(places.__getitem__, numbers)
+            numbers = range((at if after else len(places)) - 1, -1, -1)
+        found = map(places.__getitem__, numbers)
         if not (passes and terms):
-            return rest
-        marks, (term, *others) = self._ends.marks, terms
+            return ((at, thread_id) for at, thread_id, _ in found)
         # The first term by itself: most threads are passed over by it, and `all` takes as long as the rest.
-        found = (each for each in rest if (known := marks.get(each[1])) is None or term in known)
-        return (place for place in found if all(each in (marks.get(place[1]) or each) for each in others))
+        term, *others = terms
+        some = (place for place in found if place[2] is None or term in place[2])
+        return (place[:2] for place in some if all(each in (place[2] or each) for each in others))
 
     def _newest(self, activity: Activity, passes: bool) -> Sequence[Place]:
         ends = (self._by_index(activity) if passes else None) or self._look_at_all(activity)
         self._ends = ends
-        if len(ends.places) == len(ends.at):
+        if len(ends.places) == len(ends.logs):
             return ends.places
-        damaged = [thread_id for at, thread_id in ends.at.values() if at is None]
-        return sorted([*ends.places, *(("" if passes else activity(thread_id), thread_id) for thread_id in damaged)])
+        damaged = [thread_id for _, thread_id, at, _ in ends.logs.values() if at is None]
+        lost = [("" if passes else activity(thread_id), thread_id, None) for thread_id in damaged]
+        return sorted([*ends.places, *lost])
 
     def _by_index(self, activity: Activity) -> Ends | None:
         """Return what the ends of logs say, by the index; `None` if that cannot be believed."""
@@ -134,9 +133,9 @@ class Listing:
         for name in names:
             end = self._look_at(name, self._ends, activity)
             if end is not None:
-                ends.take(name, *end)
+                ends.logs[name] = end
         ends.sort()
-        if changes is not None:
+        if changes is not None and ends.logs:
             self._index.make(ends, changes)
         return ends
 
@@ -146,9 +145,9 @@ class Listing:
         try:
             status = os.stat(path)
             state = state_of(status)
-            before = known.at.get(name)
-            if before is not None and known.states.get(name) == state:
-                return state, before[1], before[0], known.marks.get(before[1])
+            before = known.logs.get(name)
+            if before is not None and before[0] == state:
+                return before
             thread_id = id_of(Path(self._directory, name))
             if thread_id is None:
                 return None

@@ -271,12 +271,14 @@ class Replica:
         """Apply what stands in the log from `end` on."""
         if self.thread is None:
             self._check_format(data, where)
-        records, size = read_committed(data, self.end, where)
-        for fields, line in records:
-            try:
-                self.apply(fields, line)
-            except (KeyError, TypeError, ValueError, AttributeError, CorruptStore) as error:
-                raise CorruptStore(f"{where}: the record at byte {line.offset} does not fit: {error}") from error
+        size = 0
+        for records, size in transactions(data, self.end, where):  # noqa: B007
+            for fields, self.last in records:
+                try:
+                    self.apply(fields, self.last)
+                except (KeyError, TypeError, ValueError, AttributeError, CorruptStore) as error:
+                    at = self.last.offset
+                    raise CorruptStore(f"{where}: the record at byte {at} does not fit: {error}") from error
         if self.thread is None:
             # A log is made as a whole before it gets its name, so no interrupted write leaves one without its first
             # line.
@@ -285,8 +287,7 @@ class Replica:
             if tail.payloads:
                 self.thread.logs[key].rows[tail.lo] = tail.row
         self.end += size
-        if records:
-            self.last = records[-1][1]
+        if size:
             self.is_closed = data[size - 1 : size] == b"\n"
             self.nbytes += 2 * size
 
@@ -377,7 +378,16 @@ def read_committed(
     data: bytes, base: int, where: str, parse: Callable[[bytes], dict[str, Any]] = parse_line
 ) -> tuple[Records, int]:
     """Return the records of all complete transactions, and how many bytes they take."""
-    records: Records = []
+    found, size = list[tuple[dict[str, Any], Line]](), 0
+    for records, size in transactions(data, base, where, parse):  # noqa: B007
+        found += records
+    return found, size
+
+
+def transactions(
+    data: bytes, base: int, where: str, parse: Callable[[bytes], dict[str, Any]] = parse_line
+) -> Iterator[tuple[Records, int]]:
+    """Return the records of each complete transaction, and where it ends."""
     pending: Records = []
     end = 0
     for line in lines_in(data, base):
@@ -396,9 +406,9 @@ def read_committed(
             raise CorruptStore(f"{where}: {message}") from error
         pending.append((fields, line))
         if fields["k"] in COMMITS:
-            records += pending
-            pending, end = [], min(line.offset - base + len(line) + 1, len(data))
-    return records, end
+            end = min(line.offset - base + len(line) + 1, len(data))
+            yield pending, end
+            pending = []
 
 
 def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
