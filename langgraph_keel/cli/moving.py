@@ -74,7 +74,7 @@ def export_to_langgraph(
 
 
 def _print_report(report: Any, name: str, done: str, *, json: bool) -> None:
-    """Print what was `done`, which is counted as `name`; exit with status 1 if threads have failed."""
+    """Print the report of an import or export, which counts threads as `name`; exit with status 1 if one failed."""
     words, counts = {name: f"{done} ({count_of(report.checkpoints, 'checkpoint')})"} | _SAID, report.threads
     lines = [f"{count_of(counts[name], 'thread')} {said}." for name, said in words.items() if counts[name]]
     print_answer(report.to_dict(), Text("\n".join(lines) or "There are no threads."), as_json=json)

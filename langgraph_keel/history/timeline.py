@@ -50,7 +50,7 @@ class Timeline(Component):
     def __init__(self, saver: EngineSaver, thread_id: str, pages: Callable[[], Pages]) -> None:
         super().__init__(saver)
         self.thread_id = thread_id
-        self._new = pages  # makes an empty one, which holds what is read of the thread
+        self._new = pages  # makes an empty one, for the entries of the thread that are read
         self.pages = pages()
 
     def refresh(self) -> Self:

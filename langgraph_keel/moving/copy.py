@@ -356,7 +356,7 @@ class StoreCopy:
 
     def _check_calls(self, thread_id: str, want: Outline) -> Plan[None]:
         """See that the target will recognize the tool calls that the next run of a thread looks for."""
-        session = self._source.with_placeholders()  # a value of the application is in nobody's way
+        session = self._source.with_placeholders()  # no class of the application is needed
         if calls := (yield from on(SOURCE, find_unused(session, thread_id, want.graph))):
             raise InvalidInput(
                 f"thread {thread_id!r}: its next run would make these tool calls again: "

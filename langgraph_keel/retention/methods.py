@@ -151,8 +151,8 @@ class RetentionMethods(Component):
         self, saver: RetentionSaver, describe_backups: Callable[[Session], Plan[Sequence[str]]], kept: Sequence[str]
     ) -> None:
         super().__init__(saver)
-        self._describe_backups = describe_backups  # says what these hold of what was erased: a sentence each
-        self._kept = kept  # what an erasure does not reach in any case: a sentence each
+        self._describe_backups = describe_backups  # returns a sentence for each backup that still has erased data
+        self._kept = kept  # a sentence for each place that no erasure reaches
 
     def _set_policy(self, *policies: Retention | Sequence[Retention]) -> Plan[None]:
         """Store what `sweep` is to keep of the threads, instead of what was stored; without policies, of nothing.

@@ -1,4 +1,4 @@
-"""What the page of keys says of omissions: who can write to a store can take away, and never changes what is read."""
+"""The page of keys lists omissions: whoever can write to a store can take records away, and changes no value by it."""
 
 from __future__ import annotations
 

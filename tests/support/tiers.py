@@ -58,7 +58,7 @@ THIRDS = (
     # is tested with by itself (tests/blobs).
     *("TestNamelessMemory", "TestNamelessSqlite", "TestSqliteOfTenant", "TestBlobsMemory"),
 )
-"""Of these, `.ci/run` takes a third of the contract but for what EVERYWHERE names, by one face; of others nothing."""
+"""`.ci/run` takes a third of the contract on these, by one face and without EVERYWHERE, and nothing on other stores."""
 LONGEST = 3600
 """Seconds that a large sample may take."""
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")

@@ -245,7 +245,7 @@ def value_of(part: Part) -> Any:
 
 
 def is_same(part: Part, value: Any) -> bool:
-    """Return whether one digest proves that a value is what it was."""
+    """Return whether one digest proves that a value has not changed."""
     return type(part) is Node and part.proof != 0 and type(value) is part.kind and prove(value) == part.proof
 
 
@@ -254,7 +254,7 @@ class Replaced(Exception):
 
 
 def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part:
-    """Add what makes `value` of what a part was, if that is not `is_same`, to `edits`; return what there is to know."""
+    """Add the edits that turn a part into a `value` that is not the same; return what is known of the value."""
     if isinstance(part, Text):
         return _compare_texts(part, value, path, edits)
     if type(value) is not part.kind:

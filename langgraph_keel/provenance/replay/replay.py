@@ -73,7 +73,7 @@ class Order:
 
 
 def check_order(config: Mapping[str, Any], configurable: Mapping[str, Any] | None, **given: Any) -> Order:
-    """Return what a caller wants, checked; `given` are the other fields of the order."""
+    """Return the order of a replay, checked; `given` are its other fields."""
     address = address_of(config)
     if address.checkpoint_ns:
         raise InvalidInput(f"a root graph is replayed, with its subgraphs; not {address.checkpoint_ns!r} alone")
