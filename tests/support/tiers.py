@@ -2,9 +2,8 @@
 
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
         contract is run in memory by the blocking face, warm, and the async face, cold; on SQLite by one of these, turn
-        about; so are two thirds of it on files, PostgreSQL and Redis, and a third with a keyring and on two stores in
-        memory. Any other test that is given a backend is run with all combinations on the first one, and once on each
-        other one.
+        about; so is a third of it on files, PostgreSQL and Redis, and with a keyring and on two stores in memory. Any
+        other test that is given a backend is run with all combinations on the first one, and once on two others.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run in
         memory by each face with each temperature, on SQLite, files, PostgreSQL and Redis by both faces, with a keyring
         and on two stores by one face in memory; a third of it on stores that differ from these by their client or a
@@ -120,7 +119,7 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         return (), one if is_third and not is_everywhere else ()
     if store not in STORES:
         return (), ()
-    return () if is_third and store != STORES[0] else one, _covering(name, both)
+    return one if is_third or store == STORES[0] else (), _covering(name, both)
 
 
 def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
@@ -130,14 +129,14 @@ def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
         backends[_backend(item)].append(item)
     first = next((one for one in BACKENDS if one in backends), "")
     whole = backends.pop("", []) + backends.pop(first, [])
-    each = {one: list(_covering(name, those)) for one, those in backends.items()}
-    if not each:
+    others = [list(_covering(name, those)) for those in backends.values()]
+    if not others:
         return whole, whole
-    turn = list(each.values())[crc32(name.encode()) % len(each)]
+    start = crc32(name.encode()) % len(others)
+    turn = [*others[start:], *others[:start]]
     if any(item.get_closest_marker("heavy") for item in group):
-        return [*whole, turn[0]], [*whole, turn[0]]
-    once = [*whole, *(those[0] for those in each.values())]
-    return once, [*once, *turn[1:]]
+        return [*whole, turn[0][0]], [*whole, turn[0][0]]
+    return [*whole, *(each[0] for each in turn[:2])], [*whole, *turn[0], *(each[0] for each in turn[1:])]
 
 
 def _backend(item: pytest.Item) -> str:
