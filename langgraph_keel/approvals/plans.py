@@ -67,7 +67,7 @@ _LOOKED_AT = 200
 
 def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -> Plan[Sequence[KeptRequest]]:
     """Bring the requests of a thread up to date, and return those that are not over. Two trips, or more."""
-    # A crash may have left a question without a request, or a request open that the thread has gone on without.
+    # A crash may have left a question without a request, or an open request of a step that has ended.
     # In this order: of a head that was read first, the question may be answered and over by now, and to ask it again
     # would leave a request that nobody waits for.
     known = yield from Approvals(session).of_thread(thread_id)

@@ -327,7 +327,10 @@ def _warnings(
         yield Text(text, "yellow")
     if doubts:
         named = ", ".join(f"{plain(call.tool)} {short_key(call.key)}" for call in doubts)
-        text = f"The outcome of these calls is unknown, as in {source}: {named}. Settle them first (keel settle)."
+        text = (
+            f"These calls of {source} are running, or their outcome is unknown: {named}. Do not run the fork before "
+            f"they have ended or are settled in {source} (keel tools --unknown): the fork then uses their results."
+        )
         yield Text(text, "yellow")
     for request in given:
         what = plain(request.action) or one_line(describe_question(request.value), 60)

@@ -150,7 +150,7 @@ def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     is_header = type(checkpoint) is type(metadata) is type(inline) is type(about) is dict and len(rest) < 2
     if wrong := _find_misfit(checkpoint, metadata) if is_header else "its parts are of other types":
-        raise CorruptStore(f"{where}: its header does not hold what it should: {wrong}")
+        raise CorruptStore(f"{where}: its header has a part of the wrong type: {wrong}")
     return Header(checkpoint, as_lists(metadata), inline, about)
 
 

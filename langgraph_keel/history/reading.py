@@ -297,7 +297,7 @@ class Pages:
             place, is_leaf = self.places[entry.address], entry.address not in self._continued
             position = len(self.entries) - 1 - place if self.is_whole else -1 - place
             is_head = self.heads.get(entry.address.checkpoint_ns) == entry.address
-            # Where the run went on, what its tasks had written is in the next checkpoint.
+            # If the run continued, the writes of its tasks are part of the next checkpoint.
             over: dict[str, Any] = {} if is_leaf else {"pending": (), "errors": (), "interrupts": ()}
             labels = self._labels_of(moment)
             shown.append(replace(moment, position=position, labels=labels, is_head=is_head, is_leaf=is_leaf, **over))

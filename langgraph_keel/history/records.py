@@ -22,7 +22,7 @@ class Change:
 
     Attributes:
         text: What happened to it, in a few words.
-        new: The elements that were added to a list, in order. An `Unread` stands for one that may not be revived here.
+        new: The elements that were added to a list, in order. Elements that may not be revived here are `Unread`.
     """
 
     channel: str

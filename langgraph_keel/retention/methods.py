@@ -143,7 +143,7 @@ class RetentionSaver(EngineSaver):
 
 
 class RetentionMethods(Component):
-    """`saver.retention`: what stays of all threads, and the erasure of what is stored of a person."""
+    """`saver.retention`: policies for all threads, and erasure of the data of a person."""
 
     _saver: RetentionSaver
 

@@ -117,7 +117,7 @@ class SummarizationNode(Runnable[Any, Any]):
             raise InvalidInput("without a model there is no summary: no summary_key=, prompt= or trigger=('steps', n)")
         text = None if self._model is None else PROMPT if prompt is None else prompt
         if text is not None and not (isinstance(text, str) and "{messages}" in text):
-            raise InvalidInput("prompt must be a text in which {messages} stands: the model would see nothing of them")
+            raise InvalidInput("prompt must be a text that contains {messages}: without it the model sees no messages")
         room = _room_of(text, token_counter, max_input_tokens, window)
         self._summarizer = Summarizer(
             clauses,

@@ -17,7 +17,7 @@ OWN, SHARED = Shelf("t", "own"), Shelf(None, "own")
 
 
 def views_of(rig: Rig) -> dict[str, Face]:
-    """Return a face for nobody's threads and one for each tenant; none if the store says that it has no tenants."""
+    """Return a face for threads without a tenant and one for each tenant; an empty dict if there are no tenants."""
     saver = rig.face.saver
     try:
         return {who: rig.on(saver.for_tenant(who) if who else saver) for who in WHO}

@@ -297,29 +297,30 @@ class Ledger:
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
 
 
-def find_end(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
-    """Return how an unknown call of a fork or a copy has ended, as the ledger that it was copied from knows by now.
+def find_original(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[tuple[str, Cell | None]]:
+    """Return the thread that an unknown call of a fork or a copy comes from, and how the call ended if that is known.
 
-    One trip for each fork of a fork; none if there is no such end. A call that failed there, or may be made again, does
-    not count: a person says whose it is.
+    The thread is empty if the call is not a copy, or if the original was deleted. A call that failed in the original,
+    or may be made again there, has not ended. One trip for each fork of a fork; none for other calls.
     """
-    record, seen = kept.record, {shelf.thread_id}
+    record, seen, original = kept.record, {shelf.thread_id}, ""
     while record.state == UNKNOWN and record.copied_from not in ("", *seen):
         seen.add(record.copied_from)
         calls = Cells(session, CALLS, record.copied_from)
         cell = (yield from calls.read_raw([key])).get(key)
         if cell is None or (there := calls.keep(key, cell).record).lineage != record.lineage:
-            return None
+            break
+        original = record.copied_from
         if there.state == DONE:
             there = replace(there, thread_id=kept.record.thread_id, untold={})
-            return calls.cell(there, body=cell.body, origin=there.thread_id, expires_at=cell.expires_at)
+            return original, calls.cell(there, body=cell.body, origin=there.thread_id, expires_at=cell.expires_at)
         record = there
-    return None
+    return original, None
 
 
 def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[bool]:
-    """Write down how an unknown call of a fork or a copy has ended: see `find_end`. One trip more, if it has."""
-    end = yield from find_end(session, shelf, key, kept)
+    """Write down how an unknown call of a fork or a copy has ended: see `find_original`. One trip more, if it has."""
+    _, end = yield from find_original(session, shelf, key, kept)
     return end is not None and (yield from Cells(session, CALLS, shelf.thread_id).swap_raw(key, kept.token, end)).done
 
 
@@ -436,6 +437,8 @@ class KeptCall:
         expires_at: ISO time until which its result may be used again; `None` if there is no such limit.
         decided: What a person said became of it: `retry` (it may run again), `done` or `skip`; empty if nobody did.
         retries: Whether it is made again by itself, should nobody know how it ended: its policy had `unknown="retry"`.
+        copied_from: For a call in doubt of a fork or a copy, the thread that made it, if that still exists: settle it
+            there, and this thread learns the result. Empty for other calls.
     """
 
     thread_id: str
@@ -458,6 +461,7 @@ class KeptCall:
     expires_at: str | None = None
     decided: str = ""
     retries: bool = field(default=False, repr=False)
+    copied_from: str = field(default="", repr=False)
 
     @property
     def saved(self) -> float:
@@ -484,24 +488,24 @@ class CallPages:
         self._is_whole = False
 
     def next(self) -> Plan[Sequence[KeptCall] | None]:
-        """Return the next page; `None` after the last one. Two trips, and those of `find_end`."""
+        """Return the next page; `None` after the last one. Two trips, and those of `find_original`."""
         if self._is_whole:
             return None
         session, thread_id = self._session, self._shelf.thread_id
         calls, page = Cells(session, CALLS, thread_id), []
         for key, kept in (yield from calls.page(after=self._after, limit=PAGE)):
-            end = yield from find_end(session, self._shelf, key, kept)
-            page.append((key, calls.keep(key, end) if end else kept))
+            original, end = yield from find_original(session, self._shelf, key, kept)
+            page.append((key, calls.keep(key, end) if end else kept, original))
         self._is_whole = len(page) < PAGE
         if not page:
             return None
         self._after = page[-1][0]
-        counts = yield from Cells(session, COUNTS, thread_id).read([key for key, _ in page])
+        counts = yield from Cells(session, COUNTS, thread_id).read([key for key, *_ in page])
         hits = {key: count.record for key, count in counts.items()}
-        return [_describe(key, kept, hits.get(key, 0), session.milliseconds) for key, kept in page]
+        return [_describe(key, kept, origin, hits.get(key, 0), session.milliseconds) for key, kept, origin in page]
 
 
-def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int) -> KeptCall:
+def _describe(key: str, kept: Kept[CallRecord], original: str, hits: int, now: int) -> KeptCall:
     record, expires_at = kept.record, kept.cell.expires_at
     is_cost = isinstance(record.cost, (int, float)) and math.isfinite(record.cost)
     return KeptCall(
@@ -525,6 +529,7 @@ def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int) -> KeptCall
         None if expires_at is None else iso_time(expires_at),
         record.decided,
         record.retries,
+        original if record.state == UNKNOWN else "",
     )
 
 

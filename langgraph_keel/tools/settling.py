@@ -20,6 +20,7 @@ from langgraph_keel.tools.ledger import (
     adopt,
     begins_with,
     event_of,
+    find_original,
     is_lost,
     log_watch,
     looks_lost,
@@ -57,6 +58,8 @@ def settle_call(
     yield from tell_settlement(session, shelf, key, kept)
     if not lost and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
+    if decision == "retry":
+        yield from _check_original(session, shelf, key, kept)
     told = {"secret": session.new_token(), "at": session.now, "by": by, "result": result}
     untold = {name: value for name, value in told.items() if value is not None}
     body, record = b"", replace(record, ended_at=now, decided=decision, untold=untold)
@@ -77,6 +80,17 @@ def settle_call(
         raise NotFound(
             f"call {short_key(key)} of tool {record.tool!r} was changed or removed since it was read, and this "
             "decision was not recorded: look at it again (`keel tools`)"
+        )
+
+
+def _check_original(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[None]:
+    """Check that a call that may be made again is not one that another thread may make, too."""
+    original, _ = yield from find_original(session, shelf, key, kept)
+    if original:
+        raise InvalidInput(
+            f"call {short_key(key)} of tool {kept.record.tool!r} was copied from thread {original!r}, which may still "
+            f"make it: with 'retry' both threads would. Settle it in {original!r}: with 'done' or 'skip', this thread "
+            f"uses the same result; with 'retry', once {original!r} has made it"
         )
 
 

@@ -1,4 +1,4 @@
-"""Questions and answers in every format: what is asked, and what to resume with."""
+"""Questions in every format are read, and decisions become answers in the format of their question."""
 
 from __future__ import annotations
 

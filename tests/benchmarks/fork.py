@@ -2,8 +2,7 @@
 
 The thread gains a message a step. Files grow by whole pages, so ten checkpoints in its middle are forked, and
 the growth from one closing of the saver to the next is divided by ten. Then each turn goes to a new fork: both savers
-decode many messages that they have not read last, and what the garbage collector makes of these is in the 99th
-percentile.
+decode many messages that are not in their caches, and the 99th percentile shows the cost of garbage collection.
 """
 
 from collections.abc import Iterator, Mapping

@@ -381,5 +381,5 @@ def test_what_langgraph_looks_up_is_of_its_type(checkpoint: Any, metadata: Any) 
         assert saver.get_tuple(config_for("t")) is None
         codec = saver.engine.session.codec
         body = codec.encode([{"v": 4} | checkpoint, metadata, {}])
-    with pytest.raises(CorruptStore, match="its header does not hold what it should"):
+    with pytest.raises(CorruptStore, match="its header has a part of the wrong type"):
         unpack_header(body, codec, Address("t", "", "1"))

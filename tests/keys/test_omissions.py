@@ -59,7 +59,7 @@ def test_an_omission_changes_no_value_and_is_on_the_page(what: str) -> None:
     backend = MemoryUnderTest()
     fill(backend.open(encryption=KEYRING))
     take_away, left = OMISSIONS[what]
-    take_away(backend._state)  # private: what somebody with the store has in hand
+    take_away(backend._state)  # private: the records that an attacker can remove
     saver = backend.open(encryption=KEYRING)
     found = list(saver.list(at("t")))
     latest = saver.get_tuple(at("t"))

@@ -1,4 +1,4 @@
-"""Stores of files, on PostgreSQL and on Redis that somebody has edited by hand, as `hostile_stores` has them on SQLite.
+"""Edited stores of files, PostgreSQL and Redis; `hostile_stores` has those of SQLite.
 
 An edit knows everything that is no secret: it gives each changed line its checksum.
 """
@@ -265,7 +265,7 @@ COSTS_THE_THREAD: Mapping[tuple[str, str], Edit] = {
 
 
 def _circle(place: Place) -> None:
-    """Let each checkpoint be the parent of the one before it: a copy is one, too, and nobody walks it for ever."""
+    """Let each checkpoint be the parent of the one before it: no reader and no copy may walk this circle for ever."""
     edits: Mapping[str, Edit] = {
         "files": _with("ckpt", parent="2"),
         "postgres": _sql("UPDATE keel_entries SET parent = '2'"),

@@ -25,7 +25,7 @@ from tool_graphs import (
     tool_graph,
 )
 
-from langgraph_keel import KeelSaver, NotFound, ToolCache, ToolOutcomeUnknown, ToolPolicy
+from langgraph_keel import InvalidInput, KeelSaver, NotFound, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 ONE = calls(("refund", {"order": "17"}, "call-1"))
 BOTH = calls(("look", {"order": "17"}, "call-0"), ("refund", {"order": "17"}, "call-1"))
@@ -143,15 +143,18 @@ async def test_a_fork_learns_what_was_done(saver: KeelSaver, face: str, shop: Sh
 
 
 @each_face
-async def test_a_fork_is_settled_by_itself_if_the_call_may_be_made_again(
-    saver: KeelSaver, face: str, shop: Shop
-) -> None:
-    """Whoever said so meant one of the two threads: both would pay."""
+async def test_a_call_may_be_made_again_by_the_original_alone(saver: KeelSaver, face: str, shop: Shop) -> None:
+    """With `retry` in the fork, both threads would pay."""
     graph = graph_of(saver, shop)
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
     (call,) = saver.tools.calls("t")
-    shop.cache.settle("t", call.key, "retry")
+    assert [each.copied_from for name in ("t", "fork") for each in saver.tools.calls(name)] == ["", "t"]
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match=r"was copied from thread 't', .* Settle it in 't'"):
+            await saver.tools.asettle("fork", call.key, "retry")
+        if states_of(saver, "t") == ["unknown"]:
+            shop.cache.settle("t", call.key, "retry")
     assert states_of(saver, "t", "fork") == ["failed", "unknown"]
     await run(graph, face, None, thread("t"))
     assert states_of(saver, "t", "fork") == ["done", "done"]
@@ -166,6 +169,7 @@ async def test_the_pending_step_is_answered_from_the_ledger(saver: KeelSaver, fa
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
     (doubt,) = [call for call in saver.tools.calls("fork") if call.tool == "refund"]
+    saver.delete_thread("t")
     shop.cache.settle("fork", doubt.key, "retry")
     said = answers(await run(graph, face, None, thread("fork")))
     assert (shop.looked, is_replay(said["call-0"]), said["call-1"].content) == (["17"], True, "refunded")

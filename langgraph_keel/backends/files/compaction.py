@@ -96,8 +96,8 @@ def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]
 class Compaction:
     """Selects the lines of a log that stay, and rewrites those of entries that have changed.
 
-    `thread` is the new one: a part of that of the old log, whose lines `bodies` reads. It keeps the `live` items,
-    and those from `ends` on, if there are ends. It replaces the lines of ghosts and of the entries in `anew`.
+    `thread` is the new thread, a part of the old log's; `bodies` reads the old log's lines. The new log keeps the
+    `live` items and, if `ends` is given, all items from there on. Ghosts and the entries in `anew` get new lines.
     """
 
     def __init__(

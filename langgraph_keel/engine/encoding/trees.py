@@ -254,7 +254,7 @@ class Replaced(Exception):
 
 
 def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part:
-    """Add the edits that turn a part into a `value` that is not the same; return what is known of the value."""
+    """Add the edits that turn a part into `value`, which differs from it; return the part of that value."""
     if isinstance(part, Text):
         return _compare_texts(part, value, path, edits)
     if type(value) is not part.kind:

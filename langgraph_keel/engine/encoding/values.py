@@ -499,11 +499,11 @@ class Version:
         return Version(self.codec, refs, fixed, copiers, left, seen, self.classes, nbytes)
 
     def keep(self, values: dict[str, Any], decoded: Mapping[str, Any], later: Mapping[str, Ref]) -> Version:
-        """Return this version with what copies can be made of, of what was just decoded; add that to values.
+        """Add the decoded values to `values`; return this version with copiers of those that are read often.
 
-        What can be changed is prepared for copies when it was decoded for the third time, or if a version that is read
-        `later` has it, too, and then a copy is added: who reads a thread once does not pay for it. Another serializer
-        than Keel's may give back something else each time.
+        A mutable value gets a copier when it is decoded for the third time, or if a version that is read `later` has
+        it, too: a single read of a thread does not pay for copiers. Other serializers than Keel's get none, as they may
+        return a different value each time.
         """
         values.update(decoded)
         if not decoded or not self.codec.is_own or self.codec.shows:

@@ -486,7 +486,7 @@ def _replace_records(root: list[Any], policy: TypePolicy) -> None:
             elif kind is dict and part:
                 containers.append(part)
             elif kind is Mark and key != 0:
-                raise CorruptStore("the mark of a record stands where a value should be")
+                raise CorruptStore("found the mark of a record instead of a value")
     shows = policy.shows
     for parent, key, record in reversed(records):
         mark = record[0]

@@ -308,8 +308,8 @@ def compare_calls(
     now: tuple[History, Sequence[ModelCall]],
 ) -> tuple[list[Difference], list[int]]:
     """Return where calls differ, in the order of the steps; and the steps of runs without any recorded call."""
-    # Both sides have the steps of `run_of`: per step, ascending, the number of its run. With `durability="exit"` a step
-    # stands for those before it. In the steps of `again`, a task has failed or asked, and so was run again.
+    # `run_of` maps each step of both sides, in ascending order, to the number of its run. With `durability="exit"` a
+    # step includes those before it. In the steps of `again`, a task failed or asked a question, and was run again.
     before, after = (_group_calls(list(run_of), *side) for side in (was, now))
     recorded = {run_of[group[0]] for group in before}
     groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))

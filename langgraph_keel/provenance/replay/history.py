@@ -235,12 +235,12 @@ def _outcome(left: Mapping[str, Any]) -> dict[str, Any]:
     if ASKED in left and not (FAILED in left and ANSWERED in left):
         return {"question": [question.value for question in left[ASKED]]}
     error = str(left.get(FAILED, "")).partition("(")[0]  # stored as its `repr`
-    # A saver has refused what the graph did; a replay minds no drift.
+    # This error comes from the saver, not from the graph, and a replay ignores drift.
     return {"error": error} if error not in ("", DriftDetected.__name__) else {}
 
 
 def find_questions(history: History, root: str) -> Outcomes:
-    """Return what the tasks of a root checkpoint's step have asked last, answered or not, by their paths."""
+    """Return the last question of each task in a root checkpoint's step, answered or not, by the task's path."""
     found = ((path, left[ASKED]) for path, left in _last_writes(history, root).items() if ASKED in left)
     return {path: {"question": [question.value for question in asked]} for path, asked in found}
 
