@@ -47,8 +47,8 @@ STATE = "state"
 
 MARK, MARK_BYTES = "by", 8
 """In a header's `about`: the mark of the process that put this checkpoint (`runs.marks`), and its length."""
-_ONLY_MARK = b"\x81\xa2by\xc4\x08"
-"""How an `about` begins in which there is nothing but a mark, as msgpack; the mark follows."""
+_ONLY_MARK = b"\x92\x00\x81\xa2by\xc4\x08"
+"""How an `about` is packed that has nothing but a mark, which follows. Within another dict, it has no first two bytes."""
 
 REWOUND_TO = "keel_rewound_to"
 """In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""
@@ -119,7 +119,7 @@ class UnreadHeader(Header):
         put(self, "_codec", codec)
         if not node.header.startswith(RAW):
             return
-        # An uncompressed header with three parts has no `about` part. No hook ends its own with a dict as `_ONLY_MARK`.
+        # An uncompressed header with three parts has no `about` part.
         if node.header.startswith(array_header(3), HEAD):
             put(self, "about", {})
         elif node.header.startswith(_ONLY_MARK, len(node.header) - MARK_BYTES - len(_ONLY_MARK)):
