@@ -48,7 +48,7 @@ STATE = "state"
 MARK, MARK_BYTES = "by", 8
 """In a header's `about`: the mark of the process that put this checkpoint (`runs.marks`), and its length."""
 _ONLY_MARK = b"\x92\x00\x81\xa2by\xc4\x08"
-"""How an `about` is packed that has nothing but a mark, which follows. Within another dict, it has no first two bytes."""
+"""How an `about` is packed that has nothing but a mark, which follows; within another dict, without two bytes."""
 
 REWOUND_TO = "keel_rewound_to"
 """In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""

@@ -68,9 +68,14 @@ def stop_in(saver: KeelSaver, thread_id: str = "t") -> Stop | None:
     return found.record if found else None
 
 
-def mark_of_head(saver: KeelSaver, thread_id: str = "t") -> Any:
+def header_of_head(saver: KeelSaver, thread_id: str = "t") -> bytes:
     found = saver.engine.run(saver.engine.session.store.read_entry(Address(thread_id)))
-    return unpack_header(found.entry.header, saver.engine.session.codec, Address(thread_id)).about.get(MARK)
+    assert found is not None
+    return found.entry.header
+
+
+def mark_of_head(saver: KeelSaver) -> Any:
+    return unpack_header(header_of_head(saver), saver.engine.session.codec, Address("t")).about.get(MARK)
 
 
 def two_steps(saver: KeelSaver, **options: Any) -> Any:
@@ -120,8 +125,7 @@ def test_on_it_adds_16_bytes_and_one_trip_to_the_first_put() -> None:
                 config: Any = {"configurable": {"thread_id": str(number)}}
                 two_steps(tapped).invoke(GIVEN, config, durability="sync")
                 trips.append(counter.taken())
-            found = saver.engine.run(saver.engine.session.store.read_entry(Address("0")))
-            return len(found.entry.header), trips
+            return len(header_of_head(saver, "0")), trips
 
     (off_bytes, off_trips), (on_bytes, on_trips) = cost(), cost(recoverable=True)
     assert on_bytes - off_bytes == 16
@@ -135,7 +139,12 @@ def test_of_a_header_with_nothing_but_a_mark_nothing_is_decoded(about: Any, monk
     header = UnreadHeader(Node(Address("t", "", "1"), None, 1, body, {}, None, False, False), codec)
     decoded: list[bytes] = []
     decode = codec.decode
-    monkeypatch.setattr(Codec, "decode", lambda self, body: decoded.append(body) or decode(body))
+
+    def counted(self: Codec, body: bytes) -> Any:
+        decoded.append(body)
+        return decode(body)
+
+    monkeypatch.setattr(Codec, "decode", counted)
     assert header.about == about
     assert len(decoded) == (0 if about.keys() <= {MARK} else 1)
 
