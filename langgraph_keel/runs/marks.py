@@ -67,6 +67,7 @@ class Marks(Hook):
     def forget(self) -> None:
         """Become another process, after a fork: the mark, the heartbeat and the runs are the parent's."""
         self.mark = secrets.token_bytes(MARK_BYTES)
+        self._term = f"by:{self.mark.hex()}"
         self.token = secrets.token_hex(16)  # of the heartbeat's cell: known before anything is sent
         self.stops: dict[str, Stop] = {}  # those that are not written yet, by the thread
         self._session: Session | None = None  # if set, the heartbeat is stored
@@ -91,7 +92,7 @@ class Marks(Hook):
         if found := live.find_run(put.config):
             put.notes[self] = found
             put.header.about[MARK] = self.mark
-            put.terms.append(f"by:{self.mark.hex()}")
+            put.terms.append(self._term)
         elif CONFIG_KEY_RUNTIME not in (put.config.get("configurable") or {}):
             put.header.about[MARK] = NOBODY
 
