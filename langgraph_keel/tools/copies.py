@@ -13,7 +13,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.tools.ledger import CALLS, CLAIMED, DONE, UNKNOWN, WAITING, CallRecord
+from langgraph_keel.tools.ledger import CALLS, CLAIMED, DONE, SHOWN, UNKNOWN, WAITING, CallRecord
 from langgraph_keel.tools.orphans import read_past, steps_of
 
 _LOT = 100
@@ -37,9 +37,11 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
             record = replace(record, thread_id=copy.target, state=state, copied_from=origin, untold={})
             if copy.graph is not None:
                 # A fork has none of the answers that were given to the pending step: their places are of no use.
-                record = replace(record, answers=(), decisions=(), taken=(), asks=0)
+                record = replace(record, answers=(), decisions=(), taken=())
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
+    if copy.graph is None:
+        yield from Cells(session, SHOWN, copy.source).copy_raw(copy.target)
 
 
 def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:

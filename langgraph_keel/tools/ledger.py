@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.audit import append
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -70,7 +70,6 @@ class CallRecord:
     answers: Sequence[int] = ()
     decisions: Sequence[int] = ()
     taken: Sequence[int] = ()
-    asks: int = 0  # the number of its question that was not answered; 1 is the question that was shown
     is_persons: bool = False  # its result uses a person's answer, and is replayed to the very same call only
     before: str = ""  # the state of an earlier attempt that was taken over
     nbytes: int = 0  # of the stored result
@@ -111,6 +110,22 @@ CALLS: CellTable[CallRecord] = CellTable(
     _unpack_call,
     has_body=lambda record: record.state == DONE and record.is_kept,
 )
+
+
+class Shown(NamedTuple):
+    """The question of a task that a person was shown last."""
+
+    call: str  # the model's name for the call that asks, or its number in the task
+    place: int  # of the answer in LangGraph's list
+
+
+def _unpack_shown(parts: Sequence[Any]) -> Shown:
+    call, place = parts
+    return Shown(str(call), int(place))
+
+
+SHOWN: CellTable[Shown] = CellTable("shown", "the note of the question that was shown of task", list, _unpack_shown)
+"""By the ids of tasks."""
 
 
 def _unpack_secret(parts: Sequence[Any]) -> bytes:
@@ -405,8 +420,7 @@ def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
         return mine
     is_persons = before.is_persons or before.state == WAITING
     decisions = mine.decisions or before.decisions
-    mine = replace(mine, decisions=decisions, answers=before.answers, taken=before.taken)
-    return replace(mine, asks=before.asks, is_persons=is_persons)
+    return replace(mine, decisions=decisions, answers=before.answers, taken=before.taken, is_persons=is_persons)
 
 
 @publish

@@ -9,8 +9,11 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
+from langgraph_keel._langgraph import interrupt_id_of
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown
@@ -164,6 +167,15 @@ def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
         "decisions": ["retry", "done", "skip"],
         "answer_like": {"decision": "retry", "attempt": doubt.token[:8]},
     }
+
+
+def number_questions(raised: GraphInterrupt, config: RunnableConfig, place: int) -> None:
+    """Give questions of a task the id that LangGraph looks for, though an answer came between asking and showing."""
+    task_ns = (config.get("configurable") or {}).get("checkpoint_ns", "")
+    former = [interrupt_id_of(task_ns, number) for number in range(place)]
+    for question in raised.args[0] if raised.args else ():
+        if question.id in former:
+            question.id = interrupt_id_of(task_ns, place)
 
 
 def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tuple[str, Any]:
