@@ -93,12 +93,10 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
         "run again, skip if it shall not be repeated"
     )
-    for original in sorted({call.copied_from for call in calls if is_doubt(call) and call.copied_from}):
-        yield Text(
-            f"Copied from thread {plain(original)}. Settle it there: this thread then uses the result", "magenta"
-        )
+    for original in sorted({call.original for call in calls if is_doubt(call) and call.original}):
+        yield Text(f"Shared with thread {plain(original)}. Settle it there: this thread uses the result", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
-    doubts = [call for call in calls if is_doubt(call) and not call.copied_from]
+    doubts = [call for call in calls if is_doubt(call) and not call.original]
     yield from _commands(text, DECISIONS, url, where, doubts)
     if owner is not None and doubts and doubts[-1].args is None:
         shown = command_line(url, "show", owner, doubts[-1].checkpoint_id)

@@ -13,7 +13,16 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.tools.ledger import CALLS, CLAIMED, DONE, UNKNOWN, WAITING, CallRecord
+from langgraph_keel.tools.ledger import (
+    CALLS,
+    CLAIMED,
+    DONE,
+    SHARERS,
+    UNKNOWN,
+    WAITING,
+    CallRecord,
+    sharer_key,
+)
 from langgraph_keel.tools.orphans import read_past, steps_of
 
 _LOT = 100
@@ -33,13 +42,22 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
             record = calls.keep(key, cell).record
             # Nobody will settle a claim in the copy, so its outcome is unknown there, until the source knows it.
             state = UNKNOWN if record.state == CLAIMED else record.state
-            origin = copy.source if state == UNKNOWN else ""
-            record = replace(record, thread_id=copy.target, state=state, copied_from=origin, untold={})
+            if state == UNKNOWN:
+                yield from _share(session, record.lineage, copy.source, copy.target)
+            record = replace(record, thread_id=copy.target, state=state, untold={})
             if copy.graph is not None:
                 # A fork has none of the answers that were given to the pending step: their places are of no use.
                 record = replace(record, answers=(), decisions=(), taken=(), asks=0)
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
+
+
+def _share(session: Session, lineage: str, source: str, target: str) -> Plan[None]:
+    """Note that a copy of a thread shares a call in doubt with it. Two trips."""
+    notes = Cells(session, SHARERS, None)
+    _, kept = yield from notes.swap(sharer_key(lineage, source), None, (0, source), origin=source)
+    generation = kept.record[0] + 1 if kept else 1
+    yield from notes.swap(sharer_key(lineage, target), None, (generation, target), origin=target)
 
 
 def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:

@@ -22,6 +22,7 @@ from langgraph_keel.tools.ledger import (
     DONE,
     FAILED,
     SECRETS,
+    SHARERS,
     TOOLS,
     CallRecord,
     rewrite,
@@ -35,7 +36,7 @@ class LedgerHook(Hook):
     """Removes calls from the ledger with what they led to, and gives a copy those of its history."""
 
     tables = (CALLS, COUNTS)
-    shared_tables = (CALLS, COUNTS, SECRETS)
+    shared_tables = (CALLS, COUNTS, SECRETS, SHARERS)
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in the last checkpoint of an invocation that has stored no other which one it was (`orphans.py`)."""

@@ -34,7 +34,7 @@ class ToolMethods(Component):
         Raises:
             NotFound: There is no such call whose outcome is unknown.
             InvalidInput: There is no such decision, or it has no result; `key` is too short, or begins several keys;
-                `by` is empty; or the decision is `"retry"`, and the call was copied from a thread that still exists.
+                `by` is empty; or the decision is `"retry"`, and the call is to be settled in another thread.
         """
         from langgraph_keel.tools.settling import settle_call
 

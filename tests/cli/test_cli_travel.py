@@ -130,9 +130,9 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     assert "These calls of ada are running, or their outcome is unknown: refund" in shown
     shown = keel("tools", "--unknown", "--url", path, COLUMNS="200").stdout
     assert shown.count("keel settle") == shown.count("--thread ada") == 3
-    assert shown.count("Copied from thread ada. Settle it there") == 2
+    assert shown.count("Shared with thread ada. Settle it there") == 2
     refused = keel_json("settle", told["doubts"][0]["key"], "retry", "--thread", "late", "--url", path, status=2)
-    assert "was copied from thread 'ada', which may still make it" in refused["error"]["message"]
+    assert "is shared with thread 'ada', which may have made it" in refused["error"]["message"]
     events = keel_json("audit", "show", "--url", path)["events"]
     assert [event["content"]["by"] for event in events if event["kind"] == "forked"] == ["ann"]
 
