@@ -94,7 +94,8 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         "run again, skip if it shall not be repeated"
     )
     for original in sorted({call.original for call in calls if is_doubt(call) and call.original}):
-        yield Text(f"Shared with thread {plain(original)}. Settle it there: this thread uses the result", "magenta")
+        shared = f"Shared with thread {plain(original)}. Wait until it has ended there, or settle it there"
+        yield Text(f"{shared}: this thread uses the result", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
     doubts = [call for call in calls if is_doubt(call) and not call.original]
     yield from _commands(text, DECISIONS, url, where, doubts)
@@ -252,12 +253,13 @@ def settle(
     with open_to_change(url) as saver:
         saver.tools.settle(owner, key, decision, result, by=by)
         (call,) = [call for call in saver.tools.calls(owner) if begins_with(call.key, key)]
+        status = "" if json else str(saver.status(call.thread_id))
     if json:
         print_json({"decision": decision, **call_json(call)})
     else:
         text = {"retry": "may be made again", "done": "counts as done", "skip": "will not be repeated"}
         which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
-        print_lines([Text(f"{which} {text[decision]}. Resume its thread.", "green")])
+        print_lines([Text(f"{which} {text[decision]}.", "green"), Text(plain(status))])
 
 
 @cache.command()

@@ -13,18 +13,11 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.tools.ledger import (
-    CALLS,
-    CLAIMED,
-    DONE,
-    SHARERS,
-    UNKNOWN,
-    WAITING,
-    CallRecord,
-    sharer_key,
-)
+from langgraph_keel.tools.ledger import CALLS, CLAIMED, DONE, UNKNOWN, WAITING, CallRecord, read_ledger, share_call
 from langgraph_keel.tools.orphans import read_past, steps_of
 
+_MADE = (CLAIMED, UNKNOWN, DONE)
+"""The states of calls that may have acted."""
 _LOT = 100
 """Calls whose results are read in one trip, and are in memory at once."""
 
@@ -43,7 +36,7 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
             # Nobody will settle a claim in the copy, so its outcome is unknown there, until the source knows it.
             state = UNKNOWN if record.state == CLAIMED else record.state
             if state == UNKNOWN:
-                yield from _share(session, record.lineage, copy.source, copy.target)
+                yield from share_call(session, record.lineage, copy.source, copy.target)
             record = replace(record, thread_id=copy.target, state=state, untold={})
             if copy.graph is not None:
                 # A fork has none of the answers that were given to the pending step: their places are of no use.
@@ -52,22 +45,21 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
             yield from target.swap_raw(key, None, new)
 
 
-def _share(session: Session, lineage: str, source: str, target: str) -> Plan[None]:
-    """Note that a copy of a thread shares a call in doubt with it. Two trips."""
-    notes = Cells(session, SHARERS, None)
-    _, kept = yield from notes.swap(sharer_key(lineage, source), None, (0, source), origin=source)
-    generation = kept.record[0] + 1 if kept else 1
-    yield from notes.swap(sharer_key(lineage, target), None, (generation, target), origin=target)
-
-
 def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:
     """Return the calls that the next run of a thread looks for: they were made, and its latest state has no result."""
     calls = [kept.record for _, kept in (yield from Cells(session, CALLS, thread_id).every())]
     roots = [node for node in graph.nodes if calls and not (node.address.checkpoint_ns or node.is_ghost)]
     moments = [(node, UnreadHeader(node, session.codec)) for node in roots]
     past = read_past(moments, [node for node in roots if node.is_head])
-    made = [call for call in calls if call.state in (CLAIMED, UNKNOWN, DONE)]
+    made = [call for call in calls if call.state in _MADE]
     return [call for call in made if not past.knows(call, steps_of(call).get("", ""))]
+
+
+def find_later(session: Session, source: str, fork: str) -> Plan[list[CallRecord]]:
+    """Return the calls that a thread has made after it was forked. One trip a page of both ledgers."""
+    ours = {call.lineage for call in (yield from read_ledger(session, fork)).values()}
+    calls = (yield from read_ledger(session, source)).values()
+    return [call for call in calls if call.lineage not in ours and call.state in _MADE]
 
 
 class _Fork:

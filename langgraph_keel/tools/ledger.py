@@ -125,8 +125,7 @@ SECRETS: CellTable[bytes] = CellTable(
 )
 
 
-def sharer_key(lineage: str, thread_id: str) -> str:
-    """Return the key under which a thread is noted in `SHARERS`."""
+def _sharer_key(lineage: str, thread_id: str) -> str:
     return f"{lineage}.{sha256(thread_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
@@ -135,7 +134,7 @@ SHARERS: CellTable[tuple[int, str]] = CellTable(
     "the note of a thread that shares a call in doubt",
     list,
     lambda parts: (int(parts[0]), str(parts[1])),
-    thread_of=lambda key, note: note[1] if key == sharer_key(key.partition(".")[0], note[1]) else "",
+    thread_of=lambda key, note: note[1] if key == _sharer_key(key.partition(".")[0], note[1]) else "",
 )
 """The threads that have a call which was in doubt when a thread was forked or copied, by its idempotency key.
 
@@ -284,8 +283,7 @@ class Ledger:
         """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
         calls = yield from self._calls(shelf).every(key.partition(OWN)[0])
         for other, kept in calls:
-            is_unknown = other != key and kept.record.state == UNKNOWN
-            if is_unknown and (yield from adopt(self._session, shelf, other, kept)):
+            if other != key and kept.record.state == UNKNOWN and (yield from adopt(self._session, shelf, other, kept)):
                 return (yield from self.read_equals(shelf, key))
         return {other: kept for other, kept in calls if other != key}
 
@@ -341,6 +339,14 @@ def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) 
             elif is_original:
                 original = name
     return original, None
+
+
+def share_call(session: Session, lineage: str, source: str, target: str) -> Plan[None]:
+    """Note that a copy of a thread shares a call in doubt with it. Two trips."""
+    notes = Cells(session, SHARERS, None)
+    _, kept = yield from notes.swap(_sharer_key(lineage, source), None, (0, source), origin=source)
+    copy = (kept.record[0] if kept else 0) + 1, target
+    yield from notes.swap(_sharer_key(lineage, target), None, copy, origin=target)
 
 
 def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[bool]:

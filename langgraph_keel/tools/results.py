@@ -158,7 +158,7 @@ def check_retry(tool: str, key: str, original: str) -> None:
     if original:
         raise InvalidInput(
             f"call {short_key(key)} of tool {tool!r} is shared with thread {original!r}, which may have made it or "
-            f"still make it: with 'retry' both threads would. Settle it in {original!r}: with 'done' or 'skip', this "
+            f"still make it: with 'retry', both would. Settle it in {original!r}: with 'done' or 'skip', this "
             f"thread uses the same result; with 'retry', once {original!r} has made it"
         )
 
