@@ -40,8 +40,6 @@ NO_WRITES = "__no_writes__"
 NULL_TASK_ID = "00000000-0000-0000-0000-000000000000"
 """langgraph._internal._constants: the task of what a caller writes (a `Command`). LangGraph takes it for input. Keel:
 finds answers there that no task has taken."""
-EDITED_CALLS = "hitl_edited_tool_calls"
-"""The channel of `HumanInTheLoopMiddleware` for calls that a reviewer has edited. Keel: shows what was called."""
 OVERWRITE = "__overwrite__"
 """langgraph._internal._constants: the key, or the type, of an `Overwrite` that is plain data. Keel: what it throws away
 is archived."""

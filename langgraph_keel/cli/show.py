@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel._langgraph import EDITED_CALLS, INTERRUPT
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.interrupts import asks_of, describe_question, text_of
 from langgraph_keel.cli.history import EVERY_NS, MOMENT, config_of, moment_of, no_thread, open_timeline
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read, tell_unread
@@ -33,6 +33,8 @@ Checkpoint = Annotated[
     str | None, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out.")
 ]
 
+_EDITED = "hitl_edited_tool_calls"
+"""The channel in which `HumanInTheLoopMiddleware` keeps the calls that a reviewer has edited, by their ids."""
 _LONGEST_TEXT = 2_000
 _MOST_MESSAGES = 40
 _ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}
@@ -140,7 +142,7 @@ def _message(message: BaseMessage, full: bool, made: Any) -> RenderableType:
 def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = False) -> RenderableType:
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
-    made = values.get(EDITED_CALLS)
+    made = values.get(_EDITED)
     state = [_section(name, _size(value), value_lines(value, full=full, made=made)) for name, value in shown.items()]
     parts = [_heading(found, position), *(state or [Text("\nno values", "dim")])]
     parts.append(_section("metadata", "", value_lines(dict(found.metadata), full=full)))

@@ -94,8 +94,7 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         "run again, skip if it shall not be repeated"
     )
     for original in sorted({call.original for call in calls if is_doubt(call) and call.original}):
-        shared = f"Shared with thread {plain(original)}. Wait until it has ended there, or settle it there"
-        yield Text(f"{shared}: this thread uses the result", "magenta")
+        yield Text(f"Shared with thread {plain(original)}. Wait until it has ended, or settle it, there", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
     doubts = [call for call in calls if is_doubt(call) and not call.original]
     yield from _commands(text, DECISIONS, url, where, doubts)

@@ -132,7 +132,7 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     assert "1 call of tools in doubt (refund " in shown
     shown = keel("tools", "--unknown", "--url", path, COLUMNS="200").stdout
     assert shown.count("keel settle") == shown.count("--thread ada") == 3
-    assert shown.count("Shared with thread ada. Wait until it has ended there, or settle it there") == 2
+    assert shown.count("Shared with thread ada. Wait until it has ended, or settle it, there") == 2
     refused = keel_json("settle", told["doubts"][0]["key"], "retry", "--thread", "late", "--url", path, status=2)
     assert "is shared with thread 'ada', which may have made it" in refused["error"]["message"]
     events = keel_json("audit", "show", "--url", path)["events"]
