@@ -41,6 +41,7 @@ from langgraph_keel.tools.ledger import (
     Shown,
     SpokenFor,
     Verdict,
+    find_original,
     is_lost,
     is_past,
     is_same_call,
@@ -436,12 +437,13 @@ class Flow:
                 yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_for_calls_under_way(call)
             raise error_of_doubt(call, doubt.record)
+        original, _ = yield from find_original(self._session, call.shelf, call.key, doubt.record)
         is_same = is_same_call(doubt.record, call.record)
         answers = Answers(call, doubt.record.decisions if is_same else ())
         ours = replace(call.record, started_at=doubt.record.started_at, until=doubt.record.until)
         ours = replace(ours, lineage=doubt.record.lineage, before=doubt.record.before if is_same else "")
         try:
-            decision, result = ask_person(call, doubt, answers)
+            decision, result = ask_person(call, doubt, answers, original)
         except GraphInterrupt as question:
             record = replace(ours, state=UNKNOWN, decisions=answers.used, taken=call.slot.places)
             yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
