@@ -131,7 +131,7 @@ def _message(message: BaseMessage, full: bool) -> RenderableType:
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 
-def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = False) -> RenderableType:
+def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool) -> RenderableType:
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
     state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
