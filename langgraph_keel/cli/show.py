@@ -139,7 +139,7 @@ def _message(message: BaseMessage, full: bool, made: Any) -> RenderableType:
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 
-def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = False) -> RenderableType:
+def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool) -> RenderableType:
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
     made = values.get(_EDITED)
