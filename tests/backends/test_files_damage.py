@@ -83,6 +83,17 @@ def test_sectors_that_were_never_written_are_passed_over(root: Path, log: Path) 
         assert ids(root) == EVERYTHING[:-1]
 
 
+def test_a_line_feed_alone_in_a_sector_that_was_never_written(root: Path, log: Path) -> None:
+    """Of a checkpoint, and of writes, which are a line by themselves."""
+    data = log.read_bytes()
+    for end in (len(data), data.index(b"\n", data.index(b'{"k":"writes"')) + 1):
+        log.write_bytes(nul(data[:end], end - 1, end))
+        assert ids(root) == EVERYTHING[:-1]
+        with FileSaver(root) as saver:
+            put(saver, 99)
+        assert ids(root) == [*EVERYTHING[:-1], "0099"]
+
+
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "nothing is left": lambda data: b"",
     "the first line is cut": lambda data: data[:20],

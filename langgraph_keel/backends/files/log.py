@@ -432,7 +432,7 @@ def is_torn(rest: bytes) -> bool:
     *lines, last = lines_in(rest)
     if rest.endswith(b"\n"):
         lines.append(last)
-    elif _is_sound(last[:-1]):
+    elif last[-1:] != b"\0" and _is_sound(last[:-1]):
         return False  # something else stands in the place of its line feed
     is_cut = all(line.find(b"\0") >= 0 or _is_sound(line) for line in lines)
     return is_cut and all(_is_of_one_write(piece, rest) for piece in re.finditer(rb"[^\0\n]+", rest))
@@ -447,7 +447,7 @@ def _is_of_one_write(piece: re.Match[bytes], rest: bytes) -> bool:
     if not _is_sound(piece[0]) or (fields := parse_line(piece[0]))["k"] not in COMMITS:
         return True
     begins = piece.start() - int(fields.get("span", 0))
-    return fields["k"] == "ckpt" and begins in (0, 1) and piece.end() == len(rest) - 1
+    return begins in (0, 1) and piece.end() == len(rest) - 1
 
 
 def _is_sound(line: bytes) -> bool:
