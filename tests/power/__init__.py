@@ -17,11 +17,12 @@ from .events import Acknowledged, Create, Event, Link, Mkdir, Remove, Rename, Sy
 from .parsing import Unmodelled, parsed
 from .recording import Recording, recorded
 from .tracing import Traced, require_strace
-from .workload import IGNORED, PLACES, STEPS, expected, run, values_at
+from .workload import IGNORED, INDEXES, PLACES, STEPS, expected, run, values_at
 
 __all__ = [
     "BUILDS",
     "IGNORED",
+    "INDEXES",
     "PLACES",
     "STEPS",
     "Acknowledged",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoints import checkpoint_of
+from langgraph.checkpoint.base import CheckpointTuple
 from places import Place
 
 from langgraph_keel import KeelSaver
@@ -55,7 +56,11 @@ def broken(
 def check(place: Place, allowed: Sequence[Contents]) -> None:
     """All that was acknowledged is there as it was, of what was under way all or nothing, and every thread goes on."""
     with place.open() as saver:
+        latest = {thread: saver.get_tuple(config_of(thread, 0)) for thread in THREADS}
+    with place.open() as saver:
         found = contents(saver)
+        roots = {thread: [each for each in found.get(thread, []) if not namespace_of(each)] for thread in THREADS}
+        assert latest == {thread: entries[0] if entries else None for thread, entries in roots.items()}
         assert found in allowed, {thread: len(entries) for thread, entries in found.items()}
         for thread in THREADS:
             put_further(saver, thread)
@@ -64,6 +69,10 @@ def check(place: Place, allowed: Sequence[Contents]) -> None:
     assert {thread: again[thread][1:] for thread in THREADS} == {thread: found.get(thread, []) for thread in THREADS}
     assert all(again[thread][0].checkpoint == FURTHER for thread in THREADS)
     place.check()
+
+
+def namespace_of(entry: CheckpointTuple) -> str:
+    return str(entry.config["configurable"]["checkpoint_ns"])
 
 
 def put_further(saver: KeelSaver, thread: str) -> None:

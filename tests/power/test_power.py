@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from tiers import sized
 
+from langgraph_keel.backends.files import log
 from power import (
     IGNORED,
+    INDEXES,
     PLACES,
     STEPS,
     Acknowledged,
@@ -51,6 +53,12 @@ SYNCS = (("sqlite", "fdatasync"), ("files", "fsync"), ("files", "fdatasync"))
 DEATHS = (("sqlite", "fdatasync"), *(("files", call) for call in ("pwrite64", "fdatasync", "fsync", "rename", "mkdir")))
 # Which calls to inject a fault at, counted from 1.
 NTHS = range(1, 100) if SAMPLE is None else sized((1, 3), (1, 3), (1, 2, 3, 5, 8))
+
+
+@pytest.fixture(autouse=True)
+def _reads_begin_at_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(("EACH", "SHARE", "NEWEST"), INDEXES, strict=True):
+        monkeypatch.setattr(log, name, value)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from places import Place, file_place, files_place
 
 from langgraph_keel import KeelSaver, MemorySaver, StoreError, ThreadExists
+from langgraph_keel.backends.files import log
 
 from .builds import BUILDS
 
@@ -31,6 +32,8 @@ IGNORED = (".db-shm", ".db.lock")
 """Endings of files that are memory which processes share, and do not outlive them; and of the lock, whose content
 nobody reads: it is space that is kept for a full disk."""
 ATTEMPTS = 5
+INDEXES = 300, 1, 4
+"""`EACH`, `SHARE` and `NEWEST` of logs, so that those of a few steps have indexes, and a read begins at one."""
 
 
 def values_at(number: int) -> dict[str, Any]:
@@ -92,6 +95,7 @@ STEPS = range(1, sum(map(len, SESSIONS)) + 1)
 def run(place: Place, build: str, numbers: range, pipe: Connection) -> None:
     """Do the steps with these numbers, and say after each that it was acknowledged, to strace."""
     BUILDS[build]()
+    log.EACH, log.SHARE, log.NEWEST = INDEXES
     pipe.send("ready")
     assert pipe.recv() == "go"
     number = 0

@@ -87,7 +87,8 @@ def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]
         except CorruptStore as error:
             _log.warning("not carried over to format %d, and cannot be read until it is: %s", number, error)
             return
-        changed = [change({name: each for name, each in fields.items() if name != "crc"}) for fields, _ in records]
+        kept = [{name: each for name, each in fields.items() if name != "crc"} for fields, _ in records]
+        changed = [change(fields) for fields in kept if fields["k"] != "index"]
         lines = [line_of(fields if at else {**fields, "format": number}) for at, fields in enumerate(changed) if fields]
         with files.replace_log(handle, b"".join(lines)):
             pass

@@ -14,7 +14,7 @@ import orjson
 
 from langgraph_keel.backends.files.disk import DirectoryName, directory_of, open_file, thread_of
 from langgraph_keel.backends.files.index import Activity, Ends, Index, LogEnd, Place, state_of
-from langgraph_keel.backends.files.log import tail_records
+from langgraph_keel.backends.files.log import lines_in, parse_line
 from langgraph_keel.backends.files.thread import LOG
 from langgraph_keel.engine.records import Page
 from langgraph_keel.errors import CorruptStore
@@ -163,9 +163,13 @@ def _read_end(path: str, size: int) -> tuple[str | None, str | None]:
     """Return the time of the last checkpoint of a log, and what its thread can be found by, as far as its end tells."""
     with open_file(Path(path), "r") as log:
         log.seek(max(0, size - END))
-        records = tail_records(log.readall() or b"")
+        lines = [*lines_in(log.readall() or b"")]
     updated_at, late = None, defaultdict[str, list[str]](list)
-    for fields in reversed(records):
+    for line in reversed(lines):
+        try:
+            fields = parse_line(line)
+        except ValueError:  # such as the first, if it is cut
+            continue
         kind = fields.get("k")
         if kind == "gone":
             break

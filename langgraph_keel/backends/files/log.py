@@ -6,18 +6,24 @@ wrote. FORMAT.md is the specification of records.
 
 from __future__ import annotations
 
+import os
 import re
 from binascii import a2b_base64, b2a_base64
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, TypeAlias
+from itertools import chain, starmap
+from typing import Any, NoReturn, TypeAlias
 from zlib import crc32
 
 import orjson
 
+from langgraph_keel.backends.files.disk import read, read_lines
 from langgraph_keel.backends.files.values import (
+    MOST,
     check_record,
     is_opaque,
     is_sealed,
@@ -29,7 +35,8 @@ from langgraph_keel.backends.migrations import Migration, find_due, newest, refu
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import OPAQUE, array_header, is_full, open_frame, raw_frame
 from langgraph_keel.engine.records import Batch, Entry, Kind, Ref, Row, Run
-from langgraph_keel.engine.thread import Log, Record, Thread
+from langgraph_keel.engine.removal import live_runs, merge_runs
+from langgraph_keel.engine.thread import Log, Record, Thread, graph_of
 from langgraph_keel.errors import CorruptStore
 
 Migrations: TypeAlias = Mapping[int, Migration[Callable[[dict[str, Any]], dict[str, Any] | None]]]
@@ -45,12 +52,23 @@ _CRC = len(',"crc":"01234567"}')
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 
 CONFLICT = b"<<<<<<< "
+MARK = b'\n{"k":"index",'
+"""How an index begins, after the line before it."""
+EACH, SHARE = 65536, 16
+"""Bytes from one index to the next: at least so many, and so many times the size of the first."""
+NEWEST = 40
+"""Checkpoints that an index names."""
 
 
 class Line(bytes):
     """A line of a log, without its line feed, in the place of a body until that is needed (see `Bodies`)."""
 
     offset: int  # where it begins in its log
+
+    @property
+    def place(self) -> Run:
+        """Where it begins, and where the next one does."""
+        return self.offset, self.offset + len(self) + 1
 
     @property
     def crc(self) -> str:
@@ -238,6 +256,69 @@ def entry_in(fields: Mapping[str, Any], line: Line, stamp: str, address: Any) ->
 Records = list[tuple[dict[str, Any], Line]]
 
 
+class Unknown(Exception):
+    """The newest part of a thread does not have the answer."""
+
+
+class _Older:
+    """Stands for the records that were not read."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Unknown
+
+
+class _Part(dict[Any, Any]):
+    """The newest part of a dictionary. `is_new` returns whether the rest cannot have a key."""
+
+    def __init__(self, content: Mapping[Any, Any], is_new: Callable[[Any], bool]) -> None:
+        super().__init__({_Older: _Older(), **content})
+        self._is_new = is_new
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if not super().__contains__(key) and not self._is_new(key):
+            raise Unknown
+        return super().get(key, default)
+
+    def __contains__(self, key: Any) -> bool:
+        return self.get(key) is not None
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        self.get(key)
+        return super().setdefault(key, default)
+
+    def items(self) -> Any:
+        raise Unknown
+
+
+class _LogPart(Log):
+    def find_rows(self, runs: Sequence[Run]) -> Sequence[Row]:
+        rows = super().find_rows(runs)
+        if not {*chain(*starmap(range, runs))} <= {*chain(*(range(row.lo, row.lo + row.count) for row in rows))}:
+            raise Unknown
+        return rows
+
+
+class Newest(Thread):
+    """The newest checkpoints of a thread, with their items and writes. No other one has an id after `most`."""
+
+    def __init__(self, thread: Thread, most: str) -> None:
+        super().__init__(
+            thread.epoch,
+            _Part(thread.records, lambda stamp: False),
+            _Part(thread.ids, lambda key: key[1] > most),
+            thread.logs,
+            _Part({(ns, str(name)): [] for ns, name in thread.ids} | thread.batches, lambda key: key[1] > most),
+        )
+        self.known = {ns for ns, _ in thread.ids}  # namespaces of which the end of every item log is here
+
+    def log(self, namespace: str, channel: str) -> Log:
+        """Return what is here of the item log of a channel, empty if it is new."""
+        found = self.logs.get((namespace, channel))
+        if found is None and namespace not in self.known:
+            raise Unknown
+        return _LogPart(found.rows, found.end) if found else _LogPart()
+
+
 @dataclass(slots=True)
 class _Tail:
     """The items at the end of a log that do not fill a row yet."""
@@ -261,11 +342,39 @@ class Replica:
         self.thread: Thread | None = None  # while nothing was read
         self.seq = 0  # the highest sequence number that was ever given
         self.end = 0  # where the last complete transaction ends
-        self.last = b""  # the last line before that
+        self.last = Line()  # the last line before that
         self.is_closed = True  # whether that line has its line feed
         self.nbytes = 0  # its size in memory, about
         self._stamps: dict[int, str] = {}
         self._tails: dict[tuple[str, str], _Tail] = {}
+        # What the next index has:
+        self._due = EACH  # the end of the log from which on there is to be one
+        self._newest = deque[Record](maxlen=NEWEST)
+        self._most = ""  # no other checkpoint has a greater id
+        self._early = set[tuple[str, str]]()  # checkpoints that have writes, and are not there
+        # Of items, by namespace and channel, with the number after each.
+        self._places = defaultdict[str, dict[str, list[tuple[int, Run]]]](dict)
+
+    def begin(self, handle: int, at: int, index: Line, where: str) -> None:
+        """Apply the lines that an index names, which begins at byte `at` of the log."""
+        try:
+            fields = parse_line(index)
+            if fields["at"] != at:
+                raise ValueError("lines before it were changed")
+            for begin, stop in fields["lines"]:
+                if not self.end <= begin < stop <= at:
+                    raise ValueError("it is damaged")
+                data, self.end = os.pread(handle, stop - begin, begin), stop
+                if self.thread is None:
+                    self._check_format(data, where)
+                for self.last in lines_in(data, begin):
+                    self.apply(parse_line(self.last), self.last)
+                self.nbytes += 2 * len(data)
+            assert self.thread is not None
+        except (KeyError, TypeError, ValueError, AttributeError, AssertionError, CorruptStore) as error:
+            raise Unknown from error
+        self._most = max(self._most, fields["most"])
+        self.thread, self.end = Newest(self.thread, self._most), at
 
     def read(self, data: bytes, where: str) -> None:
         """Apply what stands in the log from `end` on."""
@@ -291,6 +400,28 @@ class Replica:
             self.is_closed = data[size - 1 : size] == b"\n"
             self.nbytes += 2 * size
 
+    def add_index(self, draft: Draft) -> None:
+        """Begin a transaction with an index, if one is due."""
+        thread, begin = self.thread, self.end + (not self.is_closed)
+        if thread is None or begin < self._due:
+            return
+        graph = graph_of(Thread(thread.epoch, {record.entry.stamp: record for record in self._newest}))
+        self._early = {key for key in self._early if key[1] > self._most}
+        keys = {(node.address.checkpoint_ns, str(node.address.checkpoint_id)) for node in graph.nodes}
+        bodies: list[Any] = [node.header for node in graph.nodes]
+        bodies += [batch.body for key in keys | self._early for batch in thread.batches.get(key, ())]
+        lines, live = [self._first, *(line.place for line in bodies)], live_runs(graph)
+        namespaces = {ns for ns, _ in keys}
+        if isinstance(thread, Newest) and not namespaces <= thread.known:
+            raise Unknown
+        for ns in namespaces:
+            for channel, places in self._places[ns].items():
+                lines.append(places[-1][1])  # it says which number the next item has
+                for lo, hi in live.get((ns, channel), ()):
+                    first, last = bisect_left(places, (lo + 1,)), bisect_left(places, (hi,))
+                    lines += [place for _, place in places[first : last + 1]]
+        draft.add("index", at=begin, most=self._most, lines=merge_runs(lines))
+
     def apply(self, fields: dict[str, Any], line: Line) -> None:
         """Apply one record."""
         kind = fields["k"]
@@ -306,11 +437,15 @@ class Replica:
 
     def _apply_thread(self, fields: dict[str, Any], line: Line) -> None:
         self.thread = Thread(epoch=str(fields["epoch"]))
-        self.seq = int(fields["seq"])
+        self.seq, self._first = int(fields["seq"]), line.place
+
+    def _apply_index(self, fields: dict[str, Any], line: Line) -> None:
+        if fields["at"] == line.offset:  # else it came from another log, and serves no reader
+            self._due = line.offset + max(EACH, SHARE * len(line))
 
     def _log(self, fields: dict[str, Any]) -> Log:
         assert self.thread is not None
-        return self.thread.log(fields.get("ns", ""), fields["ch"])
+        return self.thread.logs.setdefault((fields.get("ns", ""), fields["ch"]), Log())
 
     def _apply_item(self, fields: dict[str, Any], line: Line) -> None:
         log, number, value = self._log(fields), fields["n"], fields["v"]
@@ -330,6 +465,7 @@ class Replica:
             if is_full(len(tail.payloads), tail.nbytes):
                 self._close_tail(log, tail, number + 1)
         log.end = number + (count if is_row else 1)
+        self._note_end(log, fields, line)
 
     def _close_tail(self, log: Log, tail: _Tail, number: int) -> None:
         if tail.payloads:
@@ -339,6 +475,10 @@ class Replica:
     def _apply_end(self, fields: dict[str, Any], line: Line) -> None:
         log = self._log(fields)
         log.end = max(log.end, int(fields["n"]))
+        self._note_end(log, fields, line)
+
+    def _note_end(self, log: Log, fields: dict[str, Any], line: Line) -> None:
+        self._places[fields.get("ns", "")].setdefault(fields["ch"], []).append((log.end, line.place))
 
     def _apply_ckpt(self, fields: dict[str, Any], line: Line) -> None:
         assert self.thread is not None
@@ -349,17 +489,25 @@ class Replica:
         self.seq = max(seq, self.seq)
         stamp = self._stamps[seq] = f"{self.thread.epoch}.{seq}.{line.crc}"
         address = Address(self.thread_id, fields.get("ns", ""), fields["id"])
-        self.thread.keep(entry_in(fields, line, stamp, address))
+        record = entry_in(fields, line, stamp, address)
+        self.thread.keep(record)
+        if len(self._newest) == NEWEST:
+            self._most = max(self._most, str(self._newest[0].entry.address.checkpoint_id))
+        self._newest.append(record)
+        self._early.discard((address.checkpoint_ns, fields["id"]))
 
     def _apply_writes(self, fields: dict[str, Any], line: Line) -> None:
         assert self.thread is not None
         place = fields.get("ns", ""), fields["id"]
+        if place not in self.thread.ids:
+            self._early.add(place)
         self.thread.batches.setdefault(place, []).append(
             Batch(fields["task"], fields["path"], line, tuple(fields.get("marks", ())))
         )
 
     def _apply_gone(self, fields: dict[str, Any], line: Line) -> None:
         assert self.thread is not None
+        self._due = MOST  # no other index: a log without what is gone follows
         for seq in fields["seq"]:
             self.thread.forget(self._stamps.get(seq, ""))
         for number, channels in fields["ghosts"].items():
@@ -372,6 +520,18 @@ def format_in(data: bytes) -> int | None:
         found = unseal(data[: max(data.find(b"\n"), 0)])["format"]
         return found if type(found) is int else None
     return None
+
+
+def read_end(handle: int, whole: bool) -> tuple[int, bytes]:
+    """Return where the last index of a log begins, and the log from there on; else 0, and all of it."""
+    size, length = os.fstat(handle).st_size, EACH
+    while not whole and length < size:
+        data = read(handle, size - length)
+        at = data.rfind(MARK) + 1
+        if at:
+            return size - length + at, data[at:]
+        length *= 4
+    return 0, read_lines(handle)
 
 
 def read_committed(
@@ -432,7 +592,7 @@ def is_torn(rest: bytes) -> bool:
     *lines, last = lines_in(rest)
     if rest.endswith(b"\n"):
         lines.append(last)
-    elif last[-1:] != b"\0" and _is_sound(last[:-1]):
+    elif last[-1:] != b"\0" and _is_sound(last[:-1]):  # a NUL is a sector of this byte alone
         return False  # something else stands in the place of its line feed
     is_cut = all(line.find(b"\0") >= 0 or _is_sound(line) for line in lines)
     return is_cut and all(_is_of_one_write(piece, rest) for piece in re.finditer(rb"[^\0\n]+", rest))
@@ -455,14 +615,3 @@ def _is_sound(line: bytes) -> bool:
         return bool(parse_line(line))
     except ValueError:
         return False
-
-
-def tail_records(data: bytes) -> Sequence[dict[str, Any]]:
-    """Return the records in the last bytes of a log, without lines that cannot be read, as the first if it is cut."""
-    fields = []
-    for line in lines_in(data):
-        try:
-            fields.append(parse_line(line))
-        except ValueError:
-            continue
-    return fields

@@ -162,6 +162,7 @@ class FileStore(Store[Work, Any]):
                 return trunk
             ns, checkpoint_id = new.address.checkpoint_ns, str(new.address.checkpoint_id)
             first = {channel: thread.log(ns, channel).end for channel in new.appends}
+            replica.add_index(draft)
             for channel, rows in new.appends.items():
                 draft.items(ns, channel, first[channel], rows)
             # Repacks are left out: a log has no rows.

@@ -27,7 +27,6 @@ from langgraph_keel.backends.files.disk import (
     open_file,
     open_locked,
     read,
-    read_lines,
     remove_all_but,
     sync_directory,
     unlock,
@@ -35,7 +34,7 @@ from langgraph_keel.backends.files.disk import (
     write_durably,
 )
 from langgraph_keel.backends.files.index import CHANGED, changing
-from langgraph_keel.backends.files.log import Draft, Replica, line_of
+from langgraph_keel.backends.files.log import Draft, Newest, Replica, Unknown, line_of, lines_in, read_end
 from langgraph_keel.backends.files.mark import Mark
 from langgraph_keel.backends.migrations import newest
 from langgraph_keel.engine.records import Stamp
@@ -107,6 +106,8 @@ class ThreadFiles:
         """Return what `look` makes of the thread as it is now; of `None` if there is none."""
         try:
             with self._turn:
+                with suppress(Unknown):
+                    return self._look(look, whole=False)
                 return self._look(look)
         except CorruptStore:
             # Perhaps it was read while somebody replaced what an interrupted write had left, or removed a blob together
@@ -114,44 +115,42 @@ class ThreadFiles:
             with self.writing("r"):
                 return self._look(look)
 
-    def _look(self, look: Callable[[Thread | None], T]) -> T:
-        replica = self._refresh()
-        return look(replica.thread if replica else None)
-
-    def _refresh(self) -> Replica | None:
+    def _look(self, look: Callable[[Thread | None], T], whole: bool = True) -> T:
+        thread = None
         try:
             with self._open_log("r") as log:
-                return self.read_on(log.fileno())
+                thread = self.read_on(log.fileno(), whole).thread
         except FileNotFoundError:
             self._replica = None
-            return None
+        return look(thread)
 
     def _open_log(self, mode: str) -> FileIO:
         if self.directory.is_symlink():
             raise CorruptStore(f"{self.directory}: a link, and no directory of a thread")
         return open_file(self.log, mode)
 
-    def read_on(self, handle: int) -> Replica:
-        """Apply what is new in the log: all of it, if it is another file than the one read before."""
+    def read_on(self, handle: int, whole: bool = True) -> Replica:
+        """Apply what is new in the log: all of it, or the `Newest`, if it is another file than the one read before."""
         status = os.fstat(handle)
         file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
         replica = self._replica if self._file == file else None
+        if replica is not None and whole and isinstance(replica.thread, Newest):
+            replica = None
         if replica is not None and self._state == state:
             return replica
         if replica is not None and status.st_size == replica.end:
             replica = None  # its length has not changed, but somebody has written to it
         self._replica, self._file, self._state = None, file, state
         if replica is not None:
-            back = len(replica.last) + replica.is_closed
-            data = read(handle, replica.end - back)
+            last = replica.last + b"\n"
+            data = read(handle, replica.end - len(last))
             # The same inode may hold something else: after a write that was undone, or in a file that git has made.
-            is_same = data[: len(replica.last)] == replica.last and len(data) >= back
-            replica, data = (replica, data[back:]) if is_same else (None, b"")
-            if replica is not None and not replica.is_closed and data[:1] == b"\n":
-                # Somebody else has written the missing line feed, and more.
-                replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
+            is_same = replica.is_closed and data.startswith(last)
+            replica, data = (replica, data[len(last) :]) if is_same else (None, b"")
         if replica is None:
-            replica, data = Replica(self.thread_id, self.mark.migrations), read_lines(handle)
+            replica, (at, data) = Replica(self.thread_id, self.mark.migrations), read_end(handle, whole)
+            if at:
+                replica.begin(handle, at, next(lines_in(data)), str(self.log))
         replica.read(data, str(self.log))
         self._replica = replica
         return replica
@@ -163,6 +162,8 @@ class ThreadFiles:
         while True:
             with self.writing() as handle:
                 if handle is not None:
+                    with suppress(Unknown):
+                        return self._append(handle, decide, whole=False)
                     return self._append(handle, decide)
             begin = self.first_line(new_epoch())
             replica, draft = Replica(self.thread_id, self.mark.migrations), Draft()
@@ -185,8 +186,8 @@ class ThreadFiles:
         finally:
             unlock(log)
 
-    def _append(self, handle: int, decide: Decide[T]) -> T:
-        replica = self.read_on(handle)
+    def _append(self, handle: int, decide: Decide[T], whole: bool = True) -> T:
+        replica = self.read_on(handle, whole)
         draft = Draft()
         result = decide(replica, draft)
         if draft.lines and self._has_failed:

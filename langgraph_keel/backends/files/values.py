@@ -424,6 +424,7 @@ REQUIRED_FIELDS: dict[str, dict[str, Test]] = {
     "writes": {"id": _is_text, "task": _is_text, "path": _is_text},
     "gone": {"seq": _list_of(_is_number), "ghosts": _are_ghosts},
     "end": {"ch": _is_text, "n": _is_number},
+    "index": {"at": _is_number, "most": _is_text},
 }
 # A record has one of these.
 _ONE_OF: dict[str, set[str]] = {**{kind: {"k"} for kind in REQUIRED_FIELDS}, "item": {"v"}, "writes": {"w", "items"}}
