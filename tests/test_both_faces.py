@@ -54,6 +54,7 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
     "ToolCache": {
         "answer": lambda saver: ToolCache(saver).answer(look, {}, "1", {}, str, False),  # a plan
         "forget": lambda saver: ToolCache(saver).forget(),
+        "healing_middleware": lambda saver: ToolCache(saver).healing_middleware(),
         "middleware": lambda saver: ToolCache(saver).middleware(),
         "policy_of": lambda saver: ToolCache(saver).policy_of("look"),
         "stats": lambda saver: ToolCache(saver).stats,
