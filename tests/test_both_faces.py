@@ -39,7 +39,8 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
         **{
             name: attrgetter(name)
             for name in (
-                *("approvals", "keys", "labels", "moving", "provenance", "retention", "tenants", "tools"),
+                *("approvals", "keys", "labels", "moving", "provenance", "retention", "runs", "tenants"),
+                "tools",
                 *("config_specs", "ddl", "engine", "raw", "serde", "tenant"),
             )
         },

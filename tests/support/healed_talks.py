@@ -52,6 +52,7 @@ def _calls(message: BaseMessage) -> list[Any]:
 
 def _openai_problems(messages: Sequence[BaseMessage]) -> list[str]:
     """As the API says it: an assistant's message with tool calls must be followed by the answers to each of them."""
+    # private: what a model sends, without sending it
     sent = _OPENAI._get_request_payload(list(messages))["messages"]
     due: list[str] = []
     found: list[str] = []
@@ -67,6 +68,7 @@ def _openai_problems(messages: Sequence[BaseMessage]) -> list[str]:
 
 def _anthropic_problems(messages: Sequence[BaseMessage]) -> list[str]:
     """As the API says it: each use of a tool must have a result in the next message."""
+    # private: what a model sends, without sending it
     sent = _ANTHROPIC._get_request_payload(list(messages))["messages"]
     blocks = [each["content"] if isinstance(each["content"], list) else [] for each in sent]
     used = [[one["id"] for one in each if one["type"] == "tool_use"] for each in blocks]
