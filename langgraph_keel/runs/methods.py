@@ -31,7 +31,7 @@ class RunMethods(Component):
         thread (`CheckpointConflict.input_again`): then the run does what is left to do, and returns the state. What the
         refused run has done by then is done again; a `ToolCache` answers its calls of tools.
 
-        No trip more than `graph.invoke` if nothing is refused; else about two a look, and three for the place in line.
+        No trip more than `graph.invoke` if nothing is refused; else about two a look, and five for the place in line.
 
         Args:
             graph: A graph that is compiled with this saver.

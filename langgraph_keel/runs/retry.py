@@ -80,19 +80,17 @@ def _wait_for_turn(
     """Wait until the thread has nothing left to do, and no run waits that lost before. Two trips a look."""
     until = claims.timer() + timeout
     while True:
+        yield from place.stay()  # also while it runs: who loses to it waits behind it
         ahead = yield from place.look()
         state = None if ahead else (yield Call(partial(graph.get_state, config), partial(graph.aget_state, config)))
         if state is not None and not state.next:
             return
         if state is not None and state.interrupts:
-            conflict.add_note(
-                "It was not run again: the other run waits for a person, and new input would replace that"
-            )
+            conflict.add_note("It was not run again: the thread waits for a person, and new input would end that")
             raise conflict
         if claims.timer() >= until:
             conflict.add_note(f"It was not run again: after {timeout:g} s the thread had not come to its end")
             raise conflict
-        yield from place.stay()
         yield Pause(min(_SOON * (1 + len(ahead)), LATE))
 
 

@@ -51,7 +51,7 @@ def texts(graph: Any) -> list[str]:
 async def test_all_that_speak_at_once_are_heard_once(saver: KeelSaver, face: str) -> None:
     graph, names = graph_of(saver), [f"message {number}" for number in range(5)]
     graph.invoke(said("hello"), CONFIG)
-    results = await asyncio.gather(*(retry(saver, face, graph, said(name), attempts=50) for name in names))
+    results = await asyncio.gather(*(retry(saver, face, graph, said(name)) for name in names))
     heard = texts(graph)
     assert sorted(text for text in heard if text.startswith("message")) == names
     for name, result in zip(names, results, strict=True):
