@@ -37,6 +37,7 @@ from langgraph_keel.options import SaverOptions
 from langgraph_keel.provenance.hook import PACKAGE_VERSIONS, Recorder
 from langgraph_keel.retention.owners import OwnerHook
 from langgraph_keel.runs.hook import RunClaims
+from langgraph_keel.runs.marks import Marks
 from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.upgrades.chain import Chain
@@ -139,7 +140,10 @@ def _hooks_of(options: SaverOptions, upgrades: Chain, upkeep: Hook | None) -> It
     """Yield the hooks in their order. Features remember threads by their ids, so each tenant has hooks of its own."""
     yield from options["extra_hooks"]
     # The claim of a thread comes first: what a run reads afterwards, no other run changes.
-    yield RunClaims(options["plain_resume"], options["on_busy"], options["busy_timeout"], options["on_unfinished"])
+    claims = RunClaims(options["plain_resume"], options["on_busy"], options["busy_timeout"], options["on_unfinished"])
+    yield claims
+    if options["recoverable"]:
+        yield Marks(claims.keeper)
     yield from (OwnerHook(), ApprovalHook())
     yield Recorder(PACKAGE_VERSIONS, options["graph_version"], options["on_drift"], options["provenance"])
     yield from (LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook())

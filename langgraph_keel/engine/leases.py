@@ -222,6 +222,13 @@ def _name_of(pid: int) -> str:
     return "/".join((socket.gethostname().replace("/", "_"), _machine(), str(pid), _began(pid)))
 
 
+def is_alive(holder: str) -> bool:
+    """Return whether a holder is a process of this very machine; `False` if nobody can say."""
+    parts = holder.rsplit("/", 3)
+    is_here = len(parts) == 4 and _UNKNOWN not in parts[1:] and parts[1] == _machine()
+    return is_here and _began(int(parts[2])) == parts[3]
+
+
 def is_dead(holder: str) -> bool:
     """Return whether a holder was a process of this very machine and is no more; `False` if nobody can say."""
     parts = holder.rsplit("/", 3)

@@ -6,7 +6,7 @@ which raises instead (`raise_error`). Programs may give several runs one id or `
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
@@ -52,6 +52,12 @@ class LiveRun:
     tasks: dict[UUID, str] = field(default_factory=dict)
     has_asked: bool = False
     asked_at: str | None = None  # the checkpoint of the step, once a question is stored
+    goes_on: bool = False  # it resumes the thread, and brings no new input
+    # With `recoverable=True`: the checkpoint with steps left that it would leave, or several, if it is not known which
+    # of them is the latest; `None` while it has put none.
+    left: tuple[str, ...] | None = None
+    failed_at: str | None = None  # the checkpoint of the last step of which a task has failed
+    on_end: Callable[[BaseException | None, bool], None] | None = None  # its error, and whether requests must wait
 
     def begin_task(self, step: Any, call_id: UUID, task_id: str) -> None:
         """Note that a task has begun."""
@@ -108,6 +114,11 @@ def find_asking(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
 def find_runs_on(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
     """Return the runs that are active on a thread."""
     return [run for run in _all() if run.store is store and run.thread_id == thread_id]
+
+
+def find_runs_of(store: Store[Any, Any]) -> Collection[LiveRun]:
+    """Return the runs of a saver that are active: those on its store."""
+    return [run for run in _all() if run.store is store]
 
 
 def find_acting(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:

@@ -19,6 +19,7 @@ from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, R
 from langgraph_keel.engine.serde.serializer import Codec, find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
+from langgraph_keel.errors import CorruptStore
 from langgraph_keel.history import changes as steps
 from langgraph_keel.history.changes import SHOWN, Sides, count_items, lost_runs, nbytes, new_refs, tools_in
 from langgraph_keel.history.labels import read_labels
@@ -183,6 +184,27 @@ class _Reader(Unpacker):
             bytes=_size(entry, read.found, sides.new),
             metadata=header.metadata,
         )
+
+
+def moment_of_head(session: Session, head: Found) -> Moment:
+    """Return the moment of a checkpoint, without what led to it. No trip."""
+    reader = _Reader(session.codec)
+    return reader.make(reader.read(head.entry, head), {}, is_brief=True)
+
+
+def read_heads(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[str, Found]]:
+    """Read what `moment_of_head` needs, by threads, without checkpoints that are damaged or gone. One trip."""
+    try:
+        wanted = [replace(head, refs=_triggers(head)) for head in heads]
+        found = (yield from session.store.read_values(wanted)) if wanted else ()
+    except CorruptStore:
+        return {}
+    entries = {head.address: head for head in heads}
+    return {
+        each.entry.address.thread_id: replace(each, entry=entries[each.entry.address])
+        for each in found
+        if each.entry.address in entries
+    }
 
 
 @record

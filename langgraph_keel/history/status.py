@@ -1,7 +1,8 @@
 """The state of a thread, and the next step that is safe.
 
-A run that is active, was stopped, failed or was killed leaves the same checkpoint, and so does a fork. So a thread is
-`cut off` only if its process is known to be dead; otherwise the advice is to look.
+A run that is active, was stopped, failed or was killed leaves the same checkpoint, and so does a fork. Savers with
+`recoverable=True` tell them apart (`runs.marks`). A thread of others is `cut off` only if its process is known to be
+dead; otherwise the advice is to look.
 """
 
 from __future__ import annotations
@@ -9,31 +10,33 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.approvals.asked import find_questions, waiting_in
 from langgraph_keel.approvals.plans import answers_of, find_open_requests
-from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
+from langgraph_keel.approvals.requests import CURRENT, OPEN, ApprovalRequest, Approvals
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, Status, unpack_header
 from langgraph_keel.engine.leases import is_dead, this_holder
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found
+from langgraph_keel.engine.records import Found, ThreadInfo
 from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, ToolOutcomeUnknown, ValueRefused, short_key
 from langgraph_keel.history.arrivals import has_arrived
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.reading import moments_of
+from langgraph_keel.history.reading import moment_of_head, read_heads
 from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
 from langgraph_keel.runs.claims import CLAIMED, ClaimRecord
-from langgraph_keel.runs.hook import find_claim
-from langgraph_keel.tools.ledger import UNKNOWN, CallPages, KeptCall, is_doubt
+from langgraph_keel.runs.hook import judge_claim
+from langgraph_keel.runs.marks import Processes, judge_run, mark_in
+from langgraph_keel.tools.copies import find_later
+from langgraph_keel.tools.ledger import DONE, UNKNOWN, CallPages, KeptCall, is_doubt
 
 _TEXT, _NAMED = 120, 3
 """Characters of an error, and calls in doubt, that a sentence names."""
@@ -44,9 +47,30 @@ _log = logging.getLogger(__name__)
 _OPENED = re.compile(r"[\w.]+\(([\"']?)")
 
 State: TypeAlias = Literal[
-    "new", "idle", "runs", "waits", "decided", "failed", "forked", "rewound", "arrived", "unfinished", "cut off"
+    "new",
+    "idle",
+    "runs",
+    "waits",
+    "decided",
+    "failed",
+    "forked",
+    "rewound",
+    "arrived",
+    "unfinished",
+    "cut off",
+    "stopped",
 ]
 _LOOK = "look at what it has done first (`keel history`, `keel tools --unknown`)"
+_STOPPED = {
+    "breakpoint": "stopped at a breakpoint{where}: graph.invoke(None, config) passes it",
+    "cancelled": f"was cancelled{{where}}: {_LOOK}",
+    "failed": f"stopped{{where}} with an error that belongs to no step: {_LOOK}",
+    "updated": f"was updated, has {{left}}, and has not run since: {_LOOK}",
+    "drained": "was drained{where}: {rest}",
+    "accepted": "has input that was accepted, and has not run since: {rest}",
+}
+_GOES_ON = ("drained", "accepted")
+"""Why a thread has stopped that any process may continue."""
 
 
 @publish
@@ -57,14 +81,18 @@ class ThreadStatus:
     Attributes:
         thread_id: The thread.
         state: `"new"`: it has no checkpoint, and takes its first input. `"idle"`: its last run has ended, and it takes
-            new input. `"runs"`: a run of this process is in it, or one that has claimed it. `"waits"`: for persons.
+            new input. `"runs"`: a run of this process is in it, or one that has claimed it, or one that
+            has marked its latest checkpoint (`recoverable=True`) and whose process is alive. `"waits"`: for persons.
             `"decided"`: its question is decided, and no run has taken the decision. `"failed"`: a task of its next step
             raised. `"forked"`, `"rewound"`, `"arrived"`: it became what it is by a fork, by a rewind, or by a copy or
             an import, has steps left, and nothing was added since. `"cut off"`: it has steps left, and the process of
-            its last run is known to be dead. `"unfinished"`: it has steps left, and may be running, stopped, or cut
-            off: a run without a claim, a breakpoint and a cancelled run cannot be told apart.
+            its last run is known to be dead, or lost its store. `"stopped"`: its last run has ended with steps left,
+            as `stopped` says. `"unfinished"`: it has steps left, and may be running, stopped, or cut off. With
+            `recoverable=True` that is said only of a process of another machine, until one saver has watched its
+            heartbeat for a lease (30 seconds); without it, of each run that has no claim.
         can_go_on: Whether `graph.invoke(given, config)` may be called without a look at the thread: a decision waits
-            for its run; or the run was cut off, the one before it was not, and no call of a tool is in doubt.
+            for its run; or no call of a tool is in doubt, and the run was drained, or its input was accepted, or it was
+            cut off, and the one before it was not.
         given: If it can go on, what to invoke the graph with: `None`, or a `Command` with what was decided.
         updated_at: When its latest checkpoint was made, ISO time.
         next: The nodes that run next.
@@ -75,7 +103,13 @@ class ThreadStatus:
         doubts: Calls of tools of which nobody knows how they ended: until they are settled, the next run raises
             `ToolOutcomeUnknown`, or asks. Not those that are made again by themselves (`ToolPolicy(unknown="retry")`).
         source: Of a fork with steps left, the thread that it was forked from.
-        holder: Which process has the thread, if one runs: host, machine, process, and when that began.
+        outlook: Of such a fork: which calls of tools a run makes again, and which it answers from its ledger; text.
+        holder: Which process has the thread, if one runs, or may: host, machine, process, and when that began.
+        since: If it runs: since when, ISO time by the clock of that process. That is when it was claimed, or when its
+            current step began.
+        stopped: Why its last run has ended, if that was heard: `"breakpoint"`, `"cancelled"`, `"drained"` or
+            `"accepted"`; `"failed"`: with an error that no task has stored; `"unreachable"`: with that of a store;
+            `"updated"`: `update_state` has put its latest checkpoint since.
     """
 
     thread_id: str
@@ -90,7 +124,10 @@ class ThreadStatus:
     is_settled: bool = field(default=False, repr=False)
     doubts: tuple[KeptCall, ...] = ()
     source: str = field(default="", repr=False)
+    outlook: str = field(default="", repr=False)
     holder: str = ""
+    since: str = field(default="", repr=False)
+    stopped: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         """Return the state and the next step, in a sentence or two."""
@@ -113,46 +150,68 @@ class ThreadStatus:
         error = one_line(next(iter(self.errors), ""), _TEXT)
         if error.endswith("…") and (opened := _OPENED.match(self.errors[0])):
             error += f"{opened[1]})"  # such as `ValueError('no …')`
-        rest = "calls of tools are in doubt" if self.doubts else f"so did that of the run before it; {_LOOK}"
+        again = resume if answers_of(self.requests) else "graph.invoke(None, config)"
+        twice = f"so did that of the run before it; {_LOOK}. If its steps are safe to run, {again} runs them"
+        rest = "calls of tools are in doubt" if self.doubts else twice
         if self.can_go_on:
             rest = f"{'graph.invoke(None, config)' if self.given is None else resume} runs the rest"
+        lost = "run could not reach the store" if self.stopped else "process died"
+        since, host = f" since {self.since}" if self.since else "", self.holder.partition("/")[0]
         unfinished = f"has {left}; it may be running, stopped, or cut off: {_LOOK}"
+        if self.holder:
+            unfinished = f"has {left}; whether its process of {host} is alive must be watched: ask again in 30 seconds"
         if self.is_settled and not self.doubts:
             unfinished = f"has {left}, and what was in doubt is settled: graph.invoke(None, config) acts on it"
         return {
             "new": "has no checkpoint yet: it takes its first input",
             "idle": "is idle: it takes new input",
-            "runs": f"is run by a process of {self.holder.partition('/')[0]}",
+            "runs": f"is run by a process of {host}{since}",
             "waits": "waits for a person: "
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
             "decided": f"was decided, and no run has gone on with it: {resume}",
             "failed": f"failed with {left} ({error}): {_LOOK}",
-            "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: a run does again what "
-            f"{self.source!r} has done after this point, its calls of tools too "
-            f"(`keel tools {shlex.quote(self.source)}`)",
+            "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: {self.outlook}",
             "rewound": f"was rewound, has {left}, and has not run since: a run does again what these steps did before, "
             "except for calls in its ledger of tools",
             "arrived": f"came from elsewhere with {left}, and has not run here. Its original may be running them, or "
             f"have done so: {_LOOK}",
-            "cut off": f"was cut off{where}, as its process died: {rest}",
+            "cut off": f"was cut off{where}, as its {lost}: {rest}",
+            "stopped": _STOPPED.get(self.stopped, "").format(where=where, left=left, rest=rest),
             "unfinished": unfinished,
         }[self.state]
 
 
 def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
-    """Read the state of a thread. Five trips, one for each request, and mostly one more. Nothing is written."""
-    found = yield from session.store.read_entry(Address(thread_id))
-    moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
-    moment = moments[0] if moments else None
-    claim, is_over = yield from find_claim(session, thread_id)
-    open_ = yield from find_open_requests(session, thread_id)
+    """Read the state of a thread. Nothing is written.
+
+    Four trips, one for each request, and mostly one more. Of a thread with steps left and a mark, up to three more.
+    """
+    while True:
+        found = yield from session.store.read_entry(Address(thread_id))
+        status = yield from _judge(session, thread_id, found, True, {})
+        if status is not None:
+            return status
+
+
+def _judge(
+    session: Session, thread_id: str, found: Found | None, may_ask: bool, processes: Processes
+) -> Plan[ThreadStatus | None]:
+    """Return the state of a thread with this latest checkpoint; `None` if that was overtaken where it matters.
+
+    `may_ask` is whether it may have requests that are open.
+    """
+    moment = moment_of_head(session, found) if found else None
+    claim, is_over = yield from judge_claim(session, thread_id)
+    open_ = (yield from find_open_requests(session, thread_id)) if may_ask else ()
     requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
     answers = answers_of(requests)
     questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
     calls: list[KeptCall] = []  # those in doubt, or that were until a person settled them
+    kept = set[str]()  # the tools of the next step whose results are in the ledger
     pages = CallPages(session, thread_id)
     while (page := (yield from pages.next())) is not None:
         calls += [call for call in page if call.state == UNKNOWN or call.decided]
+        kept |= {call.tool for call in page if moment and (call.state, call.checkpoint_id) == (DONE, moment.id)}
     doubts = tuple(call for call in calls if is_doubt(call))
     # The error of a call in doubt counts until that is settled.
     settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
@@ -162,13 +221,15 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         if not (error.startswith(ToolOutcomeUnknown.__name__) and any(each in error for each in settled))
     )
     # One that only asks has claimed the thread before its question; any other one is at the step, or was.
-    run = claim if claim is not None and claim.until and _goes_on(claim, requests) else None
+    run = claim.record if claim is not None and claim.record.until and _goes_on(claim.record, requests) else None
     if run and is_over and run.holder == this_holder():
         run = None  # its run has ended, and its release is on its way
     # A run of this process that has asked is in the thread, too; if it is at no later checkpoint, the thread waits.
     head, is_asked = moment.address.checkpoint_id if moment else None, questions and not answers
     is_here = any(not is_asked or each.began_at == head for each in find_acting(session.store, thread_id))
-    if (run and is_over is False) or is_here:
+    about = unpack_header(found.entry.header, session.codec, found.entry.address).about if found else {}
+    is_run, verdict = run is not None and is_over is False, None
+    if is_run or is_here:
         state: State = "runs"
     elif moment is None or found is None:
         state = "new"
@@ -178,16 +239,28 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         state = "idle"
     elif errors:
         state = "failed"
-    elif run and is_dead(run.holder) and (answers or _was_claimed(session, found.entry)):
-        state = "cut off"
+    elif run and is_dead(run.holder) and (answers or (CLAIMED in about and mark_in(about) is None)):
+        state = "cut off"  # of a head that was put without a claim, a run may be active beside an older claim
     elif (yield from has_arrived(session, moment.address)):
         state = "arrived"
     elif answers and not run:
         state = "decided"
-    else:
-        state = _moved(moment)
+    elif (state := _moved(moment)) == "unfinished" and not (answers or moment.asked or moment.errors):
+        verdict = yield from judge_run(session, moment.address, about, claim if run else None, is_over, processes)
+        if verdict is not None:
+            state = verdict.state
     forked_from = moment.metadata[FORKED_FROM] if moment and state == "forked" else {}
-    can_go_on = state == "decided" or (state == "cut off" and run is not None and not (doubts or run.deaths))
+    source = str(forked_from.get("thread_id", ""))
+    outlook = (yield from _look_ahead(session, thread_id, source, kept)) if source else ""
+    goes_on = state == "cut off" or (verdict is not None and verdict.why in _GOES_ON)
+    deaths = (run.deaths if run else 0) + (verdict.is_second if verdict else 0)
+    can_go_on = state == "decided" or (goes_on and not (doubts or deaths))
+    if verdict and goes_on and (yield from _has_moved(session, moment)):
+        return None
+    holder = verdict.holder if verdict else ""
+    if state == "runs" and not verdict:
+        holder = run.holder if run and is_run else this_holder()
+    updated_at = moment.time.isoformat() if moment and moment.time else ""
     given: Any = None
     if can_go_on and answers:
         from langgraph.types import Command
@@ -198,16 +271,40 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         state=state,
         can_go_on=can_go_on,
         given=given,
-        updated_at=moment.time.isoformat() if moment and moment.time else "",
+        updated_at=updated_at,
         next=moment.next if moment else (),
         requests=requests,
         questions=questions,
         errors=errors,
         is_settled=bool(moment and moment.errors and not errors),
         doubts=doubts,
-        source=str(forked_from.get("thread_id", "")),
-        holder=(run.holder if run and is_over is False else this_holder()) if state == "runs" else "",
+        source=source,
+        outlook=outlook,
+        holder=holder,
+        since=(run.since if run and is_run else updated_at) if state == "runs" else "",
+        stopped=verdict.why if verdict else "",
     )
+
+
+def _has_moved(session: Session, moment: Moment | None) -> Plan[bool]:
+    """Return whether a thread has another latest checkpoint by now. One trip."""
+    # Its process may have put one, stopped at it and ended while this one was judged.
+    assert moment is not None, "a thread with a verdict has a checkpoint"
+    now = yield from session.store.read_entry(Address(moment.address.thread_id))
+    return now is None or now.entry.address != moment.address
+
+
+def _look_ahead(session: Session, thread_id: str, source: str, kept: Set[str]) -> Plan[str]:
+    """Return what a run of a fork does about calls of tools. One trip a page of both ledgers, and mostly one more."""
+    later = sorted({call.tool for call in (yield from find_later(session, source, thread_id))})
+    answered = f", answers calls of tools from its ledger ({', '.join(sorted(kept))})" if kept else ""
+    again = f"; the ledger has no call of a tool that {source!r} made after this point"
+    if later:
+        again = f", and calls again what {source!r} has called after this point: {', '.join(later)}"
+        again += f" (`keel tools {shlex.quote(source)}`)"
+    elif (yield from session.store.read_entry(Address(source))) is None:
+        again = f"; {source!r} was deleted, so nothing says which tools it called after this point"
+    return f"a run does these steps again{answered}{again}"
 
 
 def _moved(moment: Moment) -> State:
@@ -230,11 +327,6 @@ def _count_questions(session: Session, head: Found, moment: Moment) -> Plan[int]
     return sum(1 for _ in waiting_in(asked)) if asked else len(moment.interrupts)
 
 
-def _was_claimed(session: Session, head: Entry) -> bool:
-    """Return whether the run that put a checkpoint had a claim; else it may be active beside an older claim."""
-    return CLAIMED in unpack_header(head.header, session.codec, head.address).about
-
-
 def _goes_on(claim: ClaimRecord, requests: Sequence[ApprovalRequest]) -> bool:
     """Return whether a run that has the thread goes on from its questions: one that only asks claims it before."""
     since = datetime.fromisoformat(claim.since)
@@ -245,28 +337,67 @@ class UnfinishedThreads:
     """Reads the states of the threads that are not idle, as the index of threads names them."""
 
     def __init__(self, session: Session, wanted: ThreadFilter = _ALL, order: Order = "newest") -> None:
-        self._session, self._wanted, self._order = session, wanted, order
-        self._names: Iterator[str] | None = None
+        self._session, self._order = session, order
+        statuses = [status for status in _LEFT if wanted.status in (None, status)]
+        self._lists = [
+            _Listed(session, ThreadPages(session, None, replace(wanted, status=status), order=order))
+            for status in statuses
+        ]
+        self._seen: set[str] = set()
+        self._asking: Collection[str] | None = None  # the threads with requests that are not over
+        self._processes: Processes = {}
 
     def next(self) -> Plan[Sequence[ThreadStatus] | None]:
-        """Return the next one, as a page; `None` at the end. One that cannot be read is logged, and passed over."""
-        if self._names is None:
-            self._names = iter((yield from self._list()))
-        for name in self._names:
+        """Return the next one, as a page; `None` at the end. One that cannot be read is logged, and passed over.
+
+        For each 50 threads three trips, and three or more for each of them.
+        """
+        if self._asking is None:
+            self._asking = {held.request.thread_id for held in (yield from Approvals(self._session).all(CURRENT))}
+        while True:
+            for each in self._lists:
+                yield from each.fill()
+            choose = max if self._order == "newest" else min
+            left = [each for each in self._lists if each.rows]
+            if not left:
+                return None
+            info, found = choose(left, key=lambda each: (each.rows[0][0].updated_at, each.rows[0][0].thread_id)).take()
+            if info.thread_id in self._seen:  # its status changed while it was listed
+                continue
+            self._seen.add(info.thread_id)
             try:
-                status = yield from read_status(self._session, name)
+                status = yield from self._read(info.thread_id, found)
             except CorruptStore as error:
                 _log.warning("an unfinished thread is passed over: %s", error)
                 continue
             if status.state not in ("new", "idle"):  # else it was deleted, or came to its end, since it was listed
                 return (status,)
-        return None
 
-    def _list(self) -> Plan[Sequence[str]]:
-        """Name the threads. Two trips for each 500 of them, and at least one for each status."""
-        found: dict[str, str] = {}
-        for status in _LEFT if self._wanted.status is None else {*_LEFT} & {self._wanted.status}:
-            pages = ThreadPages(self._session, None, replace(self._wanted, status=status), order=self._order)
-            while (page := (yield from pages.next())) is not None:
-                found.update((info.thread_id, info.updated_at) for info in page)
-        return sorted(found, key=lambda name: (found[name], name), reverse=self._order == "newest")
+    def _read(self, thread_id: str, found: Found | None) -> Plan[ThreadStatus]:
+        status = None
+        if found is not None:
+            may_ask = thread_id in (self._asking or ())
+            status = yield from _judge(self._session, thread_id, found, may_ask, self._processes)
+        return status or (yield from read_status(self._session, thread_id))
+
+
+class _Listed:
+    """The threads of one status in their order, with their latest checkpoints, read page by page."""
+
+    def __init__(self, session: Session, pages: ThreadPages) -> None:
+        self._session, self._pages = session, pages
+        self._is_whole = False
+        self.rows: list[tuple[ThreadInfo, Found | None]] = []
+
+    def fill(self) -> Plan[None]:
+        """Read the next page, if nothing is left of the last one. Three trips, or none."""
+        while not (self.rows or self._is_whole):
+            page = yield from self._pages.next()
+            self._is_whole = page is None
+            heads = [self._pages.heads[info.thread_id] for info in page or () if info.thread_id in self._pages.heads]
+            found = yield from read_heads(self._session, heads)
+            self.rows = [(info, found.get(info.thread_id)) for info in page or ()]
+
+    def take(self) -> tuple[ThreadInfo, Found | None]:
+        """Return the first thread, and take it out."""
+        return self.rows.pop(0)

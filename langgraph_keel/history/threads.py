@@ -165,6 +165,7 @@ class ThreadPages:
         self._after = wanted.first_place(order) if after is None else _place_in(after, self._asked)
         self._left = checked_limit(limit)
         self._waiting: set[str] | None = None
+        self.heads: dict[str, Entry] = {}  # the latest checkpoints of the last page, by their threads
 
     def next(self) -> Plan[Sequence[ThreadInfo] | None]:
         """Return the next threads; `None` at the end. Two trips, and those of `waiting` and `label`."""
@@ -199,6 +200,7 @@ class ThreadPages:
                 labels = (yield from read_labels(self._session, info.thread_id)) if self._wanted.label else ()
                 if self._wanted.label in (None, *(label.name for label in labels)):
                     chosen.append((told, head))
+        self.heads = {info.thread_id: head for info, head in chosen if head}
         doing = yield from _read_all(self._session, [head for _, head in chosen if head])
         found = []
         for info, head in chosen:

@@ -31,7 +31,7 @@ from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
-from langgraph_keel.engine.entries import next_nodes, without_spent
+from langgraph_keel.engine.entries import next_nodes, waiting_tasks, without_spent
 from langgraph_keel.engine.errands import ErrandDriver
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
@@ -53,6 +53,7 @@ from langgraph_keel.runs.claims import (
     take,
     watch_claim,
 )
+from langgraph_keel.runs.records import PROCESSES, STOPS
 from langgraph_keel.runs.turns import LINES, Place, Ticket
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ waits for what others of its process are storing on its thread."""
 _LOOKS, _TURN = 3, 0.001
 """Looks that must find nothing on its way, and the seconds between them. LangGraph takes two turns of a loop from one
 checkpoint to the next, and as many until a stream that was left is closed."""
+_KEPT = "the claim of a thread, or the heartbeat of a process,"
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -151,28 +153,32 @@ class _RunHandler(BaseCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed."""
-        self._end(run_id, is_given_up=False)
+        self._end(run_id, None)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed, once nothing of it is stored any more."""
         run = self._run_of(run_id)
         if run is not None and (left := exit_of(error)):
-            left.add_done_callback(lambda _: self._end(run_id, is_given_up=True))
+            left.add_done_callback(lambda _: self._end(run_id, error))
         else:
-            self._end(run_id, is_given_up=isinstance(error, GeneratorExit))
+            self._end(run_id, error)
 
     def _run_of(self, run_id: UUID) -> live.LiveRun | None:
         return self._start.run if self._start and self._start.run_id == run_id else None
 
-    def _end(self, run_id: UUID, *, is_given_up: bool) -> None:
+    def _end(self, run_id: UUID, error: BaseException | None) -> None:
         run = self._run_of(run_id)
         if run is None:
             return
+        held = held_threads.pop(run, None)
+        # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store there
+        # could wait for a lock that its own thread holds.
+        later = run.is_async or isinstance(error, GeneratorExit)
+        if run.on_end:
+            run.on_end(error, later)
         live.end_run(run)
-        if held := held_threads.pop(run, None):
-            # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store
-            # there could wait for a lock that its own thread holds.
-            held.runs.end(held, run.is_async or is_given_up)
+        if held:
+            held.runs.end(held, later)
 
 
 class _Handlers:
@@ -209,7 +215,8 @@ class RunClaims(Hook):
     """Claims threads for the runs of one saver, and gives them back. `lease` is in milliseconds."""
 
     hears_replays = True
-    tables = (CLAIMS, LINES)
+    tables = (CLAIMS, LINES, STOPS)
+    shared_tables = (PROCESSES,)
 
     def __init__(
         self,
@@ -228,7 +235,7 @@ class RunClaims(Hook):
         self.timer = time.monotonic
         self.watch = Watch(lease / 1000, lambda: self.timer())
         self.patience = _PATIENCE
-        self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
+        self.keeper: Keeper[Any] = Keeper(lease / 3000, lambda each: each.renew(), _KEPT)
         _all.add(self)
 
     def begin(self, session: Session, reading: Reading) -> Plan[None]:
@@ -255,7 +262,7 @@ class RunClaims(Hook):
             has_others = any(run not in outer for run in live.find_runs_on(session.store, thread_id))
             yield from self.wait_for_stored(session, thread_id, has_others)
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
-        start.run, reading.notes[self] = run, (run, start)
+        start.run, reading.notes[self], run.goes_on = run, (run, start), start.goes_on
         run.answers = start.resume if _is_by_id(start.resume) else {}
         if goes_on_from_head:
             # A run that only asks gives its thread up. Without such a run in this process, that costs no trip.
@@ -293,7 +300,7 @@ class RunClaims(Hook):
             self.keeper.drop(held)
             yield from claims.give_back(session, held.claim)
             held_threads.pop(run, None)
-        raise ThreadUnfinished(run.thread_id, nodes)
+        raise ThreadUnfinished(run.thread_id, nodes, bool(waiting_tasks(head.pending_writes or ())))
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in a checkpoint that its run has claimed the thread."""
@@ -479,13 +486,13 @@ def is_taken(session: Session, thread_id: str) -> Plan[bool]:
 
 def find_claim(session: Session, thread_id: str) -> Plan[tuple[ClaimRecord | None, bool | None]]:
     """Return the claim of a thread, and whether it is over; `None` if it must be watched. To be shown. One trip."""
-    found, is_over = yield from _judge_claim(session, thread_id)
+    found, is_over = yield from judge_claim(session, thread_id)
     return found.record if found else None, is_over
 
 
 def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:
     """Return whether the claim of a thread must be watched before it is taken; this was the first look. One trip."""
-    _, is_over = yield from _judge_claim(session, thread_id)
+    _, is_over = yield from judge_claim(session, thread_id)
     return is_over is None
 
 
@@ -493,13 +500,13 @@ def may_be_taken(session: Session, thread_id: str, *, watches: bool) -> Plan[boo
     """Return whether a run may have a thread. One trip; more for at most a lease, if it `watches`."""
     is_watched = False
     while True:
-        found, is_over = yield from _judge_claim(session, thread_id)
+        found, is_over = yield from judge_claim(session, thread_id)
         if found is None or is_over is not None or not watches:
             return not is_over
         is_watched = yield from watch_claim(thread_id, found.record, is_watched)
 
 
-def _judge_claim(session: Session, thread_id: str) -> Plan[tuple[Kept[ClaimRecord] | None, bool | None]]:
+def judge_claim(session: Session, thread_id: str) -> Plan[tuple[Kept[ClaimRecord] | None, bool | None]]:
     """Return the claim of a thread, and whether it is over: see `IsOver`. One trip."""
     runs = session.hooks.find(RunClaims)
     asked = runs.timer() if runs else 0.0

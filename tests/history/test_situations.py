@@ -30,7 +30,20 @@ from tool_graphs import run
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver
 
-STATES = {"new", "idle", "runs", "waits", "decided", "failed", "forked", "rewound", "arrived", "unfinished", "cut off"}
+STATES = {
+    "new",
+    "idle",
+    "runs",
+    "waits",
+    "decided",
+    "failed",
+    "forked",
+    "rewound",
+    "arrived",
+    "unfinished",
+    "cut off",
+    "stopped",
+}
 
 
 @each_face
@@ -40,7 +53,15 @@ async def test_the_page_says_what_is_said_in_every_situation(place: Place, face:
     assert text == with_table(text, rows), "run `python tests/write.py situations`, and look"
     assert {row[0].strip("`") for row in rows.values()} == STATES
     harmless = {name for name, row in rows.items() if row[1] == "no"}
-    assert set(rows) - harmless == {"decided", "killed, with a claim", "its decision taken, and killed"}
+    assert set(rows) - harmless == {
+        "decided",
+        "killed, with a claim",
+        "its decision taken, and killed",
+        "marked, drained",
+        "marked, its input accepted",
+        "marked, killed",
+        "marked, killed after a breakpoint",
+    }
 
 
 @pytest.fixture

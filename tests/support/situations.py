@@ -17,6 +17,7 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
@@ -27,6 +28,10 @@ from tool_graphs import Killed
 
 import langgraph_keel
 from langgraph_keel import KeelSaver, MemorySaver, ThreadStatus, ToolCache, ToolOutcomeUnknown
+from langgraph_keel.engine.runs import find_runs_of
+from langgraph_keel.runs.hook import RunClaims
+from langgraph_keel.runs.marks import write_stop
+from langgraph_keel.runs.records import Stop
 
 PATIENCE = 600
 """Seconds that another process is waited for."""
@@ -307,6 +312,97 @@ async def erased(stage: Stage, name: str) -> None:
     await to_thread(stage.saver.retention.erase, name)
 
 
+# -- with marks --------------------------------------------------------------------------------------------------------
+
+
+async def marked(stage: Stage) -> Stage:
+    """Return a stage whose saver marks its checkpoints; who looks has another one, which does not."""
+    saver = await to_thread(stage.place.open, recoverable=True)
+    stage.stack.push_async_callback(saver.aclose)
+    return Stage(stage.place, saver, stage.face, stage.stack)
+
+
+async def flush(saver: KeelSaver) -> None:
+    """Wait for what is written after the end of an asynchronous run."""
+    claims = saver.engine.session.hooks.find(RunClaims)
+    assert claims is not None
+    assert await to_thread(claims.keeper.flush, PATIENCE)
+
+
+async def runs_elsewhere_marked(stage: Stage, name: str) -> None:
+    await stage.elsewhere(name, recoverable=True)
+
+
+async def runs_beside_marked(stage: Stage, name: str) -> None:
+    """By another saver of this process."""
+    await runs_here(await marked(stage), name)
+
+
+async def stopped_marked(stage: Stage, name: str) -> None:
+    other = await marked(stage)
+    await other.stop(name)
+    await flush(other.saver)
+
+
+async def cancelled_marked(stage: Stage, name: str) -> None:
+    other = await marked(stage)
+    await cancelled(other, name)
+    await flush(other.saver)
+
+
+async def drained(stage: Stage, name: str) -> None:
+    other = await marked(stage)
+
+    def route(state: State) -> str:
+        for each in find_runs_of(other.saver.engine.session.store):
+            each.control.request_drain("sigterm")  # type: ignore[attr-defined]
+        return "pay"
+
+    with suppress(GraphDrained):
+        await other.run(graph_of(other.saver, route=route), name)
+    await flush(other.saver)
+
+
+async def out_of_steps(stage: Stage, name: str) -> None:
+    other = await marked(stage)
+    with suppress(GraphRecursionError):
+        await other.run(graph_of(other.saver).with_config(recursion_limit=1), name)
+    await flush(other.saver)
+
+
+async def updated_marked(stage: Stage, name: str) -> None:
+    other = await marked(stage)
+    await to_thread(graph_of(other.saver).update_state, config_of(name), {"log": ["said"]}, as_node="look")
+
+
+async def accepted(stage: Stage, name: str) -> None:
+    other = await marked(stage)
+    at = await to_thread(graph_of(other.saver).update_state, config_of(name), INPUT, as_node="__input__")
+    session = other.saver.engine.session
+    stop = Stop((at["configurable"]["checkpoint_id"],), "accepted")
+    await to_thread(other.saver.engine.run, write_stop(session, name, stop))
+
+
+async def killed_marked(stage: Stage, name: str) -> None:
+    await stage.elsewhere(name, dies=True, recoverable=True)
+
+
+async def killed_marked_again(stage: Stage, name: str) -> None:
+    await killed_marked(stage, name)
+    await stage.elsewhere(name, dies=True, given=None, recoverable=True)
+
+
+async def killed_after_breakpoint(stage: Stage, name: str) -> None:
+    await stopped_marked(stage, name)
+    await stage.elsewhere(name, dies=True, given=None, recoverable=True)
+
+
+async def killed_before_breakpoint(stage: Stage, name: str) -> None:
+    """The claim of a dead run was left, and a later run, which has none, has stopped at a breakpoint."""
+    await killed_claimed(stage, name)
+    await stopped_marked(stage, name)
+
+
 SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
     "never run": never_run,
     "its last run has ended": ended,
@@ -334,6 +430,18 @@ SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
     "copied from another store": copied_from_elsewhere,
     "imported": imported,
     "erased": erased,
+    "marked, running elsewhere": runs_elsewhere_marked,
+    "marked, running in this process": runs_beside_marked,
+    "marked, at a breakpoint": stopped_marked,
+    "marked, cancelled": cancelled_marked,
+    "marked, drained": drained,
+    "marked, out of steps": out_of_steps,
+    "marked, updated": updated_marked,
+    "marked, its input accepted": accepted,
+    "marked, killed": killed_marked,
+    "marked, resumed, and killed again": killed_marked_again,
+    "marked, killed after a breakpoint": killed_after_breakpoint,
+    "marked, at a breakpoint after a kill": killed_before_breakpoint,
 }
 """By the name of the thread that is brought into each."""
 
@@ -348,6 +456,7 @@ def row_of(found: ThreadStatus) -> tuple[str, str, str]:
     says = says.replace(found.source, "SOURCE") if found.source else says
     host = found.holder.partition("/")[0]
     says = says.replace(f"process of {host}", "process of HOST") if host else says
+    says = says.replace(found.since, "TIME") if found.since else says
     says = re.sub(r"`keel approval \w+`", "`keel approval ID`", says)
     says = re.sub(
         r"\(wire [0-9a-f.]+\)", "(wire KEY)", re.sub(r"\(ToolOutcomeUnknown.*?\)\)", "(ToolOutcomeUnknown(...))", says)

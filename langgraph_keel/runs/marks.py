@@ -1,0 +1,331 @@
+"""With `recoverable=True`: which process runs a thread, whether that process is alive, and why a run has stopped.
+
+Each checkpoint that a run puts in its root graph carries a mark of 8 bytes, which names the saver of a process. The
+saver renews one heartbeat for all its runs. A run that ends with steps left, and whose end is heard, notes why it has
+stopped. A run is cut off if its heartbeat is over and no such note was written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from asyncio import CancelledError
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
+
+from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, ERROR
+from langgraph_keel.engine import runs as live
+from langgraph_keel.engine.config import Address, begins_run, run_of
+from langgraph_keel.engine.entries import MARK
+from langgraph_keel.engine.events import Put, Reading, Writes
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.leases import Keeper, is_alive, is_dead, this_holder
+from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, Kept
+from langgraph_keel.errors import CheckpointConflict, StoreBusy, StoreUnavailable
+from langgraph_keel.runs.claims import CLAIMED, ClaimRecord
+from langgraph_keel.runs.hook import RunClaims, judge_claim
+from langgraph_keel.runs.records import LAST, PROCESSES, STOPS, ProcessRecord, Stop, Why
+
+_log = logging.getLogger(__name__)
+NOBODY = 1 << 63
+"""The mark of a checkpoint that no run has put, such as that of `update_state`."""
+IDLE = 30
+"""Heartbeats without a run after which a saver removes its heartbeat, until its next run."""
+_INCOMPLETE = "status:incomplete"
+
+
+def write_stop(session: Session, thread_id: str, stop: Stop) -> Plan[bool]:
+    """Note why the last run of a thread has stopped; return whether it was, as another run may have the thread by now.
+
+    Two trips, and one more to replace an older note.
+    """
+    claim, is_over = yield from judge_claim(session, thread_id)
+    if claim is not None and is_over is False:
+        return False
+    cells = Cells(session, STOPS, thread_id)
+    yield from cells.overwrite_raw(LAST, cells.cell(replace(stop, claim=claim.token if claim else "")))
+    return True
+
+
+_all: WeakSet[Marks] = WeakSet()
+
+
+class Marks(Hook):
+    """Marks the checkpoints of one saver, renews its heartbeat, and notes why its runs stop."""
+
+    def __init__(self, keeper: Keeper[Any]) -> None:
+        self._keeper = keeper
+        self.forget()
+        _all.add(self)
+
+    def forget(self) -> None:
+        """Become another process, after a fork: the mark, the heartbeat and the runs are the parent's."""
+        self.mark = NOBODY | secrets.randbits(63)
+        self._term = f"by:{key_of(self.mark)}"
+        self.token = secrets.token_hex(16)  # of the heartbeat's cell: known before anything is sent
+        self.stops: dict[str, Stop] = {}  # those that are not written yet, by the thread
+        self._session: Session | None = None  # if set, the heartbeat is stored
+        self._beat = self._idle = 0
+
+    @property
+    def work(self) -> str:
+        """What goes on under the heartbeat, for the log."""
+        return f"runs of {this_holder()} are active"
+
+    # -- marks -----------------------------------------------------------------------------------------------------
+
+    def begin(self, session: Session, reading: Reading) -> None:
+        """Hear the end of a run that begins."""
+        if begins_run(reading.config) and (begun := live.find_run(reading.config)):
+            begun.on_end = partial(self._end, session, begun)
+
+    def draft_put(self, session: Session, put: Put) -> None:
+        """Mark a checkpoint of a root graph."""
+        if put.address.checkpoint_ns:
+            return
+        if found := live.find_run(put.config):
+            put.notes[self] = found
+            put.header.about[MARK] = self.mark
+            put.terms.append(self._term)
+        elif CONFIG_KEY_RUNTIME not in (put.config.get("configurable") or {}):
+            put.header.about[MARK] = NOBODY
+
+    def before_put(self, session: Session, put: Put) -> Plan[None] | None:
+        """Store the heartbeat before the first checkpoint that names it. One trip then, else none."""
+        return self._begin_heartbeat(session) if self._session is None and self in put.notes else None
+
+    def _begin_heartbeat(self, session: Session) -> Plan[None]:
+        cells = Cells(session, PROCESSES, None)
+        record = ProcessRecord(this_holder(), self._beat, session.now)
+        yield from cells.swap_raw(key_of(self.mark), None, cells.cell(record, token=self.token))
+        self._session = session
+        self._keeper.hold(self)
+
+    def after_put(self, session: Session, put: Put) -> None:
+        """Note which checkpoint its run would leave."""
+        if found := put.notes.get(self):
+            found.left = (str(put.address.checkpoint_id),) if _INCOMPLETE in put.terms else ()
+
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
+        """Note that a checkpoint may be stored nevertheless."""
+        if (found := put.notes.get(self)) and not isinstance(error, CheckpointConflict):
+            found.left = (*_left_by(found), str(put.address.checkpoint_id))
+
+    def after_writes(self, session: Session, writes: Writes) -> None:
+        """Note that a task has failed, and its error is stored."""
+        if not writes.address.checkpoint_ns and any(channel == ERROR for channel, _ in writes.writes):
+            for found in live.find_runs(run_of(writes.config)):
+                found.failed_at = writes.address.checkpoint_id
+
+    # -- the end of a run --------------------------------------------------------------------------------------------
+
+    def _end(self, session: Session, ended: live.LiveRun, error: BaseException | None, later: bool) -> None:
+        """Note why a run has stopped, if it leaves steps that it has neither asked about nor failed in."""
+        left = ended.left or () if error is None else _left_by(ended)
+        if not left or ended.refusal or not {ended.asked_at, ended.failed_at}.isdisjoint(left):
+            return
+        self.stops[ended.thread_id] = stop = Stop(left, _why(error))
+        write = partial(self._write_stop, session, ended.thread_id, stop)
+        if later:
+            self._keeper.defer(write)
+            return
+        try:
+            write()
+        except Exception as failure:
+            _log.warning("thread %r: why its run has stopped is not noted yet: %s", ended.thread_id, failure)
+
+    def _write_stop(self, session: Session, thread_id: str, stop: Stop) -> None:
+        """Write a note; if the store fails, it is written with the next heartbeat."""
+        if self.stops.get(thread_id) is stop:
+            run(write_stop(session, thread_id, stop), session.driver)
+            if self.stops.get(thread_id) is stop:
+                del self.stops[thread_id]
+
+    # -- the heartbeat -----------------------------------------------------------------------------------------------
+
+    def renew(self) -> bool:
+        """Renew the heartbeat, or remove it if nothing was run for long. In the keeper's thread."""
+        session = self._session
+        if session is None:
+            return False
+        for thread_id, stop in list(self.stops.items()):
+            self._keeper.defer(partial(self._write_stop, session, thread_id, stop))
+        self._idle = 0 if live.find_runs_of(session.store) else self._idle + 1
+        if self._idle >= IDLE and self._end_heartbeat(session):
+            return True
+        self._beat += 1
+        cells = Cells(session, PROCESSES, None)
+        cell = cells.cell(ProcessRecord(this_holder(), self._beat, session.now), token=self.token)
+        for expected in (self.token, None):  # it is gone if this process was taken for dead
+            if run(cells.swap_raw(key_of(self.mark), expected, cell), session.driver).done:
+                break
+        return True
+
+    def _end_heartbeat(self, session: Session) -> bool:
+        """Remove the heartbeat, unless a run is active or has left a note to write; return whether it is removed."""
+        # In this order: a run that begins now either is seen here, or sees that its first put must store a heartbeat.
+        self._session = None
+        if live.find_runs_of(session.store) or self.stops:
+            self._session = session
+            return False
+        self._keeper.drop(self)
+        run(Cells(session, PROCESSES, None).remove({key_of(self.mark): self.token}), session.driver)
+        return True
+
+    def close(self) -> None:
+        """Remove the heartbeat. That of a run which is still active is over a lease later."""
+        if (session := self._session) is not None:
+            try:
+                self._end_heartbeat(session)
+            except Exception as error:
+                _log.warning("the heartbeat of %s is not removed: %s", this_holder(), error)
+
+    def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
+        """Remove the heartbeats of processes that are dead."""
+        cells, asked = Cells(session, PROCESSES, None), _timer(session)
+        kept = yield from cells.every()
+        dead = {key: each.token for key, each in kept if _is_over(session, key, each, asked)}
+        if dead:
+            yield from cells.remove(dead)
+        return ()
+
+
+def _left_by(ended: live.LiveRun) -> tuple[str, ...]:
+    """Return which checkpoints a run leaves that is cut short: that it began from, if it has put none."""
+    if ended.left is not None:
+        return ended.left
+    return (ended.began_at,) if ended.goes_on and ended.began_at else ()
+
+
+def _why(error: BaseException | None) -> Why:
+    from langgraph.errors import GraphDrained
+
+    if error is None:
+        return "breakpoint"
+    if isinstance(error, GraphDrained):
+        return "drained"
+    if isinstance(error, GeneratorExit | CancelledError | KeyboardInterrupt | SystemExit):
+        return "cancelled"
+    return "unreachable" if isinstance(error, StoreUnavailable | StoreBusy) else "failed"
+
+
+# -- the verdict -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of the last run of a thread that has steps left, and neither asks nor has failed.
+
+    Attributes:
+        state: `"runs"`, `"cut off"`, `"stopped"`; or `"unfinished"`, if its process must be watched for a lease.
+        why: Why it has ended, if that was heard: see `Why`; `"updated"` if no run has put the latest checkpoint.
+        holder: The process that it runs in, or that must be watched; empty if that is not known.
+        is_second: Whether it was cut off when it resumed a run that was cut off itself.
+    """
+
+    state: Literal["runs", "cut off", "stopped", "unfinished"]
+    why: str = ""
+    holder: str = ""
+    is_second: bool = False
+
+
+Processes: TypeAlias = MutableMapping[int, tuple[str, bool | None]]
+"""Holders by their marks, and whether each is over, as they were read for other threads."""
+
+
+def judge_run(
+    session: Session,
+    head: Address,
+    about: Mapping[str, Any],
+    claim: Kept[ClaimRecord] | None,
+    is_over: bool | None,
+    processes: Processes | None = None,
+) -> Plan[Verdict | None]:
+    """Return the verdict on a thread of which no run of this process and no claim says that it runs.
+
+    Two trips at most; none if the checkpoint has no mark.
+
+    Args:
+        session: What it runs on.
+        head: The latest checkpoint.
+        about: What hooks have added to its header.
+        claim: The claim of the thread by a run that resumes; `None` if there is none.
+        is_over: Whether that claim is over; `None` if it must be watched.
+        processes: What is known of processes, and is added to.
+
+    Returns:
+        The verdict; `None` if the checkpoint has no mark.
+    """
+    mark, hook = mark_in(about), session.hooks.find(Marks)
+    if mark is None:
+        return None
+    stop = hook.stops.get(head.thread_id) if hook else None
+    if stop is None or head.checkpoint_id not in stop.checkpoints:
+        found = yield from Cells(session, STOPS, head.thread_id).find(LAST)
+        stop = found.record if found and head.checkpoint_id in found.record.checkpoints else None
+    if stop is not None and (claim is None or claim.token == stop.claim):
+        return Verdict("cut off" if stop.why == "unreachable" else "stopped", stop.why)
+    if claim is not None and is_over is None:
+        return Verdict("unfinished", holder=claim.record.holder)
+    if stop is not None or (mark == NOBODY and claim is not None):
+        return Verdict("cut off")  # the run that resumed it
+    if mark == NOBODY:
+        return Verdict("stopped", "updated")
+    known = processes if processes is not None else {}
+    if mark not in known:
+        known[mark] = (this_holder(), True) if hook and mark == hook.mark else (yield from judge_process(session, mark))
+    holder, is_gone = known[mark]
+    if is_gone:
+        return Verdict("cut off", is_second=claim is not None and CLAIMED not in about)
+    return Verdict("runs" if is_gone is False else "unfinished", holder=holder)
+
+
+def mark_in(about: Mapping[str, Any]) -> int | None:
+    """Return the mark in the header of a checkpoint; `None` if it has none."""
+    mark = about.get(MARK)
+    return mark if type(mark) is int and mark >> 63 == 1 else None
+
+
+def key_of(mark: int) -> str:
+    """Return the key of the heartbeat of a process."""
+    return f"{mark:x}"
+
+
+def judge_process(session: Session, mark: int) -> Plan[tuple[str, bool | None]]:
+    """Return the process that a mark names, and whether its runs are over; `None` if it must be watched. One trip.
+
+    No clock decides: a process of this machine is alive or not, and another one's heartbeat is watched for a lease.
+    """
+    asked = _timer(session)
+    found = yield from Cells(session, PROCESSES, None).find(key_of(mark))
+    if found is None:  # it is removed only when no run is left
+        return "", True
+    return found.record.holder, _is_over(session, key_of(mark), found, asked)
+
+
+def _is_over(session: Session, key: str, found: Kept[ProcessRecord], asked: float) -> bool | None:
+    holder, runs = found.record.holder, session.hooks.find(RunClaims)
+    if is_dead(holder):
+        return True
+    is_over = runs.watch.is_over(key, found.record.beat, asked) if runs else None
+    return False if is_over is None and is_alive(holder) else is_over
+
+
+def _timer(session: Session) -> float:
+    runs = session.hooks.find(RunClaims)
+    return runs.timer() if runs else 0.0
+
+
+def _after_fork() -> None:
+    for marks in list(_all):
+        marks.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,61 @@
+"""The records of savers with `recoverable=True`: heartbeats of processes, and why runs have stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from langgraph_keel.engine.tables import CellTable
+
+LAST = "last"
+"""The key of the note why the last run of a thread has stopped."""
+Why: TypeAlias = Literal["breakpoint", "cancelled", "drained", "accepted", "failed", "unreachable"]
+"""Why a run has stopped with steps left: `"failed"` is an error that no task has stored, such as `GraphRecursionError`,
+and `"unreachable"` that of a store that could not be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """The heartbeat of the runs of one saver in one process."""
+
+    holder: str  # the process (see `langgraph_keel.engine.leases`)
+    beat: int  # more with each renewal
+    since: str  # ISO time
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why the last run of a thread has stopped with steps left.
+
+    Attributes:
+        checkpoints: The ids of the checkpoints that it may have left as the latest: more than one if it is not known
+            whether its last put was stored.
+        why: The reason.
+        claim: The token of the claim of the thread at that time, which is older; empty if it had none.
+    """
+
+    checkpoints: tuple[str, ...]
+    why: Why
+    claim: str = ""
+
+
+def _unpack_process(parts: Sequence[Any]) -> ProcessRecord:
+    if [type(part) for part in parts] != [str, int, str]:
+        raise TypeError("it does not hold what it should")
+    return ProcessRecord(*parts)
+
+
+def _unpack_stop(parts: Sequence[Any]) -> Stop:
+    checkpoints, why, claim = parts
+    if why not in get_args(Why) or [type(each) for each in (*checkpoints, claim)] != [str] * (len(checkpoints) + 1):
+        raise TypeError("it does not hold what it should")
+    return Stop(tuple(checkpoints), why, claim)
+
+
+PROCESSES: CellTable[ProcessRecord] = CellTable(
+    "process", "a heartbeat", lambda each: [each.holder, each.beat, each.since], _unpack_process, moves="never"
+)
+STOPS: CellTable[Stop] = CellTable(
+    "stopped", "why a run has stopped", lambda it: [[*it.checkpoints], it.why, it.claim], _unpack_stop, moves="never"
+)
