@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeAlias
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 
 from langgraph_keel.engine.cells import Shelf
-from langgraph_keel.engine.config import Address, address_of, must_follow_head
+from langgraph_keel.engine.config import Address, address_of, run_of
 from langgraph_keel.engine.entries import UnreadHeader, pending_writes, waiting_tasks
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.runs import find_runs
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import ValueRefused, short_key
@@ -121,15 +122,17 @@ def _find_made(
         return made
     graph = yield from session.store.read_graph(here.thread_id)
     steps = {"": here.checkpoint_id, **place.steps, here.checkpoint_ns: here.checkpoint_id}
+    # A call without an answer was made before this run began, and the checkpoint that this step runs from may be stored
+    # later than the step ends.
+    began_at = [run.began_at for run in find_runs(run_of(config)) if run.thread_id == here.thread_id]
     pasts: dict[str, tuple[Past, set[str | None]]] = {}
     for namespace in {"", here.checkpoint_ns}:
         nodes = {each.address.checkpoint_id: each for each in graph.nodes if each.address.checkpoint_ns == namespace}
-        start = nodes.get(steps[namespace])
-        if start is None and (not place.task_id or must_follow_head(config, {})):
-            start = next((node for node in nodes.values() if node.is_head), None)
+        starts = [nodes[each] for each in (steps[namespace], *began_at) if each in nodes]
+        starts += [node for node in nodes.values() if node.is_head]
         moments = [(node, UnreadHeader(node, session.codec)) for node in nodes.values()]
-        past = read_past(moments, [start] if start else [])
-        pasts[namespace] = past, nodes.keys() - past.way - past.originals
+        past = read_past(moments, starts[:1])
+        pasts[namespace] = past, nodes.keys() - past.way - past.originals if starts else set()
     for key, kept in calls:
         theirs = steps_of(kept.record)
         namespace = here.checkpoint_ns if here.checkpoint_ns in theirs else ""

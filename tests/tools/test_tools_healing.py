@@ -6,6 +6,7 @@ import asyncio
 import random
 from asyncio import to_thread
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
@@ -262,6 +263,57 @@ def test_a_branch_learns_nothing_of_calls_that_another_one_made() -> None:
         graph.invoke(said("two"), start.config)
         result = graph.invoke(said("three"), CONFIG)
     assert texts(result["messages"])[0].startswith(NOT_MADE)
+
+
+def late(saver: KeelSaver, until: Event) -> KeelSaver:
+    """The saver with puts as late as those of a slow server: a step ends before what it runs from is stored."""
+
+    def put(*given: Any) -> Any:
+        assert until.wait(60)
+        return saver.put(*given)
+
+    slow = copy(saver)
+    slow.put = put  # type: ignore[assignment, method-assign]
+    return slow
+
+
+def noting(model_runs: Event, world: World) -> World:
+    """A world that notes when its model is called."""
+    answer = world.answer
+
+    def note(messages: Any) -> AIMessage:
+        model_runs.set()
+        return answer(messages)
+
+    world.answer = note  # type: ignore[method-assign]
+    return world
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_results_are_told_though_the_input_is_not_stored_yet(saver: KeelSaver, kind: str) -> None:
+    model_runs = Event()
+    world = noting(model_runs, World([["work", "die"]]))
+    with pytest.raises(Killed):
+        GRAPHS[kind](ToolCache(saver), world).invoke(said("one"), CONFIG, durability="sync")
+    model_runs.clear()
+    graph = GRAPHS[kind](ToolCache(late(saver, model_runs)), world)
+    result = graph.invoke(said("two"), CONFIG, durability="async")
+    assert texts(result["messages"])[0] == "did 0"
+    assert texts(result["messages"])[1].startswith(UNKNOWN)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_branch_from_before_the_tools_ran_is_told_their_results(saver: KeelSaver, is_late: bool) -> None:
+    model_runs = Event()
+    world = noting(model_runs, World([["work"]]))
+    graph = agent_of(ToolCache(saver), world)
+    graph.invoke(said("one"), CONFIG)
+    before = next(each for each in graph.get_state_history(CONFIG) if each.next == ("tools",))
+    model_runs.clear()
+    again = agent_of(ToolCache(late(saver, model_runs)), world) if is_late else graph
+    result = again.invoke(said("two"), before.config, durability="async")
+    assert texts(result["messages"]) == ["did 0"]
+    assert world.problems == []
 
 
 def test_it_is_the_ledger_of_the_tenant_whose_graph_runs() -> None:
