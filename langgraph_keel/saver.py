@@ -53,6 +53,7 @@ from langgraph_keel.options import SaverOptions, read_options, takes
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import Progress, RetentionMethods, RetentionSaver
+from langgraph_keel.runs.methods import RunMethods
 from langgraph_keel.stack import Stack, open_engine, stack_of
 from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tenants.methods import TenantMethods
@@ -664,6 +665,11 @@ class KeelSaver(
     def tools(self) -> ToolMethods:
         """The calls of tools in the ledger (`ToolCache`)."""
         return ToolMethods(self)
+
+    @property
+    def runs(self) -> RunMethods:
+        """Runs of graphs on a thread that others run on, too."""
+        return RunMethods(self)
 
     @property
     def provenance(self) -> ProvenanceMethods:

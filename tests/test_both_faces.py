@@ -39,7 +39,8 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
         **{
             name: attrgetter(name)
             for name in (
-                *("approvals", "keys", "labels", "moving", "provenance", "retention", "tenants", "tools"),
+                *("approvals", "keys", "labels", "moving", "provenance", "retention", "runs", "tenants"),
+                "tools",
                 *("config_specs", "ddl", "engine", "raw", "serde", "tenant"),
             )
         },
@@ -54,6 +55,7 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
     "ToolCache": {
         "answer": lambda saver: ToolCache(saver).answer(look, {}, "1", {}, str, False),  # a plan
         "forget": lambda saver: ToolCache(saver).forget(),
+        "healing_middleware": lambda saver: ToolCache(saver).healing_middleware(),
         "middleware": lambda saver: ToolCache(saver).middleware(),
         "policy_of": lambda saver: ToolCache(saver).policy_of("look"),
         "stats": lambda saver: ToolCache(saver).stats,

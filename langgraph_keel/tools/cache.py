@@ -7,13 +7,14 @@ import logging
 import os
 import time
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 
@@ -35,6 +36,7 @@ from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
 from langgraph_keel.tools.flow import Flow, RunTool, Steps
 from langgraph_keel.tools.guard import find_guard
+from langgraph_keel.tools.healing import heal
 from langgraph_keel.tools.hook import forget
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.keys import HashSecret
@@ -242,6 +244,24 @@ class ToolCache(Component):
             raise InvalidInput(f"cache.middleware() is for create_agent: pip install langchain ({error})") from error
         return ToolCacheMiddleware(self)
 
+    def healing_middleware(self) -> AgentMiddleware[Any, Any]:
+        """Return what answers tool calls that were cut off, for `create_agent(middleware=[...])`.
+
+            create_agent(model, tools, middleware=[cache.healing_middleware(), ..., cache.middleware()])
+
+        Before an agent begins with new input, it does what `heal_tool_calls` does, in a step of its own. Without it,
+        new input after a run that died while its tools ran makes a conversation that providers refuse.
+
+        Raises:
+            InvalidInput: The package `langchain` is not installed.
+        """
+        try:
+            from langgraph_keel.tools.middleware import HealToolCallsMiddleware
+        except ModuleNotFoundError as error:
+            needs = f"cache.healing_middleware() is for create_agent: pip install langchain ({error})"
+            raise InvalidInput(needs) from error
+        return HealToolCallsMiddleware(self)
+
     def tool(self, tool: BaseTool) -> BaseTool:
         """Return a tool that does the same, but is kept, wherever it is called from: a node, an agent, a `ToolNode`.
 
@@ -360,6 +380,42 @@ class ToolCache(Component):
     def _renew(self, claim: Claim) -> bool:
         engine = self.engine
         return engine.run(Ledger(engine.session, self._watch).renew(claim, _now() + self._lease))
+
+    # -- calls without an answer -----------------------------------------------------------------------------------
+
+    def _heal_tool_calls(self, messages: Sequence[BaseMessage], config: RunnableConfig) -> Plan[list[BaseMessage]]:
+        """Return the update that answers the tool calls of a conversation which have no answer.
+
+            def heal(state: MessagesState, config: RunnableConfig):
+                return {"messages": cache.heal_tool_calls(state["messages"], config)}
+
+        For a node that runs before the model does, in a graph whose tools this cache keeps. The answer to a call is its
+        stored result, if it has finished; its error, if it has failed; that it is not known whether it was carried out,
+        if it was cut off, runs at this moment, or is of a tool that the cache does not keep; else, that it was not
+        made. Each call gets one answer, right behind its message, in the order of the calls; `response_metadata` of an
+        answer that is added has `keel_healed`. A call that is in doubt stays in doubt until it is settled.
+
+        No trip if every call has its answer. Else three, one or two more for each call in the ledger that gets an
+        answer, and one more for each 500 calls of the thread.
+
+        Args:
+            messages: The messages of the state.
+            config: The config of the node.
+
+        Returns:
+            The update, for a channel with LangGraph's `add_messages`; empty if every call has its answer, or if the
+            thread waits for a person at this checkpoint.
+
+        Raises:
+            InvalidConfig: A call has no answer, and `config` names no thread.
+        """
+        runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
+        engine, ours = engine_of(runs_on), self.engine
+        # A graph may run for a tenant, whose ledger is another one.
+        session = engine.session if engine is not None and engine.is_same_place(ours) else ours.session
+        return heal(session, self.policy_of, messages, config)
+
+    heal_tool_calls, aheal_tool_calls = faces(_heal_tool_calls)
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 

@@ -81,6 +81,7 @@ class CallRecord:
     steps: Mapping[str, str] = field(default_factory=dict)  # in a subgraph: see `call.Place`
     invocation: str = ""  # the invocation of the root graph that made such a call (`invocations.py`)
     past_of: Sequence[str] = ()  # checkpoints whose states have its result, though a prune removed the way to them
+    told_at: Sequence[str] = ()  # checkpoints from whose steps its result was added to the messages (`healing.py`)
     lease: int = 0  # milliseconds within which its holder renews the claim
     retries: bool = False  # the policy it was made with makes it again after a crash
     # The parts of a person's decision that the audit trail does not have yet: `secret`, `at`, `by`, `result`.

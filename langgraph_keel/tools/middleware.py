@@ -1,4 +1,4 @@
-"""The cache as a middleware of `langchain.agents.create_agent`. Imported only when it is asked for."""
+"""The cache as middleware of `langchain.agents.create_agent`. Imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
+from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 
@@ -31,3 +33,21 @@ class ToolCacheMiddleware(AgentMiddleware[Any, Any]):
         """See `ToolCache.awrap_tool_call`."""
         result: ToolMessage | Command[Any] = await self._cache.awrap_tool_call(request, handler)
         return result
+
+
+class HealToolCallsMiddleware(AgentMiddleware[Any, Any]):
+    """Answers the calls that a run has left without an answer, before a new one; see `ToolCache.healing_middleware`."""
+
+    def __init__(self, cache: Any) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """See `ToolCache.heal_tool_calls`."""
+        update = self._cache.heal_tool_calls(state["messages"], get_config())
+        return {"messages": update} if update else None
+
+    async def abefore_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """See `ToolCache.heal_tool_calls`."""
+        update = await self._cache.aheal_tool_calls(state["messages"], get_config())
+        return {"messages": update} if update else None

@@ -59,6 +59,7 @@ class Past:
     def knows(self, record: CallRecord, checkpoint_id: str) -> bool:
         """Return whether the result of a call, of a step from this checkpoint, is part of the state."""
         is_told = not (self.way | self.originals).isdisjoint(record.past_of)
+        is_told |= not self.steps.isdisjoint(record.told_at)
         return is_told or self.has(checkpoint_id, record.invocation)
 
     def has(self, checkpoint_id: str, invocation: str) -> bool:

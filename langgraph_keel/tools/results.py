@@ -35,10 +35,11 @@ ChangeMessage = Callable[[BaseMessage], BaseMessage]
 
 def is_error(result: Any) -> bool:
     """Return whether a tool says itself that it failed."""
-    return any(isinstance(message, ToolMessage) and message.status == "error" for message in _messages(result))
+    return any(isinstance(message, ToolMessage) and message.status == "error" for message in messages_in(result))
 
 
-def _messages(result: Any) -> list[BaseMessage]:
+def messages_in(result: Any) -> list[BaseMessage]:
+    """Return the messages of a result."""
     found: list[BaseMessage] = []
 
     def note(message: BaseMessage) -> BaseMessage:

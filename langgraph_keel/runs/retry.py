@@ -1,0 +1,121 @@
+"""A run that was refused, as another one was quicker: it begins again when that one has ended, in order with others."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.engine import Engine, engine_of
+from langgraph_keel.engine.entries import UnreadHeader
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.leases import Pause, this_holder
+from langgraph_keel.engine.lineage import Ancestry
+from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.session import Session
+from langgraph_keel.errors import CheckpointConflict, InvalidInput, ThreadTaken, ThreadUnfinished
+from langgraph_keel.runs.claims import LATE
+from langgraph_keel.runs.hook import RunClaims
+from langgraph_keel.runs.turns import Place, Ticket
+
+_SOON = 0.02
+"""Seconds between two looks at a thread by the run that is next; at most `LATE`."""
+
+
+def invoke_with_retry(
+    engine: Engine,
+    graph: Any,
+    given: Any,
+    config: Mapping[str, Any],
+    attempts: int,
+    timeout: float,
+    options: Mapping[str, Any],
+) -> Plan[Any]:
+    """Invoke a graph, again whenever another run was quicker; see `saver.runs.invoke_with_retry`."""
+    claims = _check(engine, graph, attempts, timeout)
+    thread_id = address_of(config).thread_id
+    try:
+        return (yield _invoke(graph, given, config, options))
+    except CheckpointConflict as error:
+        if error.thread_id != thread_id:
+            raise
+        conflict = error
+    session = engine.session
+    since = datetime.now(UTC).isoformat(timespec="milliseconds")
+    ticket = Ticket(secrets.token_hex(16), this_holder(), since)
+    place = Place(session, thread_id, ticket, claims.lease / 1000, claims.timer)
+    try:
+        for _ in range(attempts - 1):
+            yield from _wait_for_turn(claims, place, graph, config, timeout, conflict)
+            if not (yield from _was_replaced(session, conflict)):
+                given = conflict.input_again(given)
+            try:
+                return (yield _invoke(graph, given, config, options))
+            except CheckpointConflict as error:
+                conflict = error
+            except (ThreadTaken, ThreadUnfinished):
+                pass  # nothing of this attempt ran
+        raise conflict
+    finally:
+        if place.is_to_leave:
+            # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
+            claims.keeper.defer(lambda: run(place.leave(), session.driver))
+
+
+def _invoke(graph: Any, given: Any, config: Mapping[str, Any], options: Mapping[str, Any]) -> Call:
+    return Call(partial(graph.invoke, given, config, **options), partial(graph.ainvoke, given, config, **options))
+
+
+def _wait_for_turn(
+    claims: RunClaims,
+    place: Place,
+    graph: Any,
+    config: Mapping[str, Any],
+    timeout: float,
+    conflict: CheckpointConflict,
+) -> Plan[None]:
+    """Wait until the thread has nothing left to do, and no run waits that lost before. Two trips a look."""
+    until = claims.timer() + timeout
+    while True:
+        yield from place.stay()  # also while it runs: who loses to it waits behind it
+        ahead = yield from place.look()
+        state = None if ahead else (yield Call(partial(graph.get_state, config), partial(graph.aget_state, config)))
+        if state is not None and not state.next:
+            return
+        if state is not None and state.interrupts:
+            conflict.add_note("It was not run again: the thread waits for a person, and new input would end that")
+            raise conflict
+        if claims.timer() >= until:
+            conflict.add_note(f"It was not run again: after {timeout:g} s the thread had not come to its end")
+            raise conflict
+        yield Pause(min(_SOON * (1 + len(ahead)), LATE))
+
+
+def _was_replaced(session: Session, conflict: CheckpointConflict) -> Plan[bool]:
+    """Return whether no state has the input that a refused run has stored. One trip, or none."""
+    # Nodes see an input from the step after its checkpoint on. A run that begins there with new input replaces it.
+    if conflict.stored is None:
+        return False
+    graph = yield from session.store.read_graph(conflict.thread_id)
+    nodes = [node for node in graph.nodes if not node.address.checkpoint_ns]
+    sources = {node.address.checkpoint_id: UnreadHeader(node, session.codec).metadata.get("source") for node in nodes}
+    if conflict.stored not in sources:
+        return False  # it was pruned, so nobody knows
+    way = Ancestry(nodes).way(*(node for node in nodes if node.is_head))
+    after = [sources[node.address.checkpoint_id] for node in way if node.parent == conflict.stored]
+    return not after or (sources[conflict.stored] == "input" and after != ["loop"])
+
+
+def _check(engine: Engine, graph: Any, attempts: int, timeout: float) -> RunClaims:
+    """Check what is given; return the hook whose lease and keeper the line uses."""
+    theirs, claims = engine_of(getattr(graph, "checkpointer", None)), engine.session.hooks.find(RunClaims)
+    if theirs is None or claims is None or not theirs.is_same_store(engine):
+        raise InvalidInput(f"{graph!r:.80} is no graph that was compiled with this saver")
+    if type(attempts) is not int or attempts < 1:
+        raise InvalidInput(f"attempts must be a number, at least 1, not {attempts!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < 1e9:
+        raise InvalidInput(f"timeout must be seconds, not {timeout!r}")
+    return claims
