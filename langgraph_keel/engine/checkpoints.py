@@ -48,6 +48,7 @@ from langgraph_keel.engine.entries import (
     STATE,
     Header,
     Inheritance,
+    UnreadHeader,
     check_header,
     check_state,
     hidden_parent,
@@ -192,7 +193,8 @@ def _store_again(
         outcome = yield from session.store.write_entry(entry)
     if isinstance(outcome, Moved):
         is_resent = is_resent or outcome.is_resent
-        raise _refuse(new, outcome, is_resent and (yield from _may_be_stored(session, new, outcome)))
+        may_be_stored = is_resent and (yield from _may_be_stored(session, new, outcome))
+        raise (yield from _refuse(session, new, outcome, may_be_stored))
     assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
     return entry, outcome
 
@@ -212,17 +214,36 @@ def _may_be_stored(session: Session, new: Put, moved: Moved) -> Plan[bool]:
     return new.address.checkpoint_id in parents or new.parent.checkpoint_id not in parents
 
 
-def _refuse(new: Put, moved: Moved, may_be_stored: bool) -> CheckpointConflict:
-    """Return why a checkpoint is not stored; its run, if it is one of this process, does nothing more."""
+def _refuse(session: Session, new: Put, moved: Moved, may_be_stored: bool) -> Plan[CheckpointConflict]:
+    """Return why a checkpoint is not stored; its run, if it is of this process, ends there. One trip, or none."""
     address, parent = new.address, new.parent.checkpoint_id
-    run = find_run(new.config)
-    stored = parent if run is not None and parent != run.began_at else None
+    run, stored = find_run(new.config), None
+    if run is not None and parent is not None and parent != run.began_at:
+        try:
+            stored = None if (yield from _is_replaced(session, new.parent)) else parent
+        except StoreError:
+            may_be_stored = True  # its run must be told that it was refused
     error = CheckpointConflict(
         address.thread_id, address.checkpoint_ns, parent, moved.head, str(address.checkpoint_id), stored, may_be_stored
     )
     if run is not None:
         refuse_run(run, error)
     return error
+
+
+def _is_replaced(session: Session, stored: Address) -> Plan[bool]:
+    """Return whether no state has the input of a refused run, given the last checkpoint it has stored. One trip."""
+    # Nodes see an input from the step after its checkpoint on. A run that begins there with new input replaces it.
+    if stored.checkpoint_ns:
+        return False
+    graph = yield from session.store.read_graph(stored.thread_id)
+    nodes = [node for node in graph.nodes if not node.address.checkpoint_ns]
+    sources = {node.address.checkpoint_id: UnreadHeader(node, session.codec).metadata.get("source") for node in nodes}
+    if stored.checkpoint_id not in sources:
+        return False  # it was pruned, so nobody knows
+    way = Ancestry(nodes).way(*(node for node in nodes if node.is_head))
+    after = [sources[node.address.checkpoint_id] for node in way if node.parent == stored.checkpoint_id]
+    return not after or (sources[stored.checkpoint_id] == "input" and after != ["loop"])
 
 
 def _encode(session: Session, new: Put, inheritance: Inheritance, base: KnownEntry | None) -> NewEntry:

@@ -10,12 +10,9 @@ from typing import Any
 
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.engine import Engine, engine_of
-from langgraph_keel.engine.entries import UnreadHeader
 from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.leases import Pause, this_holder
-from langgraph_keel.engine.lineage import Ancestry
 from langgraph_keel.engine.plan import Plan, run
-from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, ThreadTaken, ThreadUnfinished
 from langgraph_keel.runs.claims import LATE
 from langgraph_keel.runs.hook import RunClaims
@@ -50,8 +47,7 @@ def invoke_with_retry(
     try:
         for _ in range(attempts - 1):
             yield from _wait_for_turn(claims, place, graph, config, timeout, conflict)
-            if not (yield from _was_replaced(session, conflict)):
-                given = conflict.input_again(given)
+            given = conflict.input_again(given)
             try:
                 return (yield _invoke(graph, given, config, options))
             except CheckpointConflict as error:
@@ -92,21 +88,6 @@ def _wait_for_turn(
             conflict.add_note(f"It was not run again: after {timeout:g} s the thread had not come to its end")
             raise conflict
         yield Pause(min(_SOON * (1 + len(ahead)), LATE))
-
-
-def _was_replaced(session: Session, conflict: CheckpointConflict) -> Plan[bool]:
-    """Return whether no state has the input that a refused run has stored. One trip, or none."""
-    # Nodes see an input from the step after its checkpoint on. A run that begins there with new input replaces it.
-    if conflict.stored is None:
-        return False
-    graph = yield from session.store.read_graph(conflict.thread_id)
-    nodes = [node for node in graph.nodes if not node.address.checkpoint_ns]
-    sources = {node.address.checkpoint_id: UnreadHeader(node, session.codec).metadata.get("source") for node in nodes}
-    if conflict.stored not in sources:
-        return False  # it was pruned, so nobody knows
-    way = Ancestry(nodes).way(*(node for node in nodes if node.is_head))
-    after = [sources[node.address.checkpoint_id] for node in way if node.parent == conflict.stored]
-    return not after or (sources[conflict.stored] == "input" and after != ["loop"])
 
 
 def _check(engine: Engine, graph: Any, attempts: int, timeout: float) -> RunClaims:

@@ -59,16 +59,18 @@ async def test_all_that_speak_at_once_are_heard_once(saver: KeelSaver, face: str
 
 
 class Gate:
-    """Holds the first put of a run back, which has read the thread by then."""
+    """Holds a put of a run back, the first unless said, which has read the thread by then."""
 
-    def __init__(self, saver: KeelSaver) -> None:
-        self.is_at, self.may_pass = Event(), Event()
+    def __init__(self, saver: KeelSaver, number: int = 1) -> None:
+        self.is_at, self.may_pass, self._left = Event(), Event(), number
         self.saver = copy(saver)
         self.saver.put = self.put  # type: ignore[assignment, method-assign]
 
     def put(self, *given: Any) -> Any:
-        self.is_at.set()
-        assert self.may_pass.wait(60)
+        self._left -= 1
+        if not self._left:
+            self.is_at.set()
+            assert self.may_pass.wait(60)
         return type(self.saver).put(self.saver, *given)
 
 
@@ -97,6 +99,21 @@ async def test_losers_run_in_the_order_in_which_they_lost(saver: KeelSaver) -> N
     await asyncio.gather(winner, *losers)
     spoken = ["hello", "first", "second", "third", "fourth"]
     assert texts(graph_of(saver)) == [text for name in spoken for text in (name, f"to {name}")]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+async def test_an_input_that_no_node_saw_is_given_again(saver: KeelSaver, number: int) -> None:
+    """Of a run that was overtaken when it had stored its input: new input replaces that before its first step."""
+    gate = Gate(saver, number)
+    lost = asyncio.ensure_future(to_thread(graph_of(gate.saver).invoke, said("first"), CONFIG, durability="sync"))
+    assert await to_thread(gate.is_at.wait, 60)
+    await to_thread(graph_of(saver).invoke, said("second"), CONFIG)
+    gate.may_pass.set()
+    with pytest.raises(CheckpointConflict) as caught:
+        await lost
+    has_it = "first" in texts(graph_of(saver))
+    assert (caught.value.stored is not None, has_it) == (number == 3, number == 3)
+    assert (caught.value.input_again(said("first")) is None) == has_it
 
 
 def line_of(saver: KeelSaver) -> Any:
