@@ -532,7 +532,8 @@ class KeelSaver(
     ) -> Iterator[ThreadInfo]:
         """Yield the threads of this store by their last activity, by the clocks of those who put. No state is read.
 
-        Two round trips for each 50 threads that the store finds. What is asked for together must all be so.
+        Two round trips for the first 50 threads that the store finds, for the next 100, and so on, up to 500 at once.
+        What is asked for together must all be so.
 
         Args:
             limit: Most to yield.
@@ -597,7 +598,7 @@ class KeelSaver(
     ) -> Mapping[str, Usage]:
         """Return what threads have taken: tokens, cost, checkpoints, and how many they are. Who took most comes first.
 
-        Read from the latest checkpoint of each thread, two round trips for each 50; threads that were deleted are not
+        Read from the latest checkpoint of each thread, two round trips for up to 500; threads that were deleted are not
         in it. Tokens and cost are those of a thread's whole history, of which a prune takes nothing away.
 
         Args:

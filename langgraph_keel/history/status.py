@@ -350,7 +350,7 @@ class UnfinishedThreads:
     def next(self) -> Plan[Sequence[ThreadStatus] | None]:
         """Return the next one, as a page; `None` at the end. One that cannot be read is logged, and passed over.
 
-        For each 50 threads three trips, and three or more for each of them.
+        Three trips for each page of threads, and three or more for each of them.
         """
         if self._asking is None:
             self._asking = {held.request.thread_id for held in (yield from Approvals(self._session).all(CURRENT))}

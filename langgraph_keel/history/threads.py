@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 _DAYS, _WIDTH, _OWNERS, _NAME = 14, 40, 10, 40
 """Of counts as text: days, the width of the longest bar, owners, and characters of a name."""
 Order: TypeAlias = Literal["newest", "oldest"]
+_MOST = 500
+"""Threads in a page, at most: the first one has `PAGE`."""
 _ZONES = timedelta(days=1)
 """More than the difference of two time zones: stores compare times as text where a page begins."""
 
@@ -163,7 +165,7 @@ class ThreadPages:
         text = repr(asked) + ("" if order == "newest" else order)
         self._asked = blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
         self._after = wanted.first_place(order) if after is None else _place_in(after, self._asked)
-        self._left = checked_limit(limit)
+        self._left, self._size = checked_limit(limit), PAGE
         self._waiting: set[str] | None = None
         self.heads: dict[str, Entry] = {}  # the latest checkpoints of the last page, by their threads
 
@@ -174,7 +176,9 @@ class ThreadPages:
         wanted = self._wanted
         if wanted.waiting and self._waiting is None:
             self._waiting = yield from find_waiting_threads(self._session)
-        size = PAGE if self._left is None or not wanted.is_empty else min(PAGE, self._left)
+        size = self._size if self._left is None or not wanted.is_empty else min(self._size, self._left)
+        # To find the next page, PostgreSQL and files look at every thread: a long list has fewer, larger ones.
+        self._size = min(2 * self._size, _MOST)
         page: Sequence[Listed] = yield from self._session.store.read_threads(
             Page(self._after, size, self._marks, oldest_first=self._order == "oldest", tolerant=True)
         )
