@@ -72,6 +72,7 @@ class Draining:
         self._engine = engine
         self._drain = drain
         self._grace = grace
+        self.pid = os.getpid()
         self.requested = ""
         self.left: tuple[str, ...] = ()
 
@@ -85,6 +86,7 @@ class Draining:
         _open.append(self)  # first: a signal may come as soon as it is handled
         if len(_open) == 1:
             # A signal that is ignored, or handled outside of Python, is left so.
+            _former.clear()
             former = {each: signal.getsignal(each) for each in _SIGNALS}
             _former.update((each, now) for each, now in former.items() if now not in (signal.SIG_IGN, None))
             for number in _former:
@@ -147,7 +149,10 @@ class Draining:
 def _hear(number: int, frame: FrameType | None) -> None:
     """Handle the first signal. A second one does what it did before: the former handlers are back at once."""
     _restore()
-    for each in _open:
+    blocks = [each for each in _open if each.pid == os.getpid()]
+    if not blocks:  # in a process that was just forked
+        signal.raise_signal(number)
+    for each in blocks:
         each.request(signal.Signals(number).name)
 
 
