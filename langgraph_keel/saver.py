@@ -458,7 +458,6 @@ class KeelSaver(
             ThreadTaken: If a run is in the thread.
             ThreadUnfinished: If the thread has steps left, or waits for a person.
             CheckpointConflict: If a run, or other input, came at the same time.
-            langgraph.errors.InvalidUpdateError: If no channel of the graph takes this input.
         """
         self.engine.run(self._check_accept(graph, input, config))
         with accepting():
