@@ -31,7 +31,7 @@ from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
-from langgraph_keel.engine.entries import next_nodes, without_spent
+from langgraph_keel.engine.entries import next_nodes, waiting_tasks, without_spent
 from langgraph_keel.engine.errands import ErrandDriver
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
@@ -307,7 +307,7 @@ class RunClaims(Hook):
             self.keeper.drop(held)
             yield from claims.give_back(session, held.claim)
             held_threads.pop(run, None)
-        raise ThreadUnfinished(run.thread_id, nodes)
+        raise ThreadUnfinished(run.thread_id, nodes, bool(waiting_tasks(head.pending_writes or ())))
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in a checkpoint that its run has claimed the thread."""
