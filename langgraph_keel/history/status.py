@@ -206,7 +206,7 @@ def check_takes_input(session: Session, thread_id: str) -> Plan[None]:
     if status.state == "runs":
         raise ThreadTaken(thread_id, status.holder, status.since)
     if status.state not in ("new", "idle"):
-        raise ThreadUnfinished(thread_id, status.next)
+        raise ThreadUnfinished(thread_id, status.next, status.questions > 0)
 
 
 def _judge(

@@ -37,7 +37,7 @@ from langgraph_keel.runs.records import LAST, PROCESSES, STOPS, ProcessRecord, S
 _log = logging.getLogger(__name__)
 NOBODY = 1 << 63
 """The mark of a checkpoint that no run has put, such as that of `update_state`."""
-ACCEPTED = b"accepted"
+ACCEPTED = NOBODY + 1
 """The mark of input that no run has put either, and that any process may run: see `KeelSaver.accept`."""
 _BY_HAND = {NOBODY: "updated", ACCEPTED: "accepted"}
 IDLE = 30
@@ -59,7 +59,7 @@ def write_stop(session: Session, thread_id: str, stop: Stop) -> Plan[bool]:
 
 
 _all: WeakSet[Marks] = WeakSet()
-_by_hand: ContextVar[bytes] = ContextVar("keel_by_hand", default=NOBODY)
+_by_hand: ContextVar[int] = ContextVar("keel_by_hand", default=NOBODY)
 
 
 @contextmanager

@@ -66,8 +66,10 @@ async def test_a_thread_that_has_something_left_is_left_alone(place: Place, name
         stage = Stage(place, saver, "async", await stack.enter_async_context(AsyncExitStack()))
         await SITUATIONS[name](stage, "t")
         before = [each async for each in saver.alist(CONFIG)]
-        with pytest.raises(error, match="'t'"):
+        with pytest.raises(error, match="'t'") as refused:
             await saver.aaccept(graph_of(saver), INPUT, CONFIG)
+        if isinstance(refused.value, ThreadUnfinished):
+            assert refused.value.asks == (name in ("asking", "decided"))
         assert [each async for each in saver.alist(CONFIG)] == before
 
 
