@@ -39,6 +39,7 @@ from langgraph_keel.errors import (
     NotSetUp,
     ReadOnlyStore,
     RefusedType,
+    SaverDraining,
     SealBroken,
     StoreBusy,
     StoreClosed,
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
     from langgraph_keel.retention.reclaim import Reclaimed
+    from langgraph_keel.runs.drain import Draining
     from langgraph_keel.runs.worker import Resumed
     from langgraph_keel.saver import KeelSaver
     from langgraph_keel.summaries.archive.archive import Archive
@@ -149,6 +151,7 @@ _NAMES = {
     "retention.receipt": ("Receipt",),
     "tenants.deletion": ("TenantReceipt",),
     "retention.reclaim": ("Reclaimed",),
+    "runs.drain": ("Draining",),
     "runs.worker": ("Resumed",),
     "saver": ("KeelSaver",),
     "summaries.archive.archive": ("Archive",),
@@ -202,6 +205,7 @@ __all__ = [
     "CorruptStore",
     "Decision",
     "Difference",
+    "Draining",
     "DriftDetected",
     "DriftMark",
     "DriftReport",
@@ -249,6 +253,7 @@ __all__ = [
     "Restored",
     "Resumed",
     "Retention",
+    "SaverDraining",
     "SaverOptions",
     "SealBroken",
     "SlidingWindow",

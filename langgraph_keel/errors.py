@@ -12,6 +12,7 @@
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
     ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
     ├── ThreadUnfinished (RuntimeError)    the thread has steps left, which new input would drop: see to these first
+    ├── SaverDraining (RuntimeError)       the process is about to end: run this elsewhere, or later
     ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── NewerState (RuntimeError)          a newer version of the application has stored this: let that go on with it
@@ -301,7 +302,7 @@ class ThreadTaken(KeelError, RuntimeError):
 
 
 class ThreadUnfinished(KeelError, RuntimeError):
-    """New input for a thread that has steps left was refused (`on_unfinished="refuse"`); nothing of it ran.
+    """New input for a thread that has steps left was refused (`on_unfinished="refuse"`, `accept`); nothing of it ran.
 
     Attributes:
         thread_id: The thread.
@@ -322,6 +323,28 @@ class ThreadUnfinished(KeelError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[ThreadUnfinished], tuple[str, tuple[str, ...], bool]]:
         return type(self), (self.thread_id, self.next, self.asks)
+
+
+class SaverDraining(KeelError, RuntimeError):
+    """A run was refused before anything of it ran, as its saver is draining: its process is about to end.
+
+    Attributes:
+        thread_id: The thread.
+        reason: Why the saver drains: the name of a signal, or `"drain"`.
+    """
+
+    code = "saver_draining"
+
+    def __init__(self, thread_id: str, reason: str) -> None:
+        self.thread_id = thread_id
+        self.reason = reason
+        super().__init__(
+            f"thread {thread_id!r}: this saver is draining ({reason}), and begins no run. Nothing of this run was "
+            "stored, and no node has run: run it in another process"
+        )
+
+    def __reduce__(self) -> tuple[type[SaverDraining], tuple[str, str]]:
+        return type(self), (self.thread_id, self.reason)
 
 
 class SummaryFailed(KeelError, RuntimeError):

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from weakref import WeakValueDictionary
 
 from langchain_core.runnables import RunnableConfig
@@ -27,12 +27,13 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from langgraph_keel._langgraph import INPUT
 from langgraph_keel.display.text import plain
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.audit import append_deletion, check_by
 from langgraph_keel.engine.config import address_of, texts_of, thread_id_of
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.engine import Engine, with_engine
+from langgraph_keel.engine.engine import Engine, engine_of, with_engine
 from langgraph_keel.engine.entries import Status, next_version_of
 from langgraph_keel.engine.errands import AsyncErrandDriver, ErrandDriver
 from langgraph_keel.engine.hooks import LookOnly
@@ -53,7 +54,8 @@ from langgraph_keel.options import SaverOptions, read_options, takes
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import Progress, RetentionMethods, RetentionSaver
-from langgraph_keel.runs.methods import RunMethods
+from langgraph_keel.runs.marks import accepting
+from langgraph_keel.runs.methods import DrainMethods, RunMethods
 from langgraph_keel.stack import Stack, open_engine, stack_of
 from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tenants.methods import TenantMethods
@@ -77,6 +79,7 @@ class KeelSaver(
     HistoryMethods,
     StatsMethods,
     ArchiveMethods,
+    DrainMethods,
 ):
     """A LangGraph checkpointer over one store.
 
@@ -434,6 +437,54 @@ class KeelSaver(
         """As `put_writes`, asynchronously."""
         plan = checkpoints.put_writes(self.engine.session, config, writes, task_id, task_path)
         await self.engine.arun_patiently(plan)
+
+    def accept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
+        """Store input for a thread without running it: it is durable when this returns, and a program may answer 202.
+
+        Any process continues the thread by `graph.invoke(None, config)`. It is one input, not a queue: until that has
+        run, the thread takes no other. Six round trips, and nothing is written if it is refused.
+
+        Args:
+            graph: The graph that is to run, compiled with this saver.
+            input: What it would be invoked with, of any form that its channels take.
+            config: Names the thread, and its owner (`user_id`).
+
+        Returns:
+            The config of the stored checkpoint.
+
+        Raises:
+            InvalidInput: If the saver has no `recoverable=True`, the graph has another saver, the input is `None` or a
+                `Command`, or the config names a checkpoint or a namespace.
+            ThreadTaken: If a run is in the thread.
+            ThreadUnfinished: If the thread has steps left, or waits for a person.
+            CheckpointConflict: If a run, or other input, came at the same time.
+        """
+        self.engine.run(self._check_accept(graph, input, config))
+        with accepting():
+            return cast(RunnableConfig, graph.update_state(config, input, as_node=INPUT))
+
+    async def aaccept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
+        """As `accept`, asynchronously."""
+        await self.engine.arun(self._check_accept(graph, input, config))
+        with accepting():
+            return cast(RunnableConfig, await graph.aupdate_state(config, input, as_node=INPUT))
+
+    def _check_accept(self, graph: Any, input: Any, config: RunnableConfig) -> Plan[None]:
+        from langgraph.types import Command
+
+        from langgraph_keel.history.status import check_takes_input
+
+        address = address_of(config)
+        if not self._options["recoverable"]:
+            raise InvalidInput("accept needs a saver with recoverable=True, which tells its input from other steps")
+        engine = engine_of(getattr(graph, "checkpointer", None))
+        if engine is None or not engine.is_same_store(self.engine):
+            raise InvalidInput("accept needs a graph that was compiled with this saver (checkpointer=saver)")
+        if input is None or isinstance(input, Command):
+            raise InvalidInput("accept takes new input: None and Command continue a thread, which graph.invoke does")
+        if address.checkpoint_id or address.checkpoint_ns:
+            raise InvalidInput(f"accept stores input at the end of a thread, and the config names {address}")
+        return check_takes_input(self.engine.session, address.thread_id)
 
     # -- removing and copying ----------------------------------------------------------------------------------
 

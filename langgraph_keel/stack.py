@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -22,6 +22,7 @@ from langgraph_keel.engine.errands import AsyncErrandDriver, Call, ErrandDriver
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
+from langgraph_keel.engine.runs import Drain
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.engine.store import Store
@@ -67,6 +68,7 @@ class Stack:
     objects: Objects | None  # the place of large values, if they are kept outside of the store
     mover: Mover | None
     upgrades: Chain
+    drain: Drain = field(default_factory=Drain)
 
 
 def stack_of(
@@ -123,7 +125,7 @@ def open_engine(
         store,
         Codec(serde, inf if stack.objects is None else options["blob_limit"]),
         Memo(options["memo_entries"], options["memo_bytes"]),
-        Hooks([*_hooks_of(options, stack.upgrades, upkeep)]),
+        Hooks([*_hooks_of(options, stack, upkeep)]),
         clock=partial(datetime.now, UTC),
         new_token=partial(token_hex, 16),
         new_id=lambda step: str(uuid6(clock_seq=step)),
@@ -136,11 +138,13 @@ def open_engine(
     return Engine(session, drivers[1])
 
 
-def _hooks_of(options: SaverOptions, upgrades: Chain, upkeep: Hook | None) -> Iterator[Hook]:
+def _hooks_of(options: SaverOptions, stack: Stack, upkeep: Hook | None) -> Iterator[Hook]:
     """Yield the hooks in their order. Features remember threads by their ids, so each tenant has hooks of its own."""
     yield from options["extra_hooks"]
     # The claim of a thread comes first: what a run reads afterwards, no other run changes.
-    claims = RunClaims(options["plain_resume"], options["on_busy"], options["busy_timeout"], options["on_unfinished"])
+    claims = RunClaims(
+        options["plain_resume"], options["on_busy"], options["busy_timeout"], options["on_unfinished"], stack.drain
+    )
     yield claims
     if options["recoverable"]:
         yield Marks(claims.keeper)
@@ -151,5 +155,5 @@ def _hooks_of(options: SaverOptions, upgrades: Chain, upkeep: Hook | None) -> It
         yield ArchiveRule(None if removed is True else frozenset(removed))
     if upkeep is not None:
         yield upkeep
-    if upgrades.steps:
-        yield UpgradeHook(upgrades)
+    if stack.upgrades.steps:
+        yield UpgradeHook(stack.upgrades)

@@ -19,7 +19,7 @@ from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.faces import Component
 from langgraph_keel.history.moment import Moments
 
-MOST_NAMES = 45
+MOST_NAMES = 52
 OTHER_NAMES = {"wait": "await_decided"}
 """`await` is Python's own word."""
 AS_A_LIST = {"index", "count"}
@@ -45,6 +45,7 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
             )
         },
         "archive": lambda saver: saver.archive("t"),
+        "draining": lambda saver: saver.draining(),
         "for_tenant": lambda saver: saver.for_tenant("acme"),
         "get_next_version": lambda saver: saver.get_next_version(None, None),
         "grants": lambda saver: saver.grants("somebody"),

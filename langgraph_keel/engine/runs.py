@@ -33,6 +33,13 @@ from langgraph_keel.errors import CheckpointConflict, ThreadTaken
 
 
 @dataclass(slots=True, eq=False)
+class Drain:
+    """Whether the runs of a saver, and of its views for tenants, are to end after their steps."""
+
+    reason: str = ""  # if set, they are, and no run begins
+
+
+@dataclass(slots=True, eq=False)
 class LiveRun:
     """A run of a root graph that is active."""
 
@@ -40,7 +47,7 @@ class LiveRun:
     thread_id: str
     store: Store[Any, Any]
     runtime: object  # LangGraph's `Runtime`, which the configs of its checkpoints share
-    control: object  # shared with its tasks and subgraphs (`run_of`)
+    control: Any  # shared with its tasks and subgraphs (`run_of`)
     is_async: bool
     is_late: bool  # whether it stores nothing before it ends (`durability="exit"`)
     answers: Mapping[str, Any] = field(default_factory=dict)  # by the ids of interrupts
@@ -58,6 +65,7 @@ class LiveRun:
     left: tuple[str, ...] | None = None
     failed_at: str | None = None  # the checkpoint of the last step of which a task has failed
     on_end: Callable[[BaseException | None, bool], None] | None = None  # its error, and whether requests must wait
+    drain: Drain | None = None  # of its saver
 
     def begin_task(self, step: Any, call_id: UUID, task_id: str) -> None:
         """Note that a task has begun."""
@@ -119,6 +127,14 @@ def find_runs_on(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
 def find_runs_of(store: Store[Any, Any]) -> Collection[LiveRun]:
     """Return the runs of a saver that are active: those on its store."""
     return [run for run in _all() if run.store is store]
+
+
+def ask_to_end(drain: Drain) -> Collection[LiveRun]:
+    """Ask the runs of a saver that drains to end after their steps; return those that have not ended. Takes no lock."""
+    found = [run for run in _all() if run.drain is drain and not run.is_at_question]
+    for run in found:
+        run.control.request_drain(drain.reason)
+    return found
 
 
 def find_acting(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:

@@ -27,7 +27,14 @@ from langgraph_keel.engine.records import Found, ThreadInfo
 from langgraph_keel.engine.runs import find_acting
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import CorruptStore, ToolOutcomeUnknown, ValueRefused, short_key
+from langgraph_keel.errors import (
+    CorruptStore,
+    ThreadTaken,
+    ThreadUnfinished,
+    ToolOutcomeUnknown,
+    ValueRefused,
+    short_key,
+)
 from langgraph_keel.history.arrivals import has_arrived
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moment_of_head, read_heads
@@ -191,6 +198,15 @@ def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
         status = yield from _judge(session, thread_id, found, True, {})
         if status is not None:
             return status
+
+
+def check_takes_input(session: Session, thread_id: str) -> Plan[None]:
+    """Raise `ThreadTaken` if a run is in a thread, and `ThreadUnfinished` if it has steps left. Four trips or more."""
+    status = yield from read_status(session, thread_id)
+    if status.state == "runs":
+        raise ThreadTaken(thread_id, status.holder, status.since)
+    if status.state not in ("new", "idle"):
+        raise ThreadUnfinished(thread_id, status.next, status.questions > 0)
 
 
 def _judge(

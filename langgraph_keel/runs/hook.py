@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
-from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken, ThreadUnfinished
+from langgraph_keel.errors import InvalidInput, ReadOnlyStore, SaverDraining, ThreadTaken, ThreadUnfinished
 from langgraph_keel.runs import claims
 from langgraph_keel.runs.claims import (
     CLAIMED,
@@ -176,9 +176,9 @@ class _RunHandler(BaseCallbackHandler):
         later = run.is_async or isinstance(error, GeneratorExit)
         if run.on_end:
             run.on_end(error, later)
-        live.end_run(run)
         if held:
             held.runs.end(held, later)
+        live.end_run(run)  # last: what waits for the end of runs may close the store then
 
 
 class _Handlers:
@@ -224,12 +224,14 @@ class RunClaims(Hook):
         on_busy: OnBusy = "raise",
         busy_timeout: float = 60.0,
         on_unfinished: OnUnfinished = "drop",
+        drain: live.Drain | None = None,
         lease: int = LEASE,
     ) -> None:
         self._plain_resume = plain_resume
         self._waits = on_busy == "wait"
         self._timeout = busy_timeout
         self._refuses = on_unfinished == "refuse"
+        self.drain = drain or live.Drain()
         self.lease = lease
         self.clock = _now
         self.timer = time.monotonic
@@ -254,8 +256,10 @@ class RunClaims(Hook):
             thread_id_of(start.thread_id)  # LangGraph makes text of a list, too
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
-        # The runs around this call: a run that one of their nodes begins must not wait for them.
+        # The runs around this call: a run that one of their nodes begins must not wait for them, and ends with them.
         outer = live.find_runs(run_of(var_child_runnable_config.get() or {}))
+        if not outer:
+            self._check_drain(thread_id)
         has_thread = any(run in held_threads and run.thread_id == thread_id for run in outer)
         waits = self._waits and not goes_on_from_head and not has_thread
         if _may_wait(reading):
@@ -264,6 +268,9 @@ class RunClaims(Hook):
         run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
         start.run, reading.notes[self], run.goes_on = run, (run, start), start.goes_on
         run.answers = start.resume if _is_by_id(start.resume) else {}
+        run.drain = self.drain
+        if self.drain.reason:  # since it was checked
+            run.control.request_drain(self.drain.reason)
         if goes_on_from_head:
             # A run that only asks gives its thread up. Without such a run in this process, that costs no trip.
             held = self._new_claim(run, session)
@@ -380,6 +387,7 @@ class RunClaims(Hook):
         place = Place(held.session, claim.thread_id, ticket, self.lease / 1000, self.timer)
         try:
             while True:
+                self._check_drain(claim.thread_id)
                 ahead = yield from place.look()
                 if ahead:
                     holder, since = ahead[0].holder, ahead[0].since
@@ -404,6 +412,10 @@ class RunClaims(Hook):
         since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
         record = ClaimRecord(this_holder(), str(run.run_id), now + self.lease, since)
         return HeldThread(Claim(run.thread_id, _token(), record), run, self, session)
+
+    def _check_drain(self, thread_id: str) -> None:
+        if reason := self.drain.reason:
+            raise SaverDraining(thread_id, reason)
 
     def _check_resume(self, resume: Any) -> None:
         if resume is not None and self._plain_resume == "refuse" and not _is_by_id(resume):
@@ -441,7 +453,7 @@ class RunClaims(Hook):
                     lambda other, asked: other.token in given_up or self.is_over(other, asked),
                     self.timer,
                 )
-        except ThreadTaken:
+        except (ThreadTaken, SaverDraining):
             del held_threads[held.run]
             raise
         except ReadOnlyStore:
@@ -548,6 +560,11 @@ def _is_storing(session: Session, thread_id: str, kind: type[Put] | None = None)
 def _is_by_id(resume: Any) -> bool:
     # As LangGraph tells the two apart.
     return isinstance(resume, dict) and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in resume)
+
+
+def keepers_of(drain: live.Drain) -> Sequence[Keeper[Any]]:
+    """Return the keepers of a saver and of its views for tenants."""
+    return [each.keeper for each in list(_all) if each.drain is drain]
 
 
 @atexit.register

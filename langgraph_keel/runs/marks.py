@@ -11,7 +11,9 @@ import logging
 import os
 import secrets
 from asyncio import CancelledError
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -35,6 +37,9 @@ from langgraph_keel.runs.records import LAST, PROCESSES, STOPS, ProcessRecord, S
 _log = logging.getLogger(__name__)
 NOBODY = 1 << 63
 """The mark of a checkpoint that no run has put, such as that of `update_state`."""
+ACCEPTED = NOBODY + 1
+"""The mark of input that no run has put either, and that any process may run: see `KeelSaver.accept`."""
+_BY_HAND = {NOBODY: "updated", ACCEPTED: "accepted"}
 IDLE = 30
 """Heartbeats without a run after which a saver removes its heartbeat, until its next run."""
 _INCOMPLETE = "status:incomplete"
@@ -54,6 +59,18 @@ def write_stop(session: Session, thread_id: str, stop: Stop) -> Plan[bool]:
 
 
 _all: WeakSet[Marks] = WeakSet()
+_by_hand: ContextVar[int] = ContextVar("keel_by_hand", default=NOBODY)
+
+
+@contextmanager
+def accepting() -> Iterator[None]:
+    """Mark a checkpoint that is put here, without a run, as accepted input."""
+    # Not a note that follows the checkpoint: a crash between the two would leave neither idle nor accepted.
+    token = _by_hand.set(ACCEPTED)
+    try:
+        yield
+    finally:
+        _by_hand.reset(token)
 
 
 class Marks(Hook):
@@ -94,7 +111,7 @@ class Marks(Hook):
             put.header.about[MARK] = self.mark
             put.terms.append(self._term)
         elif CONFIG_KEY_RUNTIME not in (put.config.get("configurable") or {}):
-            put.header.about[MARK] = NOBODY
+            put.header.about[MARK] = _by_hand.get()
 
     def before_put(self, session: Session, put: Put) -> Plan[None] | None:
         """Store the heartbeat before the first checkpoint that names it. One trip then, else none."""
@@ -273,10 +290,10 @@ def judge_run(
         return Verdict("cut off" if stop.why == "unreachable" else "stopped", stop.why)
     if claim is not None and is_over is None:
         return Verdict("unfinished", holder=claim.record.holder)
-    if stop is not None or (mark == NOBODY and claim is not None):
+    if stop is not None or (mark in _BY_HAND and claim is not None):
         return Verdict("cut off")  # the run that resumed it
-    if mark == NOBODY:
-        return Verdict("stopped", "updated")
+    if mark in _BY_HAND:
+        return Verdict("stopped", _BY_HAND[mark])
     known = processes if processes is not None else {}
     if mark not in known:
         known[mark] = (this_holder(), True) if hook and mark == hook.mark else (yield from judge_process(session, mark))

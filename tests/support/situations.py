@@ -28,10 +28,7 @@ from tool_graphs import Killed
 
 import langgraph_keel
 from langgraph_keel import KeelSaver, MemorySaver, ThreadStatus, ToolCache, ToolOutcomeUnknown
-from langgraph_keel.engine.runs import find_runs_of
 from langgraph_keel.runs.hook import RunClaims
-from langgraph_keel.runs.marks import write_stop
-from langgraph_keel.runs.records import Stop
 
 PATIENCE = 600
 """Seconds that another process is waited for."""
@@ -354,8 +351,7 @@ async def drained(stage: Stage, name: str) -> None:
     other = await marked(stage)
 
     def route(state: State) -> str:
-        for each in find_runs_of(other.saver.engine.session.store):
-            each.control.request_drain("sigterm")  # type: ignore[attr-defined]
+        assert other.saver.drain(grace=0) == (name,)
         return "pay"
 
     with suppress(GraphDrained):
@@ -377,10 +373,10 @@ async def updated_marked(stage: Stage, name: str) -> None:
 
 async def accepted(stage: Stage, name: str) -> None:
     other = await marked(stage)
-    at = await to_thread(graph_of(other.saver).update_state, config_of(name), INPUT, as_node="__input__")
-    session = other.saver.engine.session
-    stop = Stop((at["configurable"]["checkpoint_id"],), "accepted")
-    await to_thread(other.saver.engine.run, write_stop(session, name, stop))
+    if stage.face == "sync":
+        await to_thread(other.saver.accept, graph_of(other.saver), INPUT, config_of(name))
+    else:
+        await other.saver.aaccept(graph_of(other.saver), INPUT, config_of(name))
 
 
 async def killed_marked(stage: Stage, name: str) -> None:
