@@ -155,7 +155,7 @@ class SaverOptions(TypedDict, total=False):
 
     recoverable: Annotated[bool, _flag(False)]
     """Whether each checkpoint names the process that has put it, so that `status` knows which threads run, were cut
-    off or have stopped, and why. It adds 16 bytes to a checkpoint, and a round trip to the first put of a saver only.
+    off or have stopped, and why. It adds 15 bytes to a checkpoint, and a round trip to the first put of a saver only.
     While it runs graphs, each saver of a process renews one heartbeat, every ten seconds. A run that stops with steps
     left writes why, in two round trips, or three. Off by default. All savers that run graphs on a store need it, with
     `on_conflict="raise"`."""

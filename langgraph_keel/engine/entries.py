@@ -46,9 +46,10 @@ STATE = "state"
 """In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
 
 MARK, MARK_BYTES = "by", 8
-"""In a header's `about`: the mark of the process that put this checkpoint (`runs.marks`), and its length."""
-_ONLY_MARK = b"\x92\x00\x81\xa2by\xc4\x08"
-"""How an `about` is packed that has nothing but a mark, which follows. Within another dict, it has no first two bytes."""
+"""In a header's `about`: the mark of the process that put this checkpoint (`runs.marks`), and its length. It is a
+number whose first bit of 64 is set: bytes would make the serializer look at every value beside them."""
+_ONLY_MARK = b"\x92\x00\x81\xa2by\xcf"
+"""How an `about` is packed that has nothing but a mark, which follows; within another dict, without two bytes."""
 
 REWOUND_TO = "keel_rewound_to"
 """In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""
@@ -123,7 +124,7 @@ class UnreadHeader(Header):
         if node.header.startswith(array_header(3), HEAD):
             put(self, "about", {})
         elif node.header.startswith(_ONLY_MARK, len(node.header) - MARK_BYTES - len(_ONLY_MARK)):
-            put(self, "about", {MARK: node.header[-MARK_BYTES:]})
+            put(self, "about", {MARK: int.from_bytes(node.header[-MARK_BYTES:])})
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PARTS:

@@ -125,8 +125,8 @@ class ThreadStatus:
     doubts: tuple[KeptCall, ...] = ()
     source: str = field(default="", repr=False)
     holder: str = ""
-    since: str = ""
-    stopped: str = ""
+    since: str = field(default="", repr=False)
+    stopped: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         """Return the state and the next step, in a sentence or two."""

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, ERROR
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import Address, begins_run, run_of
-from langgraph_keel.engine.entries import MARK, MARK_BYTES
+from langgraph_keel.engine.entries import MARK
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.leases import Keeper, is_alive, is_dead, this_holder
@@ -33,7 +33,7 @@ from langgraph_keel.runs.hook import RunClaims, judge_claim
 from langgraph_keel.runs.records import LAST, PROCESSES, STOPS, ProcessRecord, Stop, Why
 
 _log = logging.getLogger(__name__)
-NOBODY = bytes(MARK_BYTES)
+NOBODY = 1 << 63
 """The mark of a checkpoint that no run has put, such as that of `update_state`."""
 IDLE = 30
 """Heartbeats without a run after which a saver removes its heartbeat, until its next run."""
@@ -66,7 +66,8 @@ class Marks(Hook):
 
     def forget(self) -> None:
         """Become another process, after a fork: the mark, the heartbeat and the runs are the parent's."""
-        self.mark = secrets.token_bytes(MARK_BYTES)
+        self.mark = NOBODY | secrets.randbits(63)
+        self._term = f"by:{key_of(self.mark)}"
         self.token = secrets.token_hex(16)  # of the heartbeat's cell: known before anything is sent
         self.stops: dict[str, Stop] = {}  # those that are not written yet, by the thread
         self._session: Session | None = None  # if set, the heartbeat is stored
@@ -91,7 +92,7 @@ class Marks(Hook):
         if found := live.find_run(put.config):
             put.notes[self] = found
             put.header.about[MARK] = self.mark
-            put.terms.append(f"by:{self.mark.hex()}")
+            put.terms.append(self._term)
         elif CONFIG_KEY_RUNTIME not in (put.config.get("configurable") or {}):
             put.header.about[MARK] = NOBODY
 
@@ -102,7 +103,7 @@ class Marks(Hook):
     def _begin_heartbeat(self, session: Session) -> Plan[None]:
         cells = Cells(session, PROCESSES, None)
         record = ProcessRecord(this_holder(), self._beat, session.now)
-        yield from cells.swap_raw(self.mark.hex(), None, cells.cell(record, token=self.token))
+        yield from cells.swap_raw(key_of(self.mark), None, cells.cell(record, token=self.token))
         self._session = session
         self._keeper.hold(self)
 
@@ -162,7 +163,7 @@ class Marks(Hook):
         cells = Cells(session, PROCESSES, None)
         cell = cells.cell(ProcessRecord(this_holder(), self._beat, session.now), token=self.token)
         for expected in (self.token, None):  # it is gone if this process was taken for dead
-            if run(cells.swap_raw(self.mark.hex(), expected, cell), session.driver).done:
+            if run(cells.swap_raw(key_of(self.mark), expected, cell), session.driver).done:
                 break
         return True
 
@@ -174,7 +175,7 @@ class Marks(Hook):
             self._session = session
             return False
         self._keeper.drop(self)
-        run(Cells(session, PROCESSES, None).remove({self.mark.hex(): self.token}), session.driver)
+        run(Cells(session, PROCESSES, None).remove({key_of(self.mark): self.token}), session.driver)
         return True
 
     def close(self) -> None:
@@ -234,7 +235,7 @@ class Verdict:
     is_second: bool = False
 
 
-Processes: TypeAlias = MutableMapping[bytes, tuple[str, bool | None]]
+Processes: TypeAlias = MutableMapping[int, tuple[str, bool | None]]
 """Holders by their marks, and whether each is over, as they were read for other threads."""
 
 
@@ -285,22 +286,27 @@ def judge_run(
     return Verdict("runs" if is_gone is False else "unfinished", holder=holder)
 
 
-def mark_in(about: Mapping[str, Any]) -> bytes | None:
+def mark_in(about: Mapping[str, Any]) -> int | None:
     """Return the mark in the header of a checkpoint; `None` if it has none."""
     mark = about.get(MARK)
-    return mark if isinstance(mark, bytes) and len(mark) == MARK_BYTES else None
+    return mark if type(mark) is int and mark >> 63 == 1 else None
 
 
-def judge_process(session: Session, mark: bytes) -> Plan[tuple[str, bool | None]]:
+def key_of(mark: int) -> str:
+    """Return the key of the heartbeat of a process."""
+    return f"{mark:x}"
+
+
+def judge_process(session: Session, mark: int) -> Plan[tuple[str, bool | None]]:
     """Return the process that a mark names, and whether its runs are over; `None` if it must be watched. One trip.
 
     No clock decides: a process of this machine is alive or not, and another one's heartbeat is watched for a lease.
     """
     asked = _timer(session)
-    found = yield from Cells(session, PROCESSES, None).find(mark.hex())
+    found = yield from Cells(session, PROCESSES, None).find(key_of(mark))
     if found is None:  # it is removed only when no run is left
         return "", True
-    return found.record.holder, _is_over(session, mark.hex(), found, asked)
+    return found.record.holder, _is_over(session, key_of(mark), found, asked)
 
 
 def _is_over(session: Session, key: str, found: Kept[ProcessRecord], asked: float) -> bool | None:

@@ -26,7 +26,7 @@ LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
     "KeptCall": ("retries", "copied_from"),
     "Decision": ("unchecked",),
-    "ThreadStatus": ("can_go_on", "is_settled", "source"),
+    "ThreadStatus": ("can_go_on", "is_settled", "source", "since", "stopped"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 
