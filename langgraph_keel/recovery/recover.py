@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -229,20 +229,20 @@ class Recovery:
         return token if done else None
 
     def _fail(self, due: CutOffThread, token: str, error: Exception, about: dict[str, Any]) -> Plan[Resumed | None]:
-        """Note how an attempt has failed. One trip, or two."""
-        self._retries.later(due)
-        if is_late(error, due) or isinstance(error, _NO_ATTEMPT):
-            _log.info("thread %r was not continued to its end: %s", due.thread_id, error, extra=about)
-            yield from self._note(due, token, due.tried.record if due.tried else None)
-            return Resumed(due.thread_id, error=error, attempts=due.count) if isinstance(error, _AWAY) else None
-        _log.warning("thread %r has failed: %r", due.thread_id, error, extra=about)
-        text = one_line(repr(error), _TEXT)
+        """Note how an attempt has failed. Two trips."""
         try:
             head = yield from self._session.store.scan(Query(due.thread_id, "", limit=1))
         except StoreError:
             head = ()
         at = str(head[0].address.checkpoint_id) if head else due.checkpoint_id
-        yield from self._note(due, token, Tries(at, due.count + 1 if at == due.checkpoint_id else 1, text))
+        self._retries.later(replace(due, ids=frozenset((at,))))
+        if is_late(error, due) or isinstance(error, _NO_ATTEMPT):
+            _log.info("thread %r was not continued to its end: %s", due.thread_id, error, extra=about)
+            yield from self._note(due, token, due.tried.record if due.tried else None)
+            return Resumed(due.thread_id, error=error, attempts=due.count) if isinstance(error, _AWAY) else None
+        _log.warning("thread %r has failed: %r", due.thread_id, error, extra=about)
+        count = due.count + 1 if at == due.checkpoint_id else 1
+        yield from self._note(due, token, Tries(at, count, one_line(repr(error), _TEXT)))
         return Resumed(due.thread_id, error=error, attempts=due.count + 1)
 
     def _note(self, due: CutOffThread, token: str, tries: Tries | None) -> Plan[None]:
