@@ -77,7 +77,14 @@ class Look:
     why: str = ""
 
 
-def check_graph(engine: Engine, graph: object, is_read_only: bool) -> None:
+def tries_at(session: Session, thread_id: str, checkpoint_id: str) -> Plan[tuple[Tries, Kept[Tries] | None]]:
+    """Return the attempts to continue a thread from a checkpoint, and what its cell holds. One trip."""
+    found = yield from Cells(session, TRIES, thread_id).find(LAST)
+    is_last = found is not None and found.record.checkpoint_id == checkpoint_id
+    return found.record if found and is_last else Tries(checkpoint_id, 0), found
+
+
+def check_graph(engine: Engine, graph: object, is_read_only: bool = False) -> None:
     """See that a graph can continue the threads of a saver."""
     if is_read_only:
         raise ReadOnlyStore("this saver only reads, and a worker writes: open it without read_only")
@@ -147,8 +154,7 @@ class Recovery:
         if not entries:
             return Look(status, why="it has moved on")
         header = unpack_header(entries[0].header, self._session.codec, entries[0].address)
-        tried = yield from Cells(self._session, TRIES, name).find(LAST)
-        last = tried.record if tried and tried.record.checkpoint_id == status.checkpoint_id else Tries("", 0)
+        last, tried = yield from tries_at(self._session, name, status.checkpoint_id)
         if is_retry and not last.count:
             return Look(status)
         why = ""
@@ -224,7 +230,7 @@ class Recovery:
     def _count(self, due: CutOffThread) -> Plan[str | None]:
         """Count an attempt; return the token of the cell, or `None` if another worker was quicker. One trip."""
         cells, token = Cells(self._session, TRIES, due.thread_id), self._session.new_token()
-        record = Tries(due.checkpoint_id, due.count + 1, due.tried.record.error if due.count and due.tried else "")
+        record = Tries(due.checkpoint_id, due.count + 1)
         done, _ = yield from cells.swap(LAST, due.tried.token if due.tried else None, record, token=token)
         return token if done else None
 
