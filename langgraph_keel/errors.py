@@ -306,22 +306,22 @@ class ThreadUnfinished(KeelError, RuntimeError):
     Attributes:
         thread_id: The thread.
         next: The nodes that run next there.
+        asks: Whether one of them has asked a person.
     """
 
     code = "thread_unfinished"
 
-    def __init__(self, thread_id: str, next: Sequence[str] = ()) -> None:
-        self.thread_id = thread_id
-        self.next = tuple(next)
+    def __init__(self, thread_id: str, next: Sequence[str] = (), asks: bool = False) -> None:
+        self.thread_id, self.next, self.asks = thread_id, tuple(next), asks
         where = f" before {', '.join(self.next)}" if self.next else ""
         super().__init__(
-            f"thread {thread_id!r} has steps left{where}, and new input would take their place: it was refused before "
-            f"anything of it ran. saver.status({thread_id!r}) says what may be done (`keel status "
-            f"{shlex.quote(thread_id)}`)"
+            f"thread {thread_id!r} has {'a question and ' * asks}steps left{where}, and new input would take their "
+            f"place: it was refused before anything of it ran. saver.status({thread_id!r}) says what may be done "
+            f"(`keel status {shlex.quote(thread_id)}`)"
         )
 
-    def __reduce__(self) -> tuple[type[ThreadUnfinished], tuple[str, tuple[str, ...]]]:
-        return type(self), (self.thread_id, self.next)
+    def __reduce__(self) -> tuple[type[ThreadUnfinished], tuple[str, tuple[str, ...], bool]]:
+        return type(self), (self.thread_id, self.next, self.asks)
 
 
 class SummaryFailed(KeelError, RuntimeError):

@@ -54,10 +54,13 @@ from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import FORKED_FROM, UnreadHeader
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.edits import edits
 from langgraph_keel.history.records import DiffRecord
 from langgraph_keel.history.render.diff import DiffPage
+from langgraph_keel.tools.copies import find_later, find_unused
+from langgraph_keel.tools.ledger import iso_time
 
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
 _STYLE |= {"rejected": "red", "expired": "red"}
@@ -327,7 +330,8 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_read(url) as saver:
         found = saver.approvals.get(request)
-    print_answer(request_json(found), request_page(found), as_json=json)
+        page = Group(request_page(found), *(() if json else _made_before(saver, found)))
+    print_answer(request_json(found), page, as_json=json)
 
 
 def approve(
@@ -460,6 +464,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
             apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json and (is_open or is_repeated):
             console().print(request_page(found, decision if is_open else None))
+            print_lines(_made_before(saver, found))
         if is_open and not (yes or json):
             if not sys.stdin.isatty():
                 raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
@@ -480,6 +485,21 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
     if is_repeated:
         console().print(Text(f"Nothing was changed: {plain(describe_end(found))}", "yellow"), soft_wrap=True)
     print_lines(decision_lines(done, others))
+
+
+def _made_before(saver: Any, request: ApprovalRequest) -> Iterator[Text]:
+    """Yield the calls of its tool that the thread made before a rewind, or its original after the fork point."""
+    run, session, thread = saver.engine.run, saver.engine.session.with_placeholders(), request.thread_id
+    graph = run(session.store.read_graph(thread))
+    marks = [UnreadHeader(node, session.codec).metadata.get(FORKED_FROM) for node in graph.nodes]
+    sources = sorted({str(mark.get("thread_id")) for mark in marks if isinstance(mark, Mapping)})
+    own = [each for each in run(find_unused(session, thread, graph)) if each.checkpoint_id != request.checkpoint_id]
+    for call in [*own, *(each for source in sources for each in run(find_later(session, source, thread)))]:
+        if call.tool == request.action and request.status in OPEN:
+            again = "an equal call counts as the same" if call.thread_id == thread else "it may be called again"
+            at = local_time(iso_time(call.started_at))
+            text = f"Thread {plain(call.thread_id)} called {plain(call.tool)} at {at} ({plain(call.state)}): {again}"
+            yield Text(text, "yellow")
 
 
 def _loads(text: str) -> Any:

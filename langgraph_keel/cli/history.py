@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +30,7 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.output import Rows, console, local_time, print_json, print_lines
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.errors import InvalidInput, NotFound, short_key
+from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import Timeline
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
 
 EVERY_NS = "*"
 """All namespaces of a thread."""
-_MOST_CALLS = 10
-"""Calls that `keel fork` names."""
 
 MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
 
@@ -73,10 +69,8 @@ def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
     """Return the error for a thread, or a namespace in it, that is not there."""
     if ns and _has_checkpoint(saver, thread):
         return NotFound(f"thread {thread!r} has nothing in namespace {ns!r}: --ns '*' shows all of them")
-    known = [info.thread_id for info in itertools.islice(saver.threads(), 1000)]
-    close = difflib.get_close_matches(thread, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "`keel threads` lists those there are"
-    return NotFound(f"there is no thread {thread!r}: {hint}")
+    # No name like it is offered: that may be the thread of another customer.
+    return NotFound(f"there is no thread {thread!r}: `keel threads` lists those there are")
 
 
 def open_timeline(saver: Any, thread: str) -> Timeline:
@@ -277,6 +271,7 @@ def fork(
         calls = [call for call in ours if call.key not in made and call.state in ("done", "claimed", "unknown")]
         calls.sort(key=lambda call: call.started_at)
         given = [] if new is None or not moment.next else _approvals_before(saver, found, moment)
+        status = "" if new is None or json else str(saver.status(new))
     if json:
         told = {"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)}
         rest = {"calls_after": [_call_json(call) for call in calls], "doubts": [_call_json(call) for call in doubts]}
@@ -287,7 +282,7 @@ def fork(
         print_lines(_outlook(moment, _SAME_LEDGER, "A run that names this checkpoint"))
     else:
         console().print(_sentence("forked ", thread, f" at #{moment.position} to thread {plain(new)}"))
-        print_lines([*_outlook(moment, _OWN_LEDGER), *_warnings(thread, calls, doubts, given)])
+        print_lines([*_outlook(moment, _OWN_LEDGER), Text(plain(status), "yellow"), *_warnings(thread, given)])
         console().print(Text(f"{command_line(url, 'timeline', new)}  shows it", "dim"))
 
 
@@ -315,27 +310,12 @@ def _approvals_before(saver: Any, found: Timeline, moment: Moment) -> list[Appro
     return [request for request in approved if request.checkpoint_id in steps]
 
 
-def _warnings(
-    thread: str, calls: Sequence[KeptCall], doubts: Sequence[KeptCall], given: Sequence[ApprovalRequest]
-) -> Iterator[Text]:
-    """Yield the effects that a run of a fork may have."""
-    source = plain(thread)
-    if calls:
-        named = ", ".join(f"{plain(call.tool)} ({plain(call.state)})" for call in calls[:_MOST_CALLS])
-        more = f" and {len(calls) - _MOST_CALLS:,} more" if len(calls) > _MOST_CALLS else ""
-        text = f"After this point, {source} called {named}{more}. If this fork is run, it may call them again."
-        yield Text(text, "yellow")
-    if doubts:
-        named = ", ".join(f"{plain(call.tool)} {short_key(call.key)}" for call in doubts)
-        text = (
-            f"These calls of {source} are running, or their outcome is unknown: {named}. Do not run the fork before "
-            f"they have ended or are settled in {source} (keel tools --unknown): the fork then uses their results."
-        )
-        yield Text(text, "yellow")
+def _warnings(thread: str, given: Sequence[ApprovalRequest]) -> Iterator[Text]:
+    """Yield which approvals a run of a fork may act on."""
     for request in given:
         what = plain(request.action) or one_line(describe_question(request.value), 60)
         by = f" by {plain(request.decision.by)}" if request.decision and request.decision.by else ""
-        text = f"The next step may act on an approval that was given in {source}: {what}{by} ({request.id})."
+        text = f"The next step may act on an approval that was given in {plain(thread)}: {what}{by} ({request.id})."
         yield Text(text, "yellow")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -33,6 +33,8 @@ Checkpoint = Annotated[
     str | None, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out.")
 ]
 
+_EDITED = "hitl_edited_tool_calls"
+"""The channel in which `HumanInTheLoopMiddleware` keeps the calls that a reviewer has edited, by their ids."""
 _LONGEST_TEXT = 2_000
 _MOST_MESSAGES = 40
 _ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}
@@ -88,14 +90,14 @@ def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
     return steps.open_questions(found.pending_writes or [])
 
 
-def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> RenderableType:
-    """Return a value to print, shortened without `full`."""
+def value_lines(value: Any, *, full: bool = False, indent: int = 2, made: Any = None) -> RenderableType:
+    """Return a value to print, shortened without `full`; for `made` see `_message`."""
     if isinstance(value, BaseMessage):
         value = [value]
     kinds = [isinstance(each, BaseMessage) for each in value] if isinstance(value, list) else []
     # Of some messages, the classes may not be there.
     is_conversation = any(kinds) and all(isinstance(each, BaseMessage | Unread) for each in value)
-    body = _conversation(value, full) if is_conversation else _text(value, full)
+    body = _conversation(value, full, made) if is_conversation else _text(value, full)
     return Padding(body, (0, 0, 0, indent))
 
 
@@ -106,7 +108,7 @@ def _text(value: Any, full: bool) -> Text:
     return block(shown, limit=None if full else _LONGEST_TEXT)
 
 
-def _conversation(messages: Sequence[BaseMessage | Unread], full: bool) -> RenderableType:
+def _conversation(messages: Sequence[BaseMessage | Unread], full: bool, made: Any) -> RenderableType:
     shown = messages if full else messages[-_MOST_MESSAGES:]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
@@ -115,26 +117,33 @@ def _conversation(messages: Sequence[BaseMessage | Unread], full: bool) -> Rende
         if isinstance(message, Unread):
             grid.add_row(Text(plain(message.qualname), "bold"), _text(message, full))
             continue
-        grid.add_row(Text(plain(message.type), _ROLE_STYLE.get(message.type, "bold")), _message(message, full))
+        grid.add_row(Text(plain(message.type), _ROLE_STYLE.get(message.type, "bold")), _message(message, full, made))
     left_out = len(messages) - len(shown)
     note = [Text(f"… {left_out:,} earlier messages (--full)", "dim")] if left_out else []
     return Group(*note, grid)
 
 
-def _message(message: BaseMessage, full: bool) -> RenderableType:
+def _message(message: BaseMessage, full: bool, made: Any) -> RenderableType:
+    """Return a message to print; `made` has the calls that a reviewer has edited, by their ids."""
     text = content_text(message.content)
     parts = [block(text, limit=None if full else _LONGEST_TEXT)] if text else []
     if isinstance(message, ToolMessage):
         label = Text(plain(message.name or message.tool_call_id), "dim")
         parts.insert(0, label.append(" failed", "red") if message.status == "error" else label)
-    parts += [Text.assemble(("→ ", "dim"), one_line(call, 300)) for call in calls_of(message)]
+    calls = calls_of(message)
+    for text, call in zip(calls, getattr(message, "tool_calls", ()) if calls else (), strict=True):
+        new = made.get(str(call.get("id"))) if isinstance(made, dict) and isinstance(call, dict) else None
+        edits = calls_of(AIMessage.model_construct(tool_calls=[new])) if new else ()
+        shown = [f", edited to {one_line(each, 300)}" for each in edits]
+        parts.append(Text.assemble(("→ ", "dim"), one_line(text, 300), *shown))
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 
-def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = False) -> RenderableType:
+def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool) -> RenderableType:
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
-    state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
+    made = values.get(_EDITED)
+    state = [_section(name, _size(value), value_lines(value, full=full, made=made)) for name, value in shown.items()]
     parts = [_heading(found, position), *(state or [Text("\nno values", "dim")])]
     parts.append(_section("metadata", "", value_lines(dict(found.metadata), full=full)))
     if asked := interrupts(found):

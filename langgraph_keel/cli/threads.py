@@ -156,12 +156,8 @@ def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None
 
     Example: `keel status my-thread`
     """
-    from langgraph_keel.cli.history import check_thread
-
     with open_to_read(url) as saver:
         found = saver.status(thread)
-        if found.state == "new":
-            check_thread(saver, thread)
         tries = _tries_of(saver, found)
     print_answer(_status_json(found, tries), _status_line(found, tries), as_json=json)
 

@@ -93,12 +93,10 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
         "run again, skip if it shall not be repeated"
     )
-    for original in sorted({call.copied_from for call in calls if is_doubt(call) and call.copied_from}):
-        yield Text(
-            f"Copied from thread {plain(original)}. Settle it there: this thread then uses the result", "magenta"
-        )
+    for original in sorted({call.original for call in calls if is_doubt(call) and call.original}):
+        yield Text(f"Shared with thread {plain(original)}. Wait until it has ended, or settle it, there", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
-    doubts = [call for call in calls if is_doubt(call) and not call.copied_from]
+    doubts = [call for call in calls if is_doubt(call) and not call.original]
     yield from _commands(text, DECISIONS, url, where, doubts)
     if owner is not None and doubts and doubts[-1].args is None:
         shown = command_line(url, "show", owner, doubts[-1].checkpoint_id)
@@ -254,12 +252,13 @@ def settle(
     with open_to_change(url) as saver:
         saver.tools.settle(owner, key, decision, result, by=by)
         (call,) = [call for call in saver.tools.calls(owner) if begins_with(call.key, key)]
+        status = "" if json else str(saver.status(call.thread_id))
     if json:
         print_json({"decision": decision, **call_json(call)})
     else:
         text = {"retry": "may be made again", "done": "counts as done", "skip": "will not be repeated"}
         which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
-        print_lines([Text(f"{which} {text[decision]}. Resume its thread.", "green")])
+        print_lines([Text(f"{which} {text[decision]}.", "green"), Text(plain(status))])
 
 
 @cache.command()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -35,7 +35,8 @@ from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
 from langgraph_keel.runs.claims import CLAIMED, ClaimRecord
 from langgraph_keel.runs.hook import judge_claim
 from langgraph_keel.runs.marks import Processes, judge_run, mark_in
-from langgraph_keel.tools.ledger import UNKNOWN, CallPages, KeptCall, is_doubt
+from langgraph_keel.tools.copies import find_later
+from langgraph_keel.tools.ledger import DONE, UNKNOWN, CallPages, KeptCall, is_doubt
 
 _TEXT, _NAMED = 120, 3
 """Characters of an error, and calls in doubt, that a sentence names."""
@@ -103,6 +104,7 @@ class ThreadStatus:
         doubts: Calls of tools of which nobody knows how they ended: until they are settled, the next run raises
             `ToolOutcomeUnknown`, or asks. Not those that are made again by themselves (`ToolPolicy(unknown="retry")`).
         source: Of a fork with steps left, the thread that it was forked from.
+        outlook: Of such a fork: which calls of tools a run makes again, and which it answers from its ledger; text.
         holder: Which process has the thread, if one runs, or may: host, machine, process, and when that began.
         since: If it runs: since when, ISO time by the clock of that process. That is when it was claimed, or when its
             current step began.
@@ -124,6 +126,7 @@ class ThreadStatus:
     is_settled: bool = field(default=False, repr=False)
     doubts: tuple[KeptCall, ...] = ()
     source: str = field(default="", repr=False)
+    outlook: str = field(default="", repr=False)
     holder: str = ""
     since: str = field(default="", repr=False)
     stopped: str = field(default="", repr=False)
@@ -149,7 +152,9 @@ class ThreadStatus:
         error = one_line(next(iter(self.errors), ""), _TEXT)
         if error.endswith("…") and (opened := _OPENED.match(self.errors[0])):
             error += f"{opened[1]})"  # such as `ValueError('no …')`
-        rest = "calls of tools are in doubt" if self.doubts else f"so did that of the run before it; {_LOOK}"
+        again = resume if answers_of(self.requests) else "graph.invoke(None, config)"
+        twice = f"so did that of the run before it; {_LOOK}. If its steps are safe to run, {again} runs them"
+        rest = "calls of tools are in doubt" if self.doubts else twice
         if self.can_go_on:
             rest = f"{'graph.invoke(None, config)' if self.given is None else resume} runs the rest"
         lost = "run could not reach the store" if self.stopped else "process died"
@@ -167,9 +172,7 @@ class ThreadStatus:
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
             "decided": f"was decided, and no run has gone on with it: {resume}",
             "failed": f"failed with {left} ({error}): {_LOOK}",
-            "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: a run does again what "
-            f"{self.source!r} has done after this point, its calls of tools too "
-            f"(`keel tools {shlex.quote(self.source)}`)",
+            "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: {self.outlook}",
             "rewound": f"was rewound, has {left}, and has not run since: a run does again what these steps did before, "
             "except for calls in its ledger of tools",
             "arrived": f"came from elsewhere with {left}, and has not run here. Its original may be running them, or "
@@ -206,9 +209,11 @@ def _judge(
     answers = answers_of(requests)
     questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
     calls: list[KeptCall] = []  # those in doubt, or that were until a person settled them
+    kept = set[str]()  # the tools of the next step whose results are in the ledger
     pages = CallPages(session, thread_id)
     while (page := (yield from pages.next())) is not None:
         calls += [call for call in page if call.state == UNKNOWN or call.decided]
+        kept |= {call.tool for call in page if moment and (call.state, call.checkpoint_id) == (DONE, moment.id)}
     doubts = tuple(call for call in calls if is_doubt(call))
     # The error of a call in doubt counts until that is settled.
     settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
@@ -247,6 +252,8 @@ def _judge(
         if verdict is not None:
             state = verdict.state
     forked_from = moment.metadata[FORKED_FROM] if moment and state == "forked" else {}
+    source = str(forked_from.get("thread_id", ""))
+    outlook = (yield from _look_ahead(session, thread_id, source, kept)) if source else ""
     goes_on = state == "cut off" or (verdict is not None and verdict.why in _GOES_ON)
     deaths = (run.deaths if run else 0) + (verdict.is_second if verdict else 0)
     can_go_on = state == "decided" or (goes_on and not (doubts or deaths))
@@ -274,7 +281,8 @@ def _judge(
         errors=errors,
         is_settled=bool(moment and moment.errors and not errors),
         doubts=doubts,
-        source=str(forked_from.get("thread_id", "")),
+        source=source,
+        outlook=outlook,
         holder=holder,
         since=(run.since if run and is_run else updated_at) if state == "runs" else "",
         stopped=verdict.why if verdict else "",
@@ -287,6 +295,19 @@ def _has_moved(session: Session, moment: Moment | None) -> Plan[bool]:
     assert moment is not None, "a thread with a verdict has a checkpoint"
     now = yield from session.store.read_entry(Address(moment.address.thread_id))
     return now is None or now.entry.address != moment.address
+
+
+def _look_ahead(session: Session, thread_id: str, source: str, kept: Set[str]) -> Plan[str]:
+    """Return what a run of a fork does about calls of tools. One trip a page of both ledgers, and mostly one more."""
+    later = sorted({call.tool for call in (yield from find_later(session, source, thread_id))})
+    answered = f", answers calls of tools from its ledger ({', '.join(sorted(kept))})" if kept else ""
+    again = f"; the ledger has no call of a tool that {source!r} made after this point"
+    if later:
+        again = f", and calls again what {source!r} has called after this point: {', '.join(later)}"
+        again += f" (`keel tools {shlex.quote(source)}`)"
+    elif (yield from session.store.read_entry(Address(source))) is None:
+        again = f"; {source!r} was deleted, so nothing says which tools it called after this point"
+    return f"a run does these steps again{answered}{again}"
 
 
 def _moved(moment: Moment) -> State:

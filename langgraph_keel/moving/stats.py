@@ -36,6 +36,7 @@ KIND_NAMES = {
     "tool": "tool calls",
     "hits": "tool cache hits",
     "secret": "key of the ledger",
+    "sharers": "threads that share calls in doubt",
     "cache": "cached node results",
     "model": "model calls (kept by a prune)",
     "resume": "run claims",

@@ -296,24 +296,6 @@ def _place_by_metadata(metadata: Mapping[str, Any], namespace: str) -> _Place | 
     return _Place(recorder, thread_id, run, namespace, lineage, more, is_guessed=True)
 
 
-def _begin_call(run_id: UUID, metadata: Mapping[str, Any]) -> _Call | None:
-    place = _place_of(metadata)
-    if place is None or not place.recorder.captures:
-        return None
-    segments = [segment.partition(NS_END) for segment in place.namespace.split(NS_SEP)]
-    record = {
-        "id": str(run_id),
-        # A number counts the calls of one subgraph in one node.
-        "path": NS_SEP.join([name for name, _, _ in segments if not name.isdecimal()]),
-        **place.more,
-        "graph_version": place.recorder.graph_version,
-        "started_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
-    tasks = {place.more["task_id"], *[task for _, _, task in segments]} - {""}
-    waiting = WaitingRecord(record, place.thread_id, place.lineage, tasks, place.run, place.is_guessed, is_ended=False)
-    return _Call(place.recorder, waiting)
-
-
 class Capture(BaseCallbackHandler):
     """LangChain calls it at the beginning and the end of every call of a model."""
 
@@ -341,11 +323,25 @@ class Capture(BaseCallbackHandler):
 
     def _begin(self, run_id: UUID, messages: Sequence[BaseMessage | str], more: Mapping[str, Any]) -> None:
         try:
-            if call := _begin_call(run_id, more.get("metadata") or {}):
-                waiting = call.waiting
-                waiting.record = record_of({**waiting.record, **describe_request(more, hash_prompt(messages))})
-                self.under_way[run_id] = waiting.call = call
-                call.recorder.waiting.add(waiting)
+            place = _place_of(more.get("metadata") or {})
+            if place is None or not place.recorder.captures:
+                return
+            segments = [segment.partition(NS_END) for segment in place.namespace.split(NS_SEP)]
+            record = {
+                "id": str(run_id),
+                # A number counts the calls of one subgraph in one node.
+                "path": NS_SEP.join([name for name, _, _ in segments if not name.isdecimal()]),
+                **place.more,
+                "graph_version": place.recorder.graph_version,
+                "started_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                **describe_request(more, hash_prompt(messages)),
+            }
+            tasks = {place.more["task_id"], *[task for _, _, task in segments]} - {""}
+            waiting = WaitingRecord(
+                record_of(record), place.thread_id, place.lineage, tasks, place.run, place.is_guessed, is_ended=False
+            )
+            self.under_way[run_id] = waiting.call = _Call(place.recorder, waiting)
+            place.recorder.waiting.add(waiting)
         except Exception:
             _log.warning("a call of a model is not recorded", exc_info=True)
 

@@ -31,7 +31,7 @@ from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
-from langgraph_keel.engine.entries import next_nodes, without_spent
+from langgraph_keel.engine.entries import next_nodes, waiting_tasks, without_spent
 from langgraph_keel.engine.errands import ErrandDriver
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
@@ -300,7 +300,7 @@ class RunClaims(Hook):
         nodes = next_nodes(head.checkpoint, head.checkpoint["channel_values"])
         if nodes or head.pending_writes:
             yield from self._withdraw(session, run)
-            raise ThreadUnfinished(run.thread_id, nodes)
+            raise ThreadUnfinished(run.thread_id, nodes, bool(waiting_tasks(head.pending_writes or ())))
 
     def _check_head(
         self, session: Session, run: live.LiveRun, wanted: tuple[str, str], head: CheckpointTuple | None

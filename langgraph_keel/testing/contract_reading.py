@@ -249,7 +249,11 @@ class ReadingContract(RigFixtures):
         config = rig.author().put(STATE)
         rig.face.put_writes(config, [("messages", [HumanMessage("w", id="w")])], "task")
         for found in (rig.face.read(at()), rig.face.read(config), *rig.face.list(at())):
-            _spoil(found)
+            _spoil_values(found.checkpoint["channel_values"])
+            found.checkpoint["channel_versions"]["list"] = 99
+            found.metadata["step"] = 99
+            for _, _, value in found.pending_writes or ():
+                value[0].content = "spoiled"
         found = rig.face.read(at())
         assert exact(values_of(found)) == exact(STATE)
         assert found.metadata["step"] == -1
@@ -436,14 +440,6 @@ def _spoil_values(values: dict[str, Any]) -> None:
     values["dict"]["key 3"]["n"] = "spoiled"
     values["empty list"].append("spoiled")
     values["new"] = ["spoiled"]
-
-
-def _spoil(found: Any) -> None:
-    _spoil_values(found.checkpoint["channel_values"])
-    found.checkpoint["channel_versions"]["list"] = 99
-    found.metadata["step"] = 99
-    for _, _, value in found.pending_writes:
-        value[0].content = "spoiled"
 
 
 class ListingContract(RigFixtures):

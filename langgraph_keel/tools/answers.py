@@ -1,7 +1,8 @@
 """The calls of one task: which of them gets which answer, which is made inside which, and which are under way.
 
 All calls of a `ToolNode` are one task, whose n-th `interrupt()` gets the n-th answer. So the ledger records the answers
-that each call has used, and which call has asked: of 60 runs of two asking tools, 12 swapped the answers without that.
+that each call has used, and whose question was shown: of 60 runs of two asking tools, 12 swapped the answers without
+that. Threads reach the ledger in any order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from langgraph_keel._langgraph import CONFIG_KEY_SCRATCHPAD, Scratchpad
+from langgraph.errors import GraphInterrupt
+
+from langgraph_keel._langgraph import CONFIG_KEY_SCRATCHPAD, CONFIG_KEY_SEND, RESUME, Scratchpad
+from langgraph_keel.tools.ledger import Shown
 
 
 class CallSlot:
@@ -28,6 +32,7 @@ class CallSlot:
         self.outer = outer  # the call inside of which it is made, by a tool that calls a tool
         self.inside = TaskCalls(calls.used)
         self.taken: set[int] = set()
+        self.id = ""  # what the question of a call is shown by
         self.key = ""
         self._path = ""
 
@@ -42,6 +47,7 @@ class CallSlot:
         """Return what, beside its id, distinguishes the call from others of its task: the same at every attempt."""
         above = self.outer._path if self.outer else ""
         number = "" if call_id else f"#{self.calls.count(key)}"
+        self.id = call_id or f"#{self.nth}"
         self.key, self._path = key, f"{above}{call_id}{number}/"
         return above + number
 
@@ -63,24 +69,36 @@ class CallSlot:
         for _ in range(answers if self.scratchpad is not None else 0):
             self.scratchpad.interrupt_counter()
 
+    def may_use(self, place: int) -> bool:
+        """Return whether the answer in this place is for this call's new question, or for one of a call inside it."""
+        if self.outer:
+            return self.outer.may_use(place)
+        shown = self.calls.shown
+        return shown is None or (shown == Shown(self.id, place) and place not in self.calls.used)
+
     @property
-    def may_use_the_new_answer(self) -> bool:
-        """Whether an answer that nobody has used yet is for this call, or for what is made inside of it."""
-        return self.outer.may_use_the_new_answer if self.outer else self.calls.is_next_to_use(self)
+    def next_place(self) -> int:
+        """The place that the answer to a new question of this call has, if the task has that answer."""
+        if self.outer:
+            return self.outer.next_place
+        place = max(self.scratchpad.interrupt_counter(), self.calls.first_free())
+        return self.calls.shown.place if self.calls.shown else place
 
 
 class TaskCalls:
     """The calls of one attempt at a task, in the order in which they came, or those made inside of one of them."""
 
     def __init__(self, used: set[int] | None = None) -> None:
-        self.is_shown = False  # the first question was raised
+        self.shown: Shown | None = None  # the question that was shown last, in an earlier attempt, if it has an answer
+        self.question: tuple[Any, ...] = ()  # the first of this attempt, as the arguments of its `GraphInterrupt`
+        self.is_raised = False
         # The places in LangGraph's list of answers that any call of the task has used.
         self.used: set[int] = set() if used is None else used
         self._lock = Lock()
         self._unknown: list[CallSlot] = []
-        self._asks: dict[CallSlot, int] = {}
+        self._ended: set[str] = set()
         self._came: Counter[str] = Counter()
-        self._arrived = self._asked = 0
+        self._arrived = 0
 
     def add(self, scratchpad: Scratchpad | None = None, outer: CallSlot | None = None) -> CallSlot:
         """Add a call; return its place."""
@@ -96,13 +114,17 @@ class TaskCalls:
             self._came[key] += 1
             return self._came[key] - 1
 
-    def learn(self, slot: CallSlot, asks: int = 0) -> None:
-        """Record that the ledger's record of a call has been read, and which question it asked in its last attempt."""
+    def learn(self, slot: CallSlot) -> None:
+        """Record that the ledger's record of a call has been read."""
         with self._lock:
             if slot in self._unknown:
                 self._unknown.remove(slot)
-            if asks:
-                self._asks[slot] = asks
+
+    def end(self, slot: CallSlot) -> None:
+        """Record that a call has ended, or waits."""
+        self.learn(slot)
+        with self._lock:
+            self._ended.add(slot.id)
 
     def use(self, places: Collection[int]) -> None:
         """Note answers that a call uses."""
@@ -126,19 +148,30 @@ class TaskCalls:
             while len(scratchpad.resume) < len(self.used) and (answer := scratchpad.get_null_resume(True)) is not None:
                 scratchpad.resume.append(answer)
 
-    def is_next_to_use(self, slot: CallSlot) -> bool:
-        """Return whether a call's question is the one that was shown, as far as the ledger knows."""
+    def is_waiting(self, slot: CallSlot) -> bool:
+        """Return whether another call may still use the answer to the question that was shown, or ask it again."""
         with self._lock:
-            return not self._asks or min(self._asks, key=lambda each: self._asks[each]) is slot
+            shown = self.shown
+            if shown is None or self.question or shown.call in (slot.id, *self._ended) or shown.place in self.used:
+                return False
+        return shown.place <= count_answers(slot.scratchpad)
 
-    def ask(self, slot: CallSlot, by_time: bool) -> int:
-        """Return the number of a question in this attempt, from 1: a person is shown the lowest.
-
-        In a graph that runs on threads, that is the question of the first call; in an async graph, the first question.
-        """
+    def ask(self, question: GraphInterrupt) -> bool:
+        """Note a question of this attempt; return whether it is the first, which is shown to a person."""
         with self._lock:
-            self._asked += 1
-            return self._asked if by_time else slot.nth + 1
+            is_first = not self.question
+            self.question = self.question or question.args
+            return is_first
+
+
+def count_answers(scratchpad: Scratchpad) -> int:
+    """Return how many answers of persons a task has."""
+    return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
+
+
+def store_answers(config: Mapping[str, Any], slot: CallSlot) -> None:
+    """Write all answers of a call's task: `interrupt()` writes those up to its own, and the last writer wins."""
+    config["configurable"][CONFIG_KEY_SEND]([(RESUME, list(slot.scratchpad.resume))])
 
 
 class _Tasks:

@@ -306,7 +306,7 @@ class ToolCache(Component):
             flow = Flow(session, self._keeper, self._account, self._under_way, self._watch, _now, self._lease, by_time)
             return (yield from flow.answer(call))
         finally:
-            slot.calls.learn(slot)
+            slot.calls.end(slot)
 
     def _check_store(self, config: RunnableConfig, is_async: bool) -> Steps:
         """Check that the graph's checkpoints are in the store of the ledger. A graph may also have no checkpointer."""

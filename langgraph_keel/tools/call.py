@@ -29,7 +29,7 @@ from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.config import text_of, thread_id_of
 from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.errors import InvalidConfig, InvalidInput
-from langgraph_keel.tools.answers import CallSlot, call_context, remember
+from langgraph_keel.tools.answers import CallSlot, call_context, remember, store_answers
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.keys import arguments_of, canonical, key_of, key_of_one, version_of
 from langgraph_keel.tools.ledger import CLAIMED, OWN, TOOLS, CallRecord
@@ -268,6 +268,8 @@ class Answers:
             yield
         finally:
             self._configurable[CONFIG_KEY_SCRATCHPAD] = scratchpad
+            if self.used:
+                store_answers(self._config, self._slot)
 
     def ask(self, question: Any) -> Any:
         """Return the next answer to a question of ours, or interrupt the graph with it."""
@@ -292,9 +294,9 @@ class Answers:
         if nth < len(self._known) and self._known[nth] < answered:
             slot.pass_over(1)
             return self._use(self._known[nth])
-        if not slot.may_use_the_new_answer:
+        place = slot.next_place
+        if not slot.may_use(place):
             return sys.maxsize  # not the next one: whoever may take it may have done so before LangGraph looks
-        place: int = max(slot.scratchpad.interrupt_counter(), slot.calls.first_free())
         return self._use(place) if place < answered else answered
 
     def _use(self, place: int) -> int:
@@ -303,7 +305,7 @@ class Answers:
         return place
 
     def _new_answer(self, consume: bool = False) -> Any:
-        if not self._slot.may_use_the_new_answer:
+        if not self._slot.may_use(len(self._slot.scratchpad.resume)):
             return None
         answer = self._slot.scratchpad.get_null_resume(consume)
         if consume and answer is not None:

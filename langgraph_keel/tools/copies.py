@@ -13,9 +13,21 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.tools.ledger import CALLS, CLAIMED, DONE, UNKNOWN, WAITING, CallRecord
+from langgraph_keel.tools.ledger import (
+    CALLS,
+    CLAIMED,
+    DONE,
+    SHOWN,
+    UNKNOWN,
+    WAITING,
+    CallRecord,
+    read_ledger,
+    share_call,
+)
 from langgraph_keel.tools.orphans import read_past, steps_of
 
+_MADE = (CLAIMED, UNKNOWN, DONE)
+"""The states of calls that may have acted."""
 _LOT = 100
 """Calls whose results are read in one trip, and are in memory at once."""
 
@@ -33,13 +45,16 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
             record = calls.keep(key, cell).record
             # Nobody will settle a claim in the copy, so its outcome is unknown there, until the source knows it.
             state = UNKNOWN if record.state == CLAIMED else record.state
-            origin = copy.source if state == UNKNOWN else ""
-            record = replace(record, thread_id=copy.target, state=state, copied_from=origin, untold={})
+            if state == UNKNOWN:
+                yield from share_call(session, record.lineage, copy.source, copy.target)
+            record = replace(record, thread_id=copy.target, state=state, untold={})
             if copy.graph is not None:
                 # A fork has none of the answers that were given to the pending step: their places are of no use.
-                record = replace(record, answers=(), decisions=(), taken=(), asks=0)
+                record = replace(record, answers=(), decisions=(), taken=())
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
+    if copy.graph is None:
+        yield from Cells(session, SHOWN, copy.source).copy_raw(copy.target)
 
 
 def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:
@@ -48,8 +63,15 @@ def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[Cal
     roots = [node for node in graph.nodes if calls and not (node.address.checkpoint_ns or node.is_ghost)]
     moments = [(node, UnreadHeader(node, session.codec)) for node in roots]
     past = read_past(moments, [node for node in roots if node.is_head])
-    made = [call for call in calls if call.state in (CLAIMED, UNKNOWN, DONE)]
+    made = [call for call in calls if call.state in _MADE]
     return [call for call in made if not past.knows(call, steps_of(call).get("", ""))]
+
+
+def find_later(session: Session, source: str, fork: str) -> Plan[list[CallRecord]]:
+    """Return the calls that a thread has made after it was forked. One trip a page of both ledgers."""
+    ours = {call.lineage for call in (yield from read_ledger(session, fork)).values()}
+    calls = (yield from read_ledger(session, source)).values()
+    return [call for call in calls if call.lineage not in ours and call.state in _MADE]
 
 
 class _Fork:

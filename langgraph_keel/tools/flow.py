@@ -20,14 +20,16 @@ from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Errand, Plan, run
 from langgraph_keel.engine.runs import check_run
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
-from langgraph_keel.tools.answers import CallsUnderWay
+from langgraph_keel.tools.answers import CallsUnderWay, count_answers, store_answers
 from langgraph_keel.tools.call import Answers, Call
 from langgraph_keel.tools.keys import own_key
 from langgraph_keel.tools.ledger import (
     CLAIMED,
     DONE,
     FAILED,
+    SHOWN,
     UNKNOWN,
     WAITING,
     Busy,
@@ -36,8 +38,10 @@ from langgraph_keel.tools.ledger import (
     Doubtful,
     Finished,
     Ledger,
+    Shown,
     SpokenFor,
     Verdict,
+    find_original,
     is_lost,
     is_past,
     is_same_call,
@@ -53,6 +57,7 @@ from langgraph_keel.tools.results import (
     is_error,
     mark_replay,
     message_of,
+    number_questions,
     reference_of,
     shorten,
 )
@@ -84,7 +89,10 @@ Steps: TypeAlias = Plan[Any]
 
 
 class Flow:
-    """The plans of calls, over one ledger. `clock` and `lease`: milliseconds. `by_time`: see `TaskCalls.ask`."""
+    """The plans of calls, over one ledger.
+
+    `clock` and `lease` are in milliseconds; with `by_time`, the question that is raised first is shown (async graphs).
+    """
 
     def __init__(
         self,
@@ -147,7 +155,9 @@ class Flow:
         calls, scratchpad = call.slot.calls, call.slot.scratchpad
         is_same = is_same_call(record, call.record)
         call.slot.use(record.taken if is_same else ())
-        calls.learn(call.slot, record.asks if is_same else 0)
+        if scratchpad is not None and count_answers(scratchpad):
+            yield from self._read_shown(call)
+        calls.learn(call.slot)
         yield from self._wait_for(calls.are_known)
         if scratchpad is not None:
             calls.restore(scratchpad)
@@ -192,18 +202,39 @@ class Flow:
         if call.slot.outer is None:
             yield from self._wait_for(lambda: not self._under_way.has_any(*where))
 
-    def _wait_to_ask(self, call: Call, asks: int) -> Plan[None]:
-        """Raise the questions of an async step in the order of their numbers: the first that is raised is shown."""
-        calls = call.slot.calls
-        if not self._by_time:
-            return
-        self._under_way.end(call.slot)
-        if asks > 1:
-            return (yield from self._wait_for(lambda: calls.is_shown))
+    def _ask(self, call: Call, question: GraphInterrupt) -> Plan[GraphInterrupt]:
+        """Return the question to raise: the first of the attempt. Two trips, and one or two to note whose that is."""
+        slot, calls = call.slot, call.slot.calls
+        self._under_way.end(slot)
+        yield from self._read_shown(call)
+        yield from self._wait_for(lambda: not calls.is_waiting(slot))  # what was shown stays until it is answered
+        if not calls.ask(question):
+            if self._by_time:
+                yield from self._wait_for(lambda: calls.is_raised)
+            # On threads, what is raised by the call that the model has named first is shown, whenever that was.
+            return GraphInterrupt(*calls.question)
         try:
-            yield from self._wait_for_calls_under_way(call)  # the question ends the run
+            if _has_shown(call):
+                shown = Shown(slot.id, len(slot.scratchpad.resume))
+                if shown != calls.shown:
+                    cells = self._shown(call)
+                    yield from cells.overwrite_raw(call.record.task_id, cells.cell(shown))
+                number_questions(question, call.config, shown.place)
+                store_answers(call.config, slot)
+            if self._by_time:
+                yield from self._wait_for_calls_under_way(call)  # the question ends the run
         finally:
-            calls.is_shown = True
+            calls.is_raised = True
+        return question
+
+    def _read_shown(self, call: Call) -> Plan[None]:
+        """Learn whose question was shown last in the task, unless that is known. One trip."""
+        if _has_shown(call) and call.slot.calls.shown is None:
+            found = yield from self._shown(call).find(call.record.task_id)
+            call.slot.calls.shown = found.record if found else None
+
+    def _shown(self, call: Call) -> Cells[Shown]:
+        return Cells(self._session, SHOWN, call.record.thread_id)
 
     def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Verdict]:
         check_run(call.config)
@@ -300,15 +331,13 @@ class Flow:
             self._account.note_miss()
             with answers.provide():
                 result = yield RunTool(partial(call.execute, claim.record.lineage))
-        except GraphInterrupt:
-            asks = call.slot.calls.ask(call.slot, self._by_time)
-            yield from self._give_up(claim, WAITING, answers=answers.used, taken=call.slot.places, asks=asks)
-            yield from self._wait_to_ask(call, asks)
-            raise
+        except GraphInterrupt as question:
+            yield from self._give_up(claim, WAITING, answers=answers.used, taken=call.slot.places)
+            raise (yield from self._ask(call, question)) from None
         except GraphBubbleUp as error:
             # Handed over to the graph above: the tool has done its work, but what it hands over is not kept.
             state = DONE if isinstance(error, ParentCommand) else UNKNOWN
-            yield from self._give_up(claim, state, answers=answers.used, taken=call.slot.places, asks=0)
+            yield from self._give_up(claim, state, answers=answers.used, taken=call.slot.places)
             raise
         except Exception as error:
             yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
@@ -349,11 +378,11 @@ class Flow:
         try:
             body = self._encode_result(call, result)
         except BaseException:
-            self._defer(claim, self._end(claim, DONE, answers=answers, taken=call.slot.places, asks=0))
+            self._defer(claim, self._end(claim, DONE, answers=answers, taken=call.slot.places))
             raise
         is_persons = claim.record.is_persons or bool(answers)
         more: dict[str, Any] = {"is_kept": body is not None, "is_persons": is_persons, "nbytes": len(body or b"")}
-        more |= {"answers": answers, "taken": call.slot.places, "asks": 0}
+        more |= {"answers": answers, "taken": call.slot.places}
         ttl = call.policy.ttl
         expires_at = None if ttl is None else self._clock() + int(ttl * 1000)
         settlement = self._ledger.cell(self._end(claim, DONE, **more), body=body or b"", expires_at=expires_at)
@@ -408,18 +437,17 @@ class Flow:
                 yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_for_calls_under_way(call)
             raise error_of_doubt(call, doubt.record)
+        original, _ = yield from find_original(self._session, call.shelf, call.key, doubt.record)
         is_same = is_same_call(doubt.record, call.record)
         answers = Answers(call, doubt.record.decisions if is_same else ())
         ours = replace(call.record, started_at=doubt.record.started_at, until=doubt.record.until)
         ours = replace(ours, lineage=doubt.record.lineage, before=doubt.record.before if is_same else "")
         try:
-            decision, result = ask_person(call, doubt, answers)
-        except GraphInterrupt:
-            asks = call.slot.calls.ask(call.slot, self._by_time)
-            record = replace(ours, state=UNKNOWN, decisions=answers.used, taken=call.slot.places, asks=asks)
+            decision, result = ask_person(call, doubt, answers, original)
+        except GraphInterrupt as question:
+            record = replace(ours, state=UNKNOWN, decisions=answers.used, taken=call.slot.places)
             yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
-            yield from self._wait_to_ask(call, asks)
-            raise
+            raise (yield from self._ask(call, question)) from None
         if decision == "retry":
             return replace(call, record=replace(call.record, decisions=answers.used, taken=call.slot.places)), None
         message = message_of(call.record, decision, result)
@@ -428,6 +456,11 @@ class Flow:
         ended = replace(ended, decisions=answers.used, taken=call.slot.places, decided=decision)
         is_settled = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt.token, ended, body)
         return call, message if is_settled else None
+
+
+def _has_shown(call: Call) -> bool:
+    """Return whether a question of a call is shown as its own: it is of a task, and made by no other call."""
+    return bool(call.record.task_id) and call.slot.outer is None
 
 
 def _asks_for_another(doubt: CallRecord, call: Call) -> bool:

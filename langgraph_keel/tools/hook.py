@@ -22,6 +22,8 @@ from langgraph_keel.tools.ledger import (
     DONE,
     FAILED,
     SECRETS,
+    SHARERS,
+    SHOWN,
     TOOLS,
     CallRecord,
     rewrite,
@@ -34,8 +36,8 @@ from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
 class LedgerHook(Hook):
     """Removes calls from the ledger with what they led to, and gives a copy those of its history."""
 
-    tables = (CALLS, COUNTS)
-    shared_tables = (CALLS, COUNTS, SECRETS)
+    tables = (CALLS, COUNTS, SHOWN)
+    shared_tables = (CALLS, COUNTS, SECRETS, SHARERS)
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in the last checkpoint of an invocation that has stored no other which one it was (`orphans.py`)."""

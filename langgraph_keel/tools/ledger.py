@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.audit import append
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -70,7 +71,6 @@ class CallRecord:
     answers: Sequence[int] = ()
     decisions: Sequence[int] = ()
     taken: Sequence[int] = ()
-    asks: int = 0  # the number of its question that was not answered; 1 is the question that was shown
     is_persons: bool = False  # its result uses a person's answer, and is replayed to the very same call only
     before: str = ""  # the state of an earlier attempt that was taken over
     nbytes: int = 0  # of the stored result
@@ -85,7 +85,6 @@ class CallRecord:
     retries: bool = False  # the policy it was made with makes it again after a crash
     # The parts of a person's decision that the audit trail does not have yet: `secret`, `at`, `by`, `result`.
     untold: Mapping[str, Any] = field(default_factory=dict)
-    copied_from: str = ""  # of an unknown call of a fork or a copy: the thread whose ledger may learn how it ended
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -113,6 +112,22 @@ CALLS: CellTable[CallRecord] = CellTable(
 )
 
 
+class Shown(NamedTuple):
+    """The question of a task that a person was shown last."""
+
+    call: str  # the model's name for the call that asks, or its number in the task
+    place: int  # of the answer in LangGraph's list
+
+
+def _unpack_shown(parts: Sequence[Any]) -> Shown:
+    call, place = parts
+    return Shown(str(call), int(place))
+
+
+SHOWN: CellTable[Shown] = CellTable("shown", "the note of the question that was shown of task", list, _unpack_shown)
+"""By the ids of tasks."""
+
+
 def _unpack_secret(parts: Sequence[Any]) -> bytes:
     (secret,) = parts
     if not isinstance(secret, bytes):
@@ -123,6 +138,23 @@ def _unpack_secret(parts: Sequence[Any]) -> bytes:
 SECRETS: CellTable[bytes] = CellTable(
     "secret", "the secret of the ledger", lambda secret: [secret], _unpack_secret, moves="always"
 )
+
+
+def _sharer_key(lineage: str, thread_id: str) -> str:
+    return f"{lineage}.{sha256(thread_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+SHARERS: CellTable[tuple[int, str]] = CellTable(
+    "sharers",
+    "the note of a thread that shares a call in doubt",
+    list,
+    lambda parts: (int(parts[0]), str(parts[1])),
+    thread_of=lambda key, note: note[1] if key == _sharer_key(key.partition(".")[0], note[1]) else "",
+)
+"""The threads that have a call which was in doubt when a thread was forked or copied, by its idempotency key.
+
+Each with its generation: 0 for the thread that made the call; for a fork or a copy of a thread, one more than for that.
+"""
 
 
 @dataclass(slots=True)
@@ -266,7 +298,7 @@ class Ledger:
         """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
         calls = yield from self._calls(shelf).every(key.partition(OWN)[0])
         for other, kept in calls:
-            if other != key and (yield from adopt(self._session, shelf, other, kept)):
+            if other != key and kept.record.state == UNKNOWN and (yield from adopt(self._session, shelf, other, kept)):
                 return (yield from self.read_equals(shelf, key))
         return {other: kept for other, kept in calls if other != key}
 
@@ -297,30 +329,44 @@ class Ledger:
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
 
 
-def find_original(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[tuple[str, Cell | None]]:
-    """Return the thread that an unknown call of a fork or a copy comes from, and how the call ended if that is known.
+def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) -> Plan[tuple[str, Cell | None]]:
+    """Return the thread in which a call in doubt is to be settled, and how the call ended if another thread knows that.
 
-    The thread is empty if the call is not a copy, or if the original was deleted. A call that failed in the original,
-    or may be made again there, has not ended. One trip for each fork of a fork; none for other calls.
+    The first thread of `SHARERS` that still has the call is the original; for its own calls, the name is empty. What a
+    person skips in another thread counts for that one only. One trip, and one a page of each thread that is noted.
     """
-    record, seen, original = kept.record, {shelf.thread_id}, ""
-    while record.state == UNKNOWN and record.copied_from not in ("", *seen):
-        seen.add(record.copied_from)
-        calls = Cells(session, CALLS, record.copied_from)
-        cell = (yield from calls.read_raw([key])).get(key)
-        if cell is None or (there := calls.keep(key, cell).record).lineage != record.lineage:
-            break
-        original = record.copied_from
-        if there.state == DONE:
-            there = replace(there, thread_id=kept.record.thread_id, untold={})
-            return original, calls.cell(there, body=cell.body, origin=there.thread_id, expires_at=cell.expires_at)
-        record = there
+    original, is_before = "", True
+    if record.state not in (CLAIMED, UNKNOWN) or not record.lineage or shelf.thread_id is None:
+        return "", None
+    sharers = yield from Cells(session, SHARERS, None).every(f"{record.lineage}.")
+    for _, name in sorted(kept.record for _, kept in sharers):
+        calls = Cells(session, CALLS, name)
+        is_before = is_before and name != shelf.thread_id
+        for other, kept in (yield from calls.every()) if name != shelf.thread_id else ():
+            there = kept.record
+            if there.lineage != record.lineage:
+                continue
+            is_original = is_before and original in ("", name)
+            if other == key and there.state == DONE and (is_original or there.decided != "skip"):
+                if cell := (yield from calls.read_raw([key])).get(key):
+                    there = replace(there, thread_id=shelf.thread_id, untold={})
+                    return name, calls.cell(there, body=cell.body, origin=there.thread_id, expires_at=cell.expires_at)
+            elif is_original:
+                original = name
     return original, None
 
 
+def share_call(session: Session, lineage: str, source: str, target: str) -> Plan[None]:
+    """Note that a copy of a thread shares a call in doubt with it. Two trips."""
+    notes = Cells(session, SHARERS, None)
+    _, kept = yield from notes.swap(_sharer_key(lineage, source), None, (0, source), origin=source)
+    copy = (kept.record[0] if kept else 0) + 1, target
+    yield from notes.swap(_sharer_key(lineage, target), None, copy, origin=target)
+
+
 def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[bool]:
-    """Write down how an unknown call of a fork or a copy has ended: see `find_original`. One trip more, if it has."""
-    _, end = yield from find_original(session, shelf, key, kept)
+    """Write down how a call in doubt has ended: see `find_original`. One trip more, if another thread knows that."""
+    _, end = yield from find_original(session, shelf, key, kept.record)
     return end is not None and (yield from Cells(session, CALLS, shelf.thread_id).swap_raw(key, kept.token, end)).done
 
 
@@ -405,8 +451,7 @@ def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
         return mine
     is_persons = before.is_persons or before.state == WAITING
     decisions = mine.decisions or before.decisions
-    mine = replace(mine, decisions=decisions, answers=before.answers, taken=before.taken)
-    return replace(mine, asks=before.asks, is_persons=is_persons)
+    return replace(mine, decisions=decisions, answers=before.answers, taken=before.taken, is_persons=is_persons)
 
 
 @publish
@@ -437,8 +482,8 @@ class KeptCall:
         expires_at: ISO time until which its result may be used again; `None` if there is no such limit.
         decided: What a person said became of it: `retry` (it may run again), `done` or `skip`; empty if nobody did.
         retries: Whether it is made again by itself, should nobody know how it ended: its policy had `unknown="retry"`.
-        copied_from: For a call in doubt of a fork or a copy, the thread that made it, if that still exists: settle it
-            there, and this thread learns the result. Empty for other calls.
+        original: For a call in doubt that a fork or a copy shares with other threads, the first of them that exists:
+            settle it there, and this thread uses the result. Empty for the original's own calls.
     """
 
     thread_id: str
@@ -461,7 +506,7 @@ class KeptCall:
     expires_at: str | None = None
     decided: str = ""
     retries: bool = field(default=False, repr=False)
-    copied_from: str = field(default="", repr=False)
+    original: str = field(default="", repr=False)
 
     @property
     def saved(self) -> float:
@@ -494,7 +539,9 @@ class CallPages:
         session, thread_id = self._session, self._shelf.thread_id
         calls, page = Cells(session, CALLS, thread_id), []
         for key, kept in (yield from calls.page(after=self._after, limit=PAGE)):
-            original, end = yield from find_original(session, self._shelf, key, kept)
+            original, end = "", None
+            if looks_lost(kept.record, session.milliseconds):
+                original, end = yield from find_original(session, self._shelf, key, kept.record)
             page.append((key, calls.keep(key, end) if end else kept, original))
         self._is_whole = len(page) < PAGE
         if not page:
@@ -529,7 +576,7 @@ def _describe(key: str, kept: Kept[CallRecord], original: str, hits: int, now: i
         None if expires_at is None else iso_time(expires_at),
         record.decided,
         record.retries,
-        original if record.state == UNKNOWN else "",
+        "" if record.state == DONE else original,
     )
 
 

@@ -28,13 +28,13 @@ class ToolMethods(Component):
             key: Its key, or the beginning of it, at least 6 characters.
             decision: `"retry"`: it may be made again. `"done"`: it was carried out, and the tool would have said
                 `result`. `"skip"`: nobody knows, and it shall not be made again.
-            result: What the tool would have returned, with `"done"`.
+            result: What the tool would have returned, with `"done"`. It may be given later, by a second `"done"`.
             by: Who says so, as your program has authenticated them.
 
         Raises:
             NotFound: There is no such call whose outcome is unknown.
             InvalidInput: There is no such decision, or it has no result; `key` is too short, or begins several keys;
-                `by` is empty; or the decision is `"retry"`, and the call was copied from a thread that still exists.
+                `by` is empty; or the decision is `"retry"`, and the call is to be settled in another thread.
         """
         from langgraph_keel.tools.settling import settle_call
 

@@ -9,11 +9,14 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
+from langgraph_keel._langgraph import interrupt_id_of
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.serde.serializer import encode
-from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown
+from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown, short_key
 from langgraph_keel.tools.call import Answers, Call
 from langgraph_keel.tools.keys import canonical
 from langgraph_keel.tools.ledger import DONE, TOOLS, UNKNOWN, CallRecord, Doubtful, is_same_call, iso_time
@@ -128,16 +131,19 @@ def _digest(body: bytes) -> str:
     return sha256(body).hexdigest()[:16]
 
 
-def ask_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, Any]:
-    """Ask a person; return the decision, and the result if one was given."""
-    question = question_of(call, doubt)
+def ask_person(call: Call, doubt: Doubtful, answers: Answers, original: str) -> tuple[str, Any]:
+    """Ask a person; return the decision, and the result if one was given. For `original` see `find_original`."""
+    question = question_of(call, doubt, original)
     # LangGraph gives all answers of a task again at every attempt: an answer to an earlier question of this call must
     # not be taken for one to this. So only the first question about a call may be answered by a word alone.
     needs_name = is_same_call(doubt.record, call.record) and doubt.record.before == UNKNOWN
     while True:
         answer = answers.ask(question)
         try:
-            return decision_of(answer, question["attempt"], needs_name)
+            decision, result = decision_of(answer, question["attempt"], needs_name)
+            if decision == "retry":
+                check_retry(doubt.record.tool, call.key, original)
+            return decision, result
         except InvalidInput as error:
             # LangGraph keeps the answer, and would give it to every later attempt: ask once more instead of failing.
             question = {**question, "problem": str(error)}
@@ -150,8 +156,19 @@ def error_of_doubt(call: Call, record: CallRecord) -> ToolOutcomeUnknown:
     return ToolOutcomeUnknown(record.tool, whose, call.key, began, reason, record.tool_call_id)
 
 
-def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
+def check_retry(tool: str, key: str, original: str) -> None:
+    """Check that a call that may be made again is not one that another thread may make, too."""
+    if original:
+        raise InvalidInput(
+            f"call {short_key(key)} of tool {tool!r} is shared with thread {original!r}, which may have made it or "
+            f"still make it: with 'retry', both would. Settle it in {original!r}: with 'done' or 'skip', this "
+            f"thread uses the same result; with 'retry', once {original!r} has made it"
+        )
+
+
+def question_of(call: Call, doubt: Doubtful, original: str) -> dict[str, Any]:
     """Return what a person is asked: an interrupt's value, plain data."""
+    decisions = ["done", "skip"] if original else ["retry", "done", "skip"]
     return {
         "type": "tool_outcome_unknown",
         "tool": doubt.record.tool,
@@ -161,9 +178,19 @@ def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
         "holder": doubt.record.holder.partition("/")[0],
         "key": call.key,
         "attempt": doubt.token[:8],
-        "decisions": ["retry", "done", "skip"],
-        "answer_like": {"decision": "retry", "attempt": doubt.token[:8]},
+        "decisions": decisions,
+        "answer_like": {"decision": decisions[0], "attempt": doubt.token[:8]},
+        **({"original": original} if original else {}),
     }
+
+
+def number_questions(raised: GraphInterrupt, config: RunnableConfig, place: int) -> None:
+    """Give questions of a task the id that LangGraph looks for, though an answer came between asking and showing."""
+    task_ns = (config.get("configurable") or {}).get("checkpoint_ns", "")
+    former = [interrupt_id_of(task_ns, number) for number in range(place)]
+    for question in raised.args[0] if raised.args else ():
+        if question.id in former:
+            question.id = interrupt_id_of(task_ns, place)
 
 
 def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tuple[str, Any]:

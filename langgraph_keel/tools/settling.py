@@ -27,7 +27,7 @@ from langgraph_keel.tools.ledger import (
     shelf_of,
     tell_settlement,
 )
-from langgraph_keel.tools.results import decision_of, message_of
+from langgraph_keel.tools.results import check_retry, decision_of, message_of
 
 _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
@@ -56,10 +56,14 @@ def settle_call(
     key, kept, lost = yield from _watch_one(session, shelf, key, now, watch)
     record = kept.record
     yield from tell_settlement(session, shelf, key, kept)
-    if not lost and (record.state != DONE or record.is_kept):
+    # A result that a person did not give with 'done' may be given later, once: it takes the place of this message.
+    nbytes = len(session.codec.encode([message_of(record, "done", None)]))
+    is_late = result is not None and record.decided == "done" and record.nbytes == nbytes
+    if not (lost or is_late) and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
     if decision == "retry":
-        yield from _check_original(session, shelf, key, kept)
+        original, _ = yield from find_original(session, shelf, key, record)
+        check_retry(record.tool, key, original)
     told = {"secret": session.new_token(), "at": session.now, "by": by, "result": result}
     untold = {name: value for name, value in told.items() if value is not None}
     body, record = b"", replace(record, ended_at=now, decided=decision, untold=untold)
@@ -83,17 +87,6 @@ def settle_call(
         )
 
 
-def _check_original(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[None]:
-    """Check that a call that may be made again is not one that another thread may make, too."""
-    original, _ = yield from find_original(session, shelf, key, kept)
-    if original:
-        raise InvalidInput(
-            f"call {short_key(key)} of tool {kept.record.tool!r} was copied from thread {original!r}, which may still "
-            f"make it: with 'retry' both threads would. Settle it in {original!r}: with 'done' or 'skip', this thread "
-            f"uses the same result; with 'retry', once {original!r} has made it"
-        )
-
-
 def _watch_one(
     session: Session, shelf: Shelf, key: str, now: int, watch: Watch
 ) -> Plan[tuple[str, Kept[CallRecord], bool]]:
@@ -109,9 +102,9 @@ def _watch_one(
         if not found:
             raise NotFound(f"there is no call {where} whose key begins with {key!r}")
         key, kept = found[0]
-        if (yield from adopt(session, shelf, key, kept)):
-            continue
         record, lost = kept.record, is_lost(kept, watch, asked)
+        if lost and (yield from adopt(session, shelf, key, kept)):
+            continue
         if lost is not None or not looks_lost(record, now):
             return key, kept, bool(lost)
         if not is_watched:

@@ -77,6 +77,7 @@ async def test_new_input_for_what_has_steps_left_is_refused(
     with pytest.raises(ThreadUnfinished, match=r"saver\.status") as refused:
         await run(agent.graph, face, hello("b"))
     assert (refused.value.thread_id, refused.value.next) == ("t", ("act",))
+    assert ("has a question and steps left before act" in str(refused.value)) is refused.value.asks is (does == "asks")
     assert (agent.ran, saver.get_tuple(CONFIG), saver.status("t")) == (ran, before, status)
     assert (claim_of(saver), line_of(saver)) == (None, ())
     await run(agent.graph, face, Command(resume="yes") if does == "asks" else None)

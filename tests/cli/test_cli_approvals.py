@@ -81,7 +81,10 @@ def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None
 
 
 def test_a_thread_whose_name_is_misspelt(url: str) -> None:
-    assert "there is no thread 'tirp': did you mean 'trip'?" in keel("approvals", "tirp", "--url", url, status=1).stderr
+    assert (
+        "there is no thread 'tirp': `keel threads` lists those there are"
+        in keel("approvals", "tirp", "--url", url, status=1).stderr
+    )
     assert keel_json("approvals", "nobody", "--url", url, status=1)["error"]["code"] == "not_found"
 
 

@@ -16,7 +16,7 @@ from langchain_core.tools import tool
 from tool_graphs import Scripted, answers, calls, hello
 from typer.testing import CliRunner
 
-from langgraph_keel import open_saver
+from langgraph_keel import ToolCache, open_saver
 from langgraph_keel.cli import app
 
 
@@ -128,10 +128,10 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-def agent(saver: Any) -> Any:
+def agent(saver: Any, *more: Any) -> Any:
     script = [calls(("pay", {"amount": 100}, "a"), ("pay", {"amount": 7}, "b"))]
     gate = HumanInTheLoopMiddleware({"pay": True})
-    return create_agent(Scripted(script=script), [pay], middleware=[gate], checkpointer=saver)
+    return create_agent(Scripted(script=script), [pay], middleware=[gate, *more], checkpointer=saver)
 
 
 def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
@@ -147,9 +147,37 @@ def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
     last = keel("reject", ids[7], "--by", "ann", "--reason", "not twice", "--yes", "--url", where).stdout
     assert "saver.approvals.resume('paying')" in last
     with open_saver(where) as saver:
-        said = answers(agent(saver).invoke(saver.approvals.resume("paying"), config("paying")))
+        said = answers(agent(saver).invoke(saver.approvals.resume("paying"), config("paying"), durability="sync"))
+        tools = next(each.position for each in saver.timeline("paying") if "tools" in each.next)
     assert str(said["a"].content).endswith("paid 50")
     assert (said["b"].status, "not twice" in str(said["b"].content)) == ("error", True)
+    shown = " ".join(keel("show", "paying", str(tools), "--url", where).stdout.split())
+    assert "→ pay(amount=100), edited to pay(amount=50) → pay(amount=7)" in shown
+
+
+@pytest.mark.parametrize("way", ["fork", "earlier fork", "rewind"])
+def test_a_question_that_is_asked_again_says_what_was_called_since(tmp_path: Path, way: str) -> None:
+    """A reviewer would pay once more, and know nothing of the first time."""
+    where = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(where) as saver, ToolCache(saver) as cache:
+        made = agent(saver, cache.middleware())
+        made.invoke(hello(), config("paying"), durability="sync")
+        assert "called pay" not in keel("approval", waiting(where)[0]["id"], "--url", where).stdout
+        for request in saver.approvals.pending("paying"):
+            saver.approvals.approve(request.id, by="ann")
+        made.invoke(saver.approvals.resume("paying"), config("paying"), durability="sync")
+        moments = saver.timeline("paying")
+        asks = next(each.position for each in moments if "after_model" in "".join(each.next))
+        at = moments[asks - (way == "earlier fork")]
+        thread_id = "paying" if way == "rewind" else "fork"
+        if way == "rewind":
+            saver.rewind(at.config)
+        else:
+            saver.fork(at.config, thread_id)
+        made.invoke(None, config(thread_id), durability="sync")
+    again = "an equal call counts as the same" if way == "rewind" else "it may be called again"
+    shown = " ".join(keel("approval", waiting(where)[0]["id"], "--url", where).stdout.split())
+    assert shown.count("Thread paying called pay at") == shown.count(f"(done): {again}") == 2
 
 
 # ---- a terminal

@@ -139,7 +139,7 @@ def test_numbers_are_whole_and_odd_counts_are_none(place: Place) -> None:
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_threads_without_calls_and_without_name(url: str) -> None:
     assert "No calls of models recorded for thread plain" in keel("provenance", "plain", "--url", url).stdout
-    assert "did you mean 'trip'" in keel("provenance", "tripp", "--url", url, status=1).stderr
+    assert "`keel threads` lists those there are" in keel("provenance", "tripp", "--url", url, status=1).stderr
 
 
 @on_two

@@ -108,7 +108,7 @@ def test_policies_stand_in_an_order_in_which_each_counts(url: str) -> None:
 
 def test_nobody_to_ask_and_wrong_names(url: str) -> None:
     assert "--yes" in keel("prune", "chat", "--url", url, status=2).stderr
-    assert "did you mean 'chat'?" in keel("prune", EVIL, "chatt", "-y", "--url", url, status=1).stderr
+    assert "`keel threads` lists those there are" in keel("prune", EVIL, "chatt", "-y", "--url", url, status=1).stderr
     assert "no duration" in keel("prune", "chat", "--within", "soon", "-y", "--url", url, status=2).stderr
     assert "say 7d, 7h or 7s" in keel("prune", "chat", "--within", "7", "-y", "--url", url, status=2).stderr
     zero = keel("retention", "set", "--ttl", "0d", "--url", url, status=2).stderr

@@ -116,25 +116,34 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     first, last = [moment["position"] for moment in moments if moment["next"] == ["tools"]]
     shown = keel("fork", "ada", str(first), "early", "--url", path, "--by", "ann").stdout
     assert "The next run continues with tools." in shown
-    assert "After this point, ada called refund (done), refund (unknown). If this fork is run" in shown
+    again = "calls again what 'ada' has called after this point: refund (`keel tools ada`)."
+    assert again in " ".join(shown.split())
     assert "may act on an approval that was given in ada: Refund? by maria" in shown
     assert (
         "A run that names this checkpoint continues with tools."
         in keel("fork", "ada", str(first), "--url", path).stdout
     )
-    said = "is a fork of thread 'ada' with steps left before tools, and has not run since: a run does again what"
+    said = "is a fork of thread 'ada' with steps left before tools, and has not run since: a run does these steps again"
     assert said in keel("threads", "--unfinished", "--url", path).stdout
     told = keel_json("fork", "ada", str(last), "late", "--url", path)
     assert ([call["tool"] for call in told["doubts"]], told["calls_after"]) == (["refund"], [])
     shown = keel("fork", "ada", "-1", "now", "--url", path, COLUMNS="200").stdout
-    assert "These calls of ada are running, or their outcome is unknown: refund" in shown
+    assert "a run does these steps again; the ledger has no call of a tool that 'ada' made after this point." in shown
+    assert "1 call of tools in doubt (refund " in shown
     shown = keel("tools", "--unknown", "--url", path, COLUMNS="200").stdout
     assert shown.count("keel settle") == shown.count("--thread ada") == 3
-    assert shown.count("Copied from thread ada. Settle it there") == 2
+    assert shown.count("Shared with thread ada. Wait until it has ended, or settle it, there") == 2
     refused = keel_json("settle", told["doubts"][0]["key"], "retry", "--thread", "late", "--url", path, status=2)
-    assert "was copied from thread 'ada', which may still make it" in refused["error"]["message"]
+    assert "is shared with thread 'ada', which may have made it" in refused["error"]["message"]
     events = keel_json("audit", "show", "--url", path)["events"]
     assert [event["content"]["by"] for event in events if event["kind"] == "forked"] == ["ann"]
+    doubt = told["doubts"][0]["key"]
+    shown = keel("settle", doubt, "done", "--thread", "late", "--url", path, COLUMNS="200").stdout
+    assert "Resume" not in shown
+    assert "a run does these steps again, answers calls of tools from its ledger (refund); the ledger has no" in shown
+    assert keel("delete", "ada", "--yes", "--url", path)
+    shown = keel("status", "early", "--url", path, COLUMNS="200").stdout
+    assert "does these steps again; 'ada' was deleted, so nothing says which tools it called after this point" in shown
 
 
 def test_calls_in_doubt_say_where_their_arguments_are(path: str) -> None:

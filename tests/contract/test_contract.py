@@ -60,6 +60,19 @@ class TestPostgres(SaverContract):
 
 
 @pytest.fixture(scope="module")
+def partitioned(postgres_server: PostgresServer) -> Iterator[PostgresUnderTest]:
+    with postgres_store(postgres_server.url, partitions=4) as store:
+        yield store
+
+
+class TestPostgresInPartitions(SaverContract):
+    @pytest.fixture
+    def backend(self, partitioned: PostgresUnderTest) -> PostgresUnderTest:
+        partitioned.wipe()
+        return partitioned
+
+
+@pytest.fixture(scope="module")
 def redis(redis_server: RedisServer) -> Iterator[RedisUnderTest]:
     with redis_store(redis_server.url) as store:
         yield store

@@ -24,9 +24,9 @@ _SHOWN, _LONG = 120, 300
 _BITS = 10_000  # Python refuses to write longer numbers in decimal digits
 LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
-    "KeptCall": ("retries", "copied_from"),
+    "KeptCall": ("retries", "original"),
     "Decision": ("unchecked",),
-    "ThreadStatus": ("can_go_on", "is_settled", "source", "since", "stopped"),
+    "ThreadStatus": ("can_go_on", "is_settled", "source", "outlook", "since", "stopped"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 

@@ -103,7 +103,7 @@ async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
 
 
 @each_face
-@pytest.mark.parametrize("where", ["_begin_call", "describe_request", "describe_answer"])
+@pytest.mark.parametrize("where", ["_place_of", "describe_request", "describe_answer"])
 async def test_a_fault_of_the_handler_breaks_no_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, face: str, where: str
 ) -> None:

@@ -57,9 +57,9 @@ class PostgresUnderTest:
 
 
 @contextmanager
-def postgres_store(url: str) -> Iterator[PostgresUnderTest]:
+def postgres_store(url: str, **options: Any) -> Iterator[PostgresUnderTest]:
     """Open a store in a schema of its own, and drop that in the end."""
-    store = PostgresUnderTest(url, schema=f"keel_{uuid.uuid4().hex[:12]}")
+    store = PostgresUnderTest(url, schema=f"keel_{uuid.uuid4().hex[:12]}", **options)
     try:
         yield store
         store.drop()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
+from threading import Barrier, Condition, local
 from typing import Any
 
 import pytest
@@ -36,6 +38,7 @@ from tool_graphs import (
 )
 
 from langgraph_keel import KeelSaver, MemorySaver, ToolCache, ToolPolicy
+from langgraph_keel.tools import cache as cache_module
 
 ASK = ToolPolicy(unknown="ask")
 
@@ -215,8 +218,11 @@ def late(config: Any) -> str:
     return "late"
 
 
+TURNS = pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], ids=lambda turn: f"{turn[0]} first")
+
+
 @pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], ids=lambda turn: f"{turn[0]} first")
+@TURNS
 async def test_an_answer_goes_to_the_call_that_was_asked_about(face: str, turn: tuple[str, str]) -> None:
     """Also where the calls of a `ToolNode` reach the ledger in another order than the model made them."""
     runs: list[str] = []
@@ -233,6 +239,83 @@ async def test_an_answer_goes_to_the_call_that_was_asked_about(face: str, turn: 
         said = answers(result)
         assert {name: said[f"call-{name}"].content for name in turn} == {name: f"{name} is done" for name in turn}
         assert sorted(runs) == ["quick", "slow"]
+
+
+class Arrivals:
+    """Lets the calls of each attempt at a step come to their ledger in an order that a test draws."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, draw: Callable[[], list[str]]) -> None:
+        self._draw, self._order, self._changed, self._here = draw, draw(), Condition(), local()
+        self._all_are_here = Barrier(len(self._order))  # LangGraph begins no call of a step that another one has ended
+        self._plan, self._take_slot = ToolCache.answer, cache_module.take_slot  # type: ignore[attr-defined]
+        monkeypatch.setattr(ToolCache, "answer", lambda cache, *args: self._wait(cache, *args))
+        monkeypatch.setattr(cache_module, "take_slot", self._come)
+
+    def _wait(self, cache: ToolCache, tool: BaseTool, args: Any, call_id: str, *more: Any) -> Any:
+        self._here.call_id = call_id
+        self._all_are_here.wait(timeout=20)
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._order[0] == call_id, timeout=20)
+        return (yield from self._plan(cache, tool, args, call_id, *more))
+
+    def _come(self, config: Any) -> Any:
+        slot = self._take_slot(config)
+        with self._changed:
+            assert self._order.pop(0) == self._here.call_id
+            self._order = self._order or self._draw()
+            self._changed.notify_all()
+        return slot
+
+
+@TURNS
+async def test_also_to_one_whose_thread_was_overtaken(turn: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `ToolNode` on threads shows what the call that the model has named first asks, which comes last here."""
+    Arrivals(monkeypatch, lambda: [f"call-{name}" for name in reversed(turn)])
+    await test_an_answer_goes_to_the_call_that_was_asked_about("sync", turn)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("face", "deaths"), [("sync", 0), ("sync", 2), ("async", 2)])
+async def test_a_call_gets_its_own_answers(
+    small: ToolCache, face: str, deaths: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any order of threads at each attempt; also after runs that died or stopped, and with answers by id."""
+    random, left, asked = Random(seed), iter(range(deaths)), 0
+    names = ["call-0", "call-1", "call-2"]
+    if face == "sync":
+        Arrivals(monkeypatch, lambda: random.sample(names, 3))
+
+    @tool
+    def ask(x: int) -> str:
+        """Ask a person, once or twice."""
+        said = []
+        for nth in range(1 + x % 2):
+            said.append(interrupt(f"{x}.{nth}"))
+            assert said[-1] == f"to {x}.{nth}"
+            if random.random() < 0.3 and next(left, None) is not None:
+                raise Killed
+        return " ".join(said)
+
+    async def go(value: Any) -> Any:
+        try:
+            return await run(graph, face, value, thread("1"))
+        except Killed:
+            small.close()  # writes that the call was cancelled
+            return await go(None)
+
+    script = [calls(*(("ask", {"x": x}, name) for x, name in enumerate(names)))]
+    graph = tool_graph(small, [ask], script)
+    result = await go(hello())
+    while ASKED in result and (asked := asked + 1) < 20:
+        if random.random() < 0.3:
+            result = await go(None)
+        (shown,) = result[ASKED]
+        about = shown.value
+        answer = f"to {about}" if isinstance(about, str) else {"decision": "retry", "attempt": about["attempt"]}
+        result = await go(Command(resume=random.choice([answer, {shown.id: answer}])))
+    said = {name: message.content for name, message in answers(result).items()}
+    assert said == {"call-0": "to 0.0", "call-1": "to 1.0 to 1.1", "call-2": "to 2.0"}
+    assert asked == 4 or (deaths and asked < 20)
 
 
 def sibling(runs: list[Any]) -> BaseTool:

@@ -19,13 +19,14 @@ from tool_graphs import (
     calls,
     hello,
     is_replay,
+    question,
     resume,
     run,
     thread,
     tool_graph,
 )
 
-from langgraph_keel import InvalidInput, KeelSaver, NotFound, ToolCache, ToolOutcomeUnknown, ToolPolicy
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 ONE = calls(("refund", {"order": "17"}, "call-1"))
 BOTH = calls(("look", {"order": "17"}, "call-0"), ("refund", {"order": "17"}, "call-1"))
@@ -81,8 +82,8 @@ async def fork_of(saver: KeelSaver, face: str, at: Any, name: str = "fork") -> A
     return saver.fork(at, name) if face == "sync" else await saver.afork(at, name)
 
 
-async def copy_of(saver: KeelSaver, face: str, name: str = "fork") -> None:
-    await saver.acopy_thread("t", name) if face == "async" else saver.copy_thread("t", name)
+async def copy_of(saver: KeelSaver, face: str, name: str = "fork", source: str = "t") -> None:
+    await saver.acopy_thread(source, name) if face == "async" else saver.copy_thread(source, name)
 
 
 def moment(saver: KeelSaver, thread_id: str, node: str) -> Any:
@@ -149,9 +150,9 @@ async def test_a_call_may_be_made_again_by_the_original_alone(saver: KeelSaver, 
     await die(graph, face, shop)
     await fork_of(saver, face, thread("t"))
     (call,) = saver.tools.calls("t")
-    assert [each.copied_from for name in ("t", "fork") for each in saver.tools.calls(name)] == ["", "t"]
+    assert [each.original for name in ("t", "fork") for each in saver.tools.calls(name)] == ["", "t"]
     for _ in range(2):
-        with pytest.raises(InvalidInput, match=r"was copied from thread 't', .* Settle it in 't'"):
+        with pytest.raises(InvalidInput, match=r"is shared with thread 't', .* Settle it in 't'"):
             await saver.tools.asettle("fork", call.key, "retry")
         if states_of(saver, "t") == ["unknown"]:
             shop.cache.settle("t", call.key, "retry")
@@ -161,6 +162,67 @@ async def test_a_call_may_be_made_again_by_the_original_alone(saver: KeelSaver, 
     saver.delete_thread("fork")
     assert [each.state for each in saver.tools.calls("t")] == ["done"]
     assert list(saver.tools.calls("fork")) == []
+
+
+@pytest.mark.parametrize("verb", ["fork", "copy"])
+@each_face
+async def test_of_threads_that_share_a_call_one_may_make_it(saver: KeelSaver, face: str, shop: Shop, verb: str) -> None:
+    """Also where the thread in between, or the original of all, was deleted: the first that is left is the original."""
+    graph = graph_of(saver, shop)
+    await die(graph, face, shop)
+    await fork_of(saver, face, thread("t"), "middle")
+    if verb == "fork":
+        await fork_of(saver, face, thread("middle"), "b")
+    else:
+        await copy_of(saver, face, "b", "middle")
+    await fork_of(saver, face, thread("t"), "a")
+    (call,) = saver.tools.calls("t")
+    originals = []
+    for deleted in ("middle", "t"):
+        saver.delete_thread(deleted)
+        originals.append([each.original for name in ("a", "b") for each in saver.tools.calls(name)])
+        with pytest.raises(InvalidInput, match="Settle it in"):
+            await saver.tools.asettle("b", call.key, "retry")
+    assert originals == [["t", "t"], ["", "a"]]
+    shop.cache.settle("a", call.key, "retry")
+    with pytest.raises(InvalidInput, match="Settle it in 'a'"):
+        await saver.tools.asettle("b", call.key, "retry")
+    for name in ("a", "b"):
+        await run(graph, face, None, thread(name))
+    assert (states_of(saver, "a", "b"), len(set(shop.refunded)), len(shop.refunded)) == (["done", "done"], 1, 2)
+
+
+@each_face
+async def test_an_original_learns_what_was_done_of_its_fork(saver: KeelSaver, face: str, shop: Shop) -> None:
+    """Neither is paid again; but what was skipped in a fork, is only not made there."""
+    graph = graph_of(saver, shop)
+    await die(graph, face, shop)
+    (call,) = saver.tools.calls("t")
+    for name, decision, states in (("fork", "skip", ["unknown", "done"]), ("again", "done", ["done", "done"])):
+        await fork_of(saver, face, thread("t"), name)
+        shop.cache.settle(name, call.key, decision)
+        assert states_of(saver, "t", name) == states
+    with pytest.raises(NotFound, match="nothing to settle"):
+        await saver.tools.asettle("t", call.key, "retry")
+    said = answers(await run(graph, face, None, thread("t")))
+    assert ("confirmed" in said["call-1"].content, len(shop.refunded)) == (True, 1)
+
+
+@each_face
+async def test_a_person_cannot_let_a_fork_repeat_what_the_original_may(saver: KeelSaver, face: str, shop: Shop) -> None:
+    """With `unknown="ask"`, the run of the fork asks, and takes no `retry` as long as the original exists."""
+    graph = graph_of(saver, shop, unknown="ask")
+    await die(graph, face, shop)
+    await fork_of(saver, face, thread("t"))
+    asked = question(await run(graph, face, None, thread("fork")))
+    assert (asked["decisions"], asked["answer_like"]["decision"], asked["original"]) == (["done", "skip"], "done", "t")
+    asked = question(await resume(graph, face, "retry", thread("fork")))
+    assert ("Settle it in 't'" in asked["problem"], len(shop.refunded)) == (True, 1)
+    (call,) = saver.tools.calls("fork")
+    with pytest.raises(InvalidInput, match="Settle it in 't'"):
+        await saver.tools.asettle("fork", call.key, "retry")
+    said = answers(await resume(graph, face, "done", thread("fork")))
+    assert ("confirmed" in said["call-1"].content, len(shop.refunded)) == (True, 1)
 
 
 @each_face
@@ -294,3 +356,13 @@ async def test_an_answered_call_of_a_pending_step_is_not_made_again(saver: KeelS
     assert (len(asked[ASKED]), len(shop.refunded)) == (1, 1)
     said = answers(await resume(graph, face, "yes", thread("fork")))
     assert ({each.content for each in said.values()}, len(shop.refunded)) == ({"refunded"}, 2)
+
+
+async def test_a_copy_of_a_store_knows_which_threads_share_a_call(shop: Shop, tmp_path: Path) -> None:
+    with SAVERS["sqlite"](tmp_path) as saver, MemorySaver() as target:
+        assert isinstance(saver, KeelSaver)
+        shop.cache = ToolCache(saver, secret=b"sixteen bytes ..")
+        await die(tool_graph(shop.cache, shop.tools(), [ONE]), "sync", shop)
+        saver.fork(thread("t"), "fork")
+        assert not saver.moving.copy_to(target).left
+        assert [each.original for name in ("t", "fork") for each in target.tools.calls(name)] == ["", "t"]

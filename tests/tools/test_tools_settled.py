@@ -18,6 +18,8 @@ from tool_graphs import BACKENDS, Killed, calls, hello, run, tool_graph
 from langgraph_keel import InvalidInput, KeelSaver, NotFound, ToolCache
 from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
 
+AT: Any = {"configurable": {"thread_id": "t"}}
+
 
 @pytest.fixture(params=BACKENDS)
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
@@ -122,6 +124,21 @@ async def test_a_settlement_that_was_cut_off_is_told_by_the_next_act(
 async def test_without_a_name_a_settlement_is_recorded_all_the_same(saver: KeelSaver, face: str) -> None:
     await does(saver, face, "tools.settle", "t", await doubtful(saver, face), "retry")
     assert told(saver) == [("settled", None)]
+
+
+@each_face
+async def test_a_result_that_was_left_out_is_given_later_once(saver: KeelSaver, face: str) -> None:
+    key = await doubtful(saver, face)
+    await does(saver, face, "tools.settle", "t", key, "done", by="maria")
+    for decision, result in (("done", None), ("retry", None), ("skip", None)):
+        with pytest.raises(NotFound, match="nothing to settle"):
+            await does(saver, face, "tools.settle", "t", key, decision, result)
+    await does(saver, face, "tools.settle", "t", key, "done", "receipt 17", by="ann")
+    with pytest.raises(NotFound, match="nothing to settle"):
+        await does(saver, face, "tools.settle", "t", key, "done", "receipt 18")
+    await paying(saver, face, None)
+    (paid,) = [each for each in saver.get_tuple(AT).checkpoint["channel_values"]["messages"] if each.type == "tool"]  # type: ignore[union-attr]
+    assert (paid.content, told(saver)) == ("receipt 17", [("settled", "maria"), ("settled", "ann")])
 
 
 @each_face

@@ -455,8 +455,10 @@ class Writer:
         self._commits += 1
         if removes or (looks and self._keeps_deleted):
             self._keeps_deleted = not self._checkpoint()
-        if self._is_tight or (looks and self._was_long()):
-            self._keep_reserve()
+        has_reserve = (self._is_tight or (looks and self._was_long())) and self._lock.keep_reserve()
+        if has_reserve and self._is_tight:
+            self._connection.execute("PRAGMA secure_delete = ON")
+            self._is_tight = False
 
     def _was_long(self) -> bool:
         with suppress(FileNotFoundError):
@@ -473,11 +475,6 @@ class Writer:
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
         return not busy
-
-    def _keep_reserve(self) -> None:
-        if self._lock.keep_reserve() and self._is_tight:
-            self._connection.execute("PRAGMA secure_delete = ON")
-            self._is_tight = False
 
 
 def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:

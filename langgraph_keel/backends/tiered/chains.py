@@ -111,22 +111,18 @@ def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:
         rows = kept.rows[LOG]
         bodies = [rows[row_index(rows, number)].body for lo, hi in runs for number in range(lo, hi)]
         links = [ormsgpack.unpackb(open_frame(body)) for body in bodies]
-        found = _read_links(address, links)
+        # A hot store that was put back to an earlier time may take a link for the end of another chain.
+        if [after for after, *_ in links] != [None, *(end for _, end, *_ in links[:-1])]:
+            raise ValueError("one of them does not follow the one before it")
+        _, end, checkpoint_id, parent, run_id, header, refs, _ = links[-1]
+        stamp = int(end) if type(end) is bytes else end
+        named = {name: Ref(Kind(kind), tuple((lo, hi) for lo, hi in runs)) for name, kind, runs in refs}
+        entry = Entry(address.at(checkpoint_id), parent, stamp, restore_frame(header), named, run_id)
+        found = Found(entry, _rows(named, [each for *_, kept in links for each in kept]))
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise CorruptStore(f"{address}: what the hot store has of it is no chain of links: {error}") from error
     room = room_after(bodies[0]) - sum(map(len, bodies[1:]))
-    return Chain(found.entry.stamp, kept.entry.stamp, runs, room), found
-
-
-def _read_links(address: Address, links: Sequence[Any]) -> Found:
-    # A hot store that was put back to an earlier time may take a link for the end of another chain.
-    if [after for after, *_ in links] != [None, *(end for _, end, *_ in links[:-1])]:
-        raise ValueError("one of them does not follow the one before it")
-    _, end, checkpoint_id, parent, run_id, header, refs, _ = links[-1]
-    stamp = int(end) if type(end) is bytes else end
-    named = {name: Ref(Kind(kind), tuple((lo, hi) for lo, hi in runs)) for name, kind, runs in refs}
-    entry = Entry(address.at(checkpoint_id), parent, stamp, restore_frame(header), named, run_id)
-    return Found(entry, _rows(named, [each for *_, kept in links for each in kept]))
+    return Chain(stamp, kept.entry.stamp, runs, room), found
 
 
 def _rows(refs: Mapping[str, Ref], kept: Iterable[Any]) -> dict[str, Sequence[Row]]:
