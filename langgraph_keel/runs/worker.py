@@ -10,7 +10,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -56,7 +56,7 @@ class Resumed:
     thread_id: str
     result: Any = None
     error: Exception | None = None
-    attempts: int = 0
+    attempts: int = field(default=0, repr=False)
 
 
 # -- which threads -------------------------------------------------------------------------------------------------
