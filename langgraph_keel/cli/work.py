@@ -107,13 +107,15 @@ def _open(name: str, url: str | None, *, read_only: bool) -> Iterator[tuple[Any,
 
 def _show(saver: Any, compiled: Any, attempts: int, match: str | None, as_json: bool) -> None:
     """Print what a worker would do."""
-    from langgraph_keel.recovery.recover import Recovery, check_graph
+    from langgraph_keel.recovery.recover import Look, Recovery, check_graph
     from langgraph_keel.runs.worker import RetryList
 
     check_graph(saver.engine, compiled)
     found = Recovery(saver.engine.session, compiled, {}, attempts, match, RetryList(1.0), lasts=False)
-    rows, lines = [], list[str]()
-    for look in saver.engine.run(found.look_at_all()):
+    looks, rows, lines = list[Look](), [], list[str]()
+    while (page := saver.engine.run(found.look())) is not None:
+        looks += page
+    for look in looks:
         status, due = look.status, look.due
         row = {"thread_id": status.thread_id, "state": status.state, "next": list(status.next), "takes": bool(due)}
         rows.append({**row, "why": look.why or ("" if due else str(status))})

@@ -37,7 +37,7 @@ from langgraph_keel.errors import (
     StoreError,
     StoreUnavailable,
 )
-from langgraph_keel.history.status import ThreadStatus, UnfinishedThreads, read_status
+from langgraph_keel.history.status import ThreadStatus, UnfinishedThreads
 from langgraph_keel.history.threads import filter_of
 from langgraph_keel.runs.hook import begins_at
 from langgraph_keel.runs.marks import Marks, mark_in
@@ -122,24 +122,40 @@ class Recovery:
         self._retries = retries
         self._lasts = lasts  # it outlives a store that is away
         self._nodes = {START, *graph.nodes}
+        self._pages: UnfinishedThreads | None = None
+        self._found: list[CutOffThread] = []  # since the look began
 
-    def find(self) -> Plan[Sequence[CutOffThread]]:
-        """Return the threads to take over, those first that were active least recently."""
+    def next(self) -> Plan[Sequence[CutOffThread] | None]:
+        """Return the next thread to take over; `None` at the end. Those come first that were active least recently."""
         try:
-            looks = yield from self.look_at_all()
+            looks = yield from self.look()
         except _AWAY as error:
+            self._pages = None
             if not self._lasts:
                 raise
             _log.warning("no threads are recovered before the next look: %s", error)
-            return ()
-        return self._retries.due([look.due for look in looks if look.due])
+            return None
+        if looks is None:
+            self._retries.due(self._found)  # it forgets the others
+            return None
+        found = [look.due for look in looks if look.due]
+        self._found += found
+        return [due for due in found if self._retries.is_due(due)]
 
-    def look_at_all(self) -> Plan[Sequence[Look]]:
-        """Return the threads with steps left. The trips of `saver.unfinished`, and two for each that may be taken."""
-        pages, looks = UnfinishedThreads(self._session, self._wanted, "oldest"), list[Look]()
-        while (page := (yield from pages.next())) is not None:
-            for status in page:
-                looks.append((yield from self._look(status)))
+    def look(self) -> Plan[Sequence[Look] | None]:
+        """Return the next thread with steps left; `None` at the end, after which a look begins again.
+
+        It takes the round trips of `saver.unfinished`, and two for each thread that may be taken.
+        """
+        if self._pages is None:
+            self._pages, self._found = UnfinishedThreads(self._session, self._wanted, "oldest"), []
+        page = yield from self._pages.next()
+        if page is None:
+            self._pages = None
+            return None
+        looks: list[Look] = []
+        for status in page:
+            looks.append((yield from self._look(status)))
         return looks
 
     def _look(self, status: ThreadStatus) -> Plan[Look]:
@@ -183,17 +199,15 @@ class Recovery:
             ),
         )
 
-    def resume(self, each: CutOffThread) -> Plan[Resumed | None]:
-        """Take a thread over and continue it, if it is still to be taken."""
-        due = None
+    def resume(self, due: CutOffThread) -> Plan[Resumed | None]:
+        """Take a thread over and continue it, unless another worker or run is quicker."""
         try:
-            due = (yield from self._look((yield from read_status(self._session, each.thread_id)))).due
-            token = (yield from self._count(due)) if due else None
+            token = yield from self._count(due)
         except _AWAY as error:
-            _log.warning("thread %r is not taken over yet: %s", each.thread_id, error)
+            _log.warning("thread %r is not taken over yet: %s", due.thread_id, error)
             token = None
-        if due is None or token is None:
-            self._retries.later(each)
+        if token is None:
+            self._retries.later(due)
             return None
         about = {"thread_id": due.thread_id, "checkpoint_id": due.checkpoint_id, "attempt": due.count + 1}
         _log.info(
@@ -205,7 +219,6 @@ class Recovery:
             return (yield from self._fail(due, token, error, about))
         _log.info("thread %r was continued", due.thread_id, extra=about)
         yield from self._note(due, token, None)
-        self._retries.done(due)
         return Resumed(due.thread_id, result, attempts=due.count + 1)
 
     def _run(self, due: CutOffThread) -> Call:
@@ -241,7 +254,9 @@ class Recovery:
         except StoreError:
             head = ()
         at = str(head[0].address.checkpoint_id) if head else due.checkpoint_id
-        self._retries.later(replace(due, ids=frozenset((at,))))
+        moved = replace(due, ids=frozenset((at,)))
+        self._found.append(moved)
+        self._retries.later(moved)
         if is_late(error, due) or isinstance(error, _NO_ATTEMPT):
             _log.info("thread %r was not continued to its end: %s", due.thread_id, error, extra=about)
             yield from self._note(due, token, due.tried.record if due.tried else None)

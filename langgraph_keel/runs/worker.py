@@ -113,13 +113,18 @@ class RetryList:
 
     def due(self, found: Sequence[D]) -> Sequence[D]:
         """Return what is to be tried, of a listing."""
-        now, known = time.monotonic(), self._known
+        known = self._known
         self._known = {
             each.thread_id: known[each.thread_id]
             for each in found
             if each.thread_id in known and known[each.thread_id][0] == each.ids
         }
-        return [each for each in found if each.thread_id not in self._known or self._known[each.thread_id][2] <= now]
+        return [each for each in found if self.is_due(each)]
+
+    def is_due(self, each: DueThread) -> bool:
+        """Return whether a thread is to be tried."""
+        ids, _, at = self._known.get(each.thread_id, (each.ids, 0.0, 0.0))
+        return ids != each.ids or at <= time.monotonic()
 
     def done(self, each: DueThread) -> None:
         """Do not try it again before something else makes it due."""
@@ -196,8 +201,8 @@ def _find_ready(session: Session, retries: RetryList) -> Plan[Sequence[str]]:
 class Trigger(Protocol[D]):
     """Finds the threads that are due, and resumes one of them."""
 
-    def find(self) -> Plan[Sequence[D]]:
-        """Return the threads to try."""
+    def next(self) -> Plan[Sequence[D] | None]:
+        """Return the next threads to try; `None` at the end of a look, after which another one begins."""
 
     def resume(self, each: D) -> Plan[Resumed | None]:
         """Continue a thread, and return what has come of it; `None` if it was left alone."""
@@ -211,19 +216,18 @@ class Worker:
     bell: Bell
     trigger: Trigger[Any]
     timer: PollTimer
-    is_stopped: Callable[[], bool] = bool  # asked between two threads, and after each wait
+    is_stopped: Callable[[], bool] = bool  # asked before each page, and before it waits
 
     def run(self) -> Iterator[Resumed]:
         """Yield threads that went on, until there was nothing to do for long enough."""
         with self.bell.notices() as notices:
             while True:
                 did = False
-                for each in self.engine.run(self.trigger.find()):
-                    if self.is_stopped():
-                        return
-                    if resumed := self.engine.run_patiently(self.trigger.resume(each)):
-                        did = True
-                        yield resumed
+                while not self.is_stopped() and (page := self.engine.run(self.trigger.next())) is not None:
+                    for each in page:
+                        if resumed := self.engine.run_patiently(self.trigger.resume(each)):
+                            did = True
+                            yield resumed
                 if did:
                     self.timer.restart()
                 elif (seconds := self.timer.left) and not self.is_stopped():
@@ -236,12 +240,11 @@ class Worker:
         async with self.bell.anotices() as notices:
             while True:
                 did = False
-                for each in await self.engine.arun(self.trigger.find()):
-                    if self.is_stopped():
-                        return
-                    if resumed := await self.engine.arun_patiently(self.trigger.resume(each)):
-                        did = True
-                        yield resumed
+                while not self.is_stopped() and (page := await self.engine.arun(self.trigger.next())) is not None:
+                    for each in page:
+                        if resumed := await self.engine.arun_patiently(self.trigger.resume(each)):
+                            did = True
+                            yield resumed
                 if did:
                     self.timer.restart()
                 elif (seconds := self.timer.left) and not self.is_stopped():
@@ -263,7 +266,7 @@ def is_late(error: Exception, each: DueThread) -> bool:
     return (isinstance(error, ThreadTaken) and error.thread_id == each.thread_id) or isinstance(error, _NOT_ASKED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decisions:
     """Continues threads in which something was decided. Of `Inbox.run_when_decided`."""
 
@@ -271,9 +274,13 @@ class Decisions:
     graph: Any
     config: RunnableConfig
     retries: RetryList
+    _is_listed: bool = False
 
-    def find(self) -> Plan[Sequence[DueThread]]:
-        """Return the threads to try. A trip for each of several."""
+    def next(self) -> Plan[Sequence[DueThread] | None]:
+        """Return the threads to try, all at once. A trip for each of several."""
+        self._is_listed = not self._is_listed
+        if not self._is_listed:
+            return None
         # Threads whose claims must be watched come last, and have all been looked at by then: if a host has died with
         # many threads, a worker waits for one lease, and not for one after the other.
         due = self.retries.due((yield from find_settled(self.session)))

@@ -51,7 +51,7 @@ from langgraph_keel import (
 )
 from langgraph_keel.engine.runs import find_runs_of
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.recovery.recover import Recovery
+from langgraph_keel.recovery.recover import Look, Recovery
 from langgraph_keel.runs.hook import begins_at
 from langgraph_keel.runs.records import LAST, TRIES, Tries
 from langgraph_keel.runs.worker import RetryList
@@ -87,8 +87,15 @@ def drained(saver: KeelSaver, thread_id: str = "t", made: Any = None) -> None:
         graph(saver, ("1", stop), *map(say, STEPS[1:])).invoke(INPUT, config_of(thread_id), durability="sync")
 
 
-def recovery_of(saver: KeelSaver, graph: Any, attempts: int = 3) -> Recovery:
-    return Recovery(saver.engine.session, graph, {}, attempts, None, RetryList(1.0), lasts=False)
+def recovery_of(saver: KeelSaver, graph: Any) -> Recovery:
+    return Recovery(saver.engine.session, graph, {}, 3, None, RetryList(1.0), lasts=False)
+
+
+def looks_of(saver: KeelSaver, graph: Any) -> list[Look]:
+    found, recovery = list[Look](), recovery_of(saver, graph)
+    while (page := saver.engine.run(recovery.look())) is not None:
+        found += page
+    return found
 
 
 # -- a process dies ----------------------------------------------------------------------------------------------------
@@ -123,6 +130,8 @@ def test_of_two_workers_one_continues_each_thread(place: Place, path: Path) -> N
     assert [steps_in(path, name) for name in threads] == ["123345"] * 4
 
 
+@pytest.mark.slow
+@pytest.mark.heavy
 @each_face
 async def test_recover_does_what_is_safe_in_every_situation(place: Place, face: Any) -> None:
     async with AsyncExitStack() as stack:
@@ -200,7 +209,7 @@ def test_a_breakpoint_that_another_worker_has_reached_is_not_passed(saver: KeelS
     """One worker has looked, and is slow; meanwhile another one continues the thread, and stops at a gate."""
     drained(saver)
     slow = recovery_of(saver, five(saver, path))
-    (due,) = saver.engine.run(slow.find())
+    (due,) = saver.engine.run(slow.next()) or ()
     (resumed,) = recovered(saver, five(saver, path, interrupt_before_nodes=["4"]), face)
     assert resumed.result["log"] == ["1", "2", "3"]
     assert saver.engine.run_patiently(slow.resume(due)) is None
@@ -254,7 +263,7 @@ def test_attempts_of_workers_that_die_are_counted_until_the_thread_is_left(
     with place.open(recoverable=True) as saver:
         # "u" was behind it in the line, and is not blocked.
         assert [each.thread_id for each in recovered(saver, five(saver, path), "sync")] == ["u"]
-        (look,) = saver.engine.run(recovery_of(saver, five(saver, path)).look_at_all())
+        (look,) = looks_of(saver, five(saver, path))
         assert look.why == "given up after 3 attempts"
         assert steps_in(path) == "123333"
         (resumed,) = recovered(saver, five(saver, path), "sync", attempts=4)
@@ -288,7 +297,7 @@ def test_a_step_that_fails_is_tried_again_and_other_threads_are_not_held_up(save
     found_tries = tries_in(saver, "bad")
     assert found_tries is not None
     assert (found_tries.count, found_tries.error) == (3, "ValueError('no such order')")
-    (look,) = saver.engine.run(recovery_of(saver, made).look_at_all())
+    (look,) = looks_of(saver, made)
     assert look.why == "given up after 3 attempts: ValueError('no such order')"
 
 
@@ -361,7 +370,7 @@ def test_a_worker_that_is_older_than_the_state_leaves_it(tmp_path: Path) -> None
     with SqliteSaver(tmp_path / "keel.db", recoverable=True) as saver:
         made = graph(saver, *map(say, STEPS))
         assert recovered(saver, made, "sync") == []
-        (look,) = saver.engine.run(recovery_of(saver, made).look_at_all())
+        (look,) = looks_of(saver, made)
         assert look.why == "a newer version of the application has stored its state"
         assert tries_in(saver) is None
     with SqliteSaver(tmp_path / "keel.db", recoverable=True, upgrades=newer) as saver:
@@ -371,7 +380,8 @@ def test_a_worker_that_is_older_than_the_state_leaves_it(tmp_path: Path) -> None
 def test_a_quicker_worker_has_counted_the_attempt(saver: KeelSaver, path: Path) -> None:
     drained(saver)
     workers = [recovery_of(saver, five(saver, path)) for _ in range(2)]
-    (first,), (second,) = (saver.engine.run(each.find()) for each in workers)
+    found = [saver.engine.run(each.next()) for each in workers]
+    (first,), (second,) = (each or () for each in found)
     assert saver.engine.run(workers[0]._count(first)) is not None  # private: the moment between counting and running
     assert saver.engine.run(workers[1]._count(second)) is None  # private: as above
 
@@ -385,9 +395,7 @@ def test_threads_of_other_graphs_and_names_are_left(saver: KeelSaver, face: str,
         drained(saver, name)
     other = five(saver, path, names="abcde")
     assert recovered(saver, other, face) == []
-    assert {look.why for look in saver.engine.run(recovery_of(saver, other).look_at_all())} == {
-        "it is not of this graph"
-    }
+    assert {look.why for look in looks_of(saver, other)} == {"it is not of this graph"}
     found = recovered(saver, five(saver, path), face, match="orders/*")
     assert [each.thread_id for each in found] == ["orders/1", "orders/2"]  # least recently active first
     assert [each.thread_id for each in recovered(saver, five(saver, path), face)] == ["mail/1"]
@@ -451,7 +459,7 @@ def test_a_worker_outlives_a_store_that_is_away(
     saver: KeelSaver, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     drained(saver)
-    looks, real = [0], Recovery.look_at_all
+    looks, real = [0], Recovery.look
 
     def look(self: Recovery) -> Any:
         looks[0] += 1
@@ -459,7 +467,7 @@ def test_a_worker_outlives_a_store_that_is_away(
             raise StoreUnavailable("gone for a moment")
         return real(self)
 
-    monkeypatch.setattr(Recovery, "look_at_all", look)
+    monkeypatch.setattr(Recovery, "look", look)
     with pytest.raises(StoreUnavailable):
         recovered(saver, five(saver, path), "sync")
     looks[0] = 0
