@@ -90,7 +90,8 @@ def check_graph(engine: Engine, graph: object, is_read_only: bool = False) -> No
         raise ReadOnlyStore("this saver only reads, and a worker writes: open it without read_only")
     if engine.session.hooks.find(Marks) is None:
         raise InvalidInput(
-            "this saver leaves no marks by which workers could see it die: open it with recoverable=True"
+            "this saver does not mark its checkpoints, so no worker could see which runs were cut off: open it with "
+            "recoverable=True"
         )
     if not isinstance(graph, Pregel):
         raise InvalidInput(f"graph must be a compiled graph, not a {type(graph).__name__}")

@@ -31,6 +31,7 @@ from recovery_children import (
     killed,
     killed_in_tool,
     killed_worker,
+    paused,
     recovered,
     steps_in,
     work,
@@ -52,7 +53,7 @@ from langgraph_keel import (
 from langgraph_keel.engine.runs import find_runs_of
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.recovery.recover import Look, Recovery
-from langgraph_keel.runs.hook import begins_at
+from langgraph_keel.runs.hook import RunClaims, begins_at
 from langgraph_keel.runs.records import LAST, TRIES, Tries
 from langgraph_keel.runs.worker import RetryList
 
@@ -199,6 +200,28 @@ def test_a_fork_of_the_process_recovers_and_is_recovered(place: Place, path: Pat
             ("parent", None, 1),
         ]
         assert steps_in(path, "child") == "23445"
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+def test_a_process_that_was_paused_for_a_lease_is_taken_over_and_then_refused(place: Place, path: Path) -> None:
+    ours, theirs = Pipe()
+    child = context().Process(target=paused, args=(place, path, theirs))
+    child.start()
+    assert child.pid
+    assert ours.poll(LONG)
+    os.kill(child.pid, signal.SIGSTOP)
+    with place.open(recoverable=True) as saver:
+        claims, now = saver.engine.session.hooks.find(RunClaims), [0.0]
+        assert claims
+        claims.timer = lambda: now[0]
+        for now[0], count in ((0.0, 0), (29.0, 0), (31.0, 1)):
+            found = recovered(saver, five(saver, path), "sync")
+            assert [each.thread_id for each in found] == ["t"] * count
+        os.kill(child.pid, signal.SIGCONT)
+        ours.send("go on")
+        child.join(LONG)
+        assert (child.exitcode, steps_in(path)) == (7, "345")
+        assert saver.status("t").state == "idle"
 
 
 # -- gates -------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.prebuilt import ToolNode
-from log_graphs import State, graph
+from log_graphs import State, graph, say
 from places import Place
 from races import context
 
-from langgraph_keel import KeelSaver, ToolCache
+from langgraph_keel import CheckpointConflict, KeelSaver, ToolCache
 from langgraph_keel.runs.worker import Resumed
 
 LONG = 120.0
@@ -79,6 +79,22 @@ def killed(place: Place, path: Path, threads: Sequence[str] = "t", deadly: str =
         child.start()
         child.join(LONG)
         assert child.exitcode == -signal.SIGKILL
+
+
+def paused(place: Place, path: Path, told: Connection) -> None:
+    """Begin a thread, and wait in step 3 until told; exit with 7 if the checkpoint of that is refused then."""
+
+    def wait(state: State) -> State:
+        told.send("in step 3")
+        told.recv()
+        return {"log": ["3"]}
+
+    with place.open(recoverable=True) as saver:
+        made = graph(saver, say("1"), say("2"), ("3", wait), ("4", lambda state: write(path, "t late")), say("5"))
+        try:
+            made.invoke(INPUT, config_of("t"), durability="sync")
+        except CheckpointConflict:
+            os._exit(7)
 
 
 def killed_worker(place: Place, path: Path, deadly: str) -> None:
