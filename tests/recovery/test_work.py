@@ -93,10 +93,12 @@ def keel_work(*words: str) -> Any:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_after_the_step_and_another_worker_continues(steps: Path, number: int) -> None:
+def test_a_signal_ends_it_after_the_step_and_another_worker_continues(steps: Path, place: Place, number: int) -> None:
     worker = subprocess.Popen([*WORK, "shop:slow", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     assert worker.stdout.readline() == "in step 3\n"
+    shown = CliRunner().invoke(app, ["threads", "--unfinished", "--url", place.url], env={"COLUMNS": "200"}).output
+    assert f"process {worker.pid} on " in shown
     worker.send_signal(number)
     Path("go").write_text("go")
     said, logged = worker.communicate(timeout=120)
