@@ -52,6 +52,7 @@ from langgraph_keel.keys.methods import KeyMethods, describe_backups
 from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
 from langgraph_keel.options import SaverOptions, read_options, takes
 from langgraph_keel.provenance.methods import ProvenanceMethods
+from langgraph_keel.recovery.methods import RecoveryMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import Progress, RetentionMethods, RetentionSaver
 from langgraph_keel.runs.marks import accepting
@@ -80,6 +81,7 @@ class KeelSaver(
     StatsMethods,
     ArchiveMethods,
     DrainMethods,
+    RecoveryMethods,
 ):
     """A LangGraph checkpointer over one store.
 

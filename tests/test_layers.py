@@ -21,7 +21,7 @@ FLOORS = (
     {"blobs", "keys"},
     {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades"},
     {"history", "tenants"},
-    {"moving"},
+    {"moving", "recovery"},
     {"options"},
     {"stack"},
     {"saver"},

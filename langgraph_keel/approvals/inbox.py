@@ -412,9 +412,13 @@ class Inbox:
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
-        from langgraph_keel.runs.worker import PollTimer, RetryList, Worker
+        from langgraph_keel.runs.worker import Decisions, PollTimer, RetryList, Worker
 
-        return Worker(self.engine, self.bell, graph, config or {}, PollTimer(poll, timeout), RetryList(poll))
+        timer, decisions = (
+            PollTimer(poll, timeout),
+            Decisions(self.engine.session, graph, config or {}, RetryList(poll)),
+        )
+        return Worker(self.engine, self.bell, decisions, timer)
 
     def _sweep(self, remind_after: float | None = None) -> Plan[Sequence[ApprovalRequest]]:
         """Look after all threads that wait: expired requests say so, and requests of threads that went on are closed.

@@ -182,3 +182,11 @@ class Bell:
     def anotices(self) -> AsyncNotices:
         """As `notices`, for a running loop."""
         return AsyncNotices(self.alisten)
+
+
+async def _nothing() -> None:
+    """Do nothing."""
+
+
+SILENT = Bell(lambda: None, _nothing, lambda: None, _nothing)
+"""For workers that no server wakes."""

@@ -40,6 +40,11 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "diff": "Show what changed between two moments: messages word by word, other values by their paths.",
         "archive": "List what was taken out of a thread's messages, oldest first; or show messages of it.",
     },
+    "Recover": {
+        "work": (
+            "Continue threads whose process has died, and those that were drained or accepted, until it is stopped."
+        ),
+    },
     "Travel": {
         "rewind": "Make a moment the latest of its thread again; nothing is deleted. The next run goes on from there.",
         "fork": "Begin another way from a moment: a new thread that has its history, or a branch in the same one.",
@@ -131,6 +136,7 @@ _NAMES = {
     "keys": ("keys",),
     "moving": ("import",),
     "upgrades": ("doctor", "upgrade"),
+    "work": ("work",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _NEGATIVE = re.compile("-[0-9]+")

@@ -108,6 +108,7 @@ def threads(
             pages = UnfinishedThreads(saver.engine.session, filter_of(**wanted), order)
             while len(found) <= limit and (page := saver.engine.run(pages.next())) is not None:
                 found += page
+            tries = [_tries_of(saver, each) for each in found[:limit]]
         else:
             found = list(saver.threads(limit + 1, order=order, after=after, **wanted))
             found = _mark_waiting(saver, found, show_decided=not json)
@@ -115,12 +116,12 @@ def threads(
         tenants = 0 if found or others or saver.tenant else len(saver.tenants.list())
     more, found = len(found) > limit, found[:limit]
     if json:
-        fields = _status_json if unfinished else _thread_json
-        print_json({"threads": list(map(fields, found)), "more": more})
+        rows = map(_status_json, found, tries) if unfinished else map(_thread_json, found)
+        print_json({"threads": list(rows), "more": more})
     elif not found:
         console().print(Text(_say_none(url, others, tenants, unfinished, wanted), "dim"), soft_wrap=True)
     elif unfinished:
-        print_lines(Text(plain(str(each))) for each in found)
+        print_lines(map(_status_line, found, tries))
         print_lines([Text("Idle threads may have calls of tools in doubt: keel tools --unknown", "dim")])
     else:
         console().print(_threads_table(found))
@@ -157,7 +158,8 @@ def status(thread: Thread, url: Url = DEFAULT_URL, json: AsJson = False) -> None
     """
     with open_to_read(url) as saver:
         found = saver.status(thread)
-    print_answer(_status_json(found), Text(plain(str(found))), as_json=json)
+        tries = _tries_of(saver, found)
+    print_answer(_status_json(found, tries), _status_line(found, tries), as_json=json)
 
 
 UsedBy = Annotated[
@@ -245,14 +247,32 @@ def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Map
     return f"None of {count_of(others, 'thread')} in {without_password(url)} fits"
 
 
-def _status_json(status: Any) -> dict[str, Any]:
-    fields = ("thread_id", "state", "can_go_on", "updated_at", "questions")
+def _tries_of(saver: Any, status: Any) -> Any:
+    """Return the attempts of workers to continue a thread. One trip."""
+    from langgraph_keel.recovery.recover import tries_at
+
+    return saver.engine.run(tries_at(saver.engine.session, status.thread_id, status.checkpoint_id))[0]
+
+
+def _status_line(status: Any, tries: Any) -> Text:
+    """Return what a status says, the process that has the thread, and the attempts of workers to continue it."""
+    parts = status.holder.split("/")
+    facts = [f"process {parts[2]} on {parts[0]}"] if len(parts) == 4 else []
+    facts += [f"{count_of(tries.count, 'attempt')} to recover it"] if tries.count else []
+    facts += [f"the last one: {tries.error}"] if tries.error else []
+    return Text.assemble(plain(str(status)), (f"  {plain(', '.join(facts))}" if facts else "", "dim"))
+
+
+def _status_json(status: Any, tries: Any) -> dict[str, Any]:
+    fields = ("thread_id", "state", "can_go_on", "updated_at", "questions", "stopped", "holder")
     return {
         **{name: getattr(status, name) for name in fields},
         "next": list(status.next),
         "requests": [request.id for request in status.requests],
         "errors": list(status.errors),
         "doubts": [call.key for call in status.doubts],
+        "attempts": tries.count,
+        "attempt_error": tries.error,
     }
 
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import inspect
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -19,21 +13,14 @@ import typer
 from rich.text import Text
 
 from langgraph_keel import MemorySaver
+from langgraph_keel.cli.graphs import Graph, find_upgrades, load_graph
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, check_store, open_store
 from langgraph_keel.cli.output import bar, print_answer, print_failures, with_bar
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.engine import engine_of
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.upgrades.chain import Upgrade
 from langgraph_keel.upgrades.hook import UpgradeHook
 
-Graph = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:GRAPH",
-        help="The graph to be deployed, or a function that returns it: shop.app:graph, or ./agent.py:graph.",
-    ),
-]
 Sample = Annotated[
     int | None,
     typer.Option(
@@ -127,100 +114,13 @@ def upgrade(
 @contextmanager
 def _open(graph: str, url: str, upgrades: str | None, *, read_only: bool) -> Iterator[tuple[Any, Any]]:
     """Open a store with the serializer and the upgrades of a program; yield the saver and the graph."""
-    from langgraph.graph import StateGraph
-    from langgraph.pregel import Pregel
-
-    module, compiled = _load(graph, "MODULE:GRAPH or FILE:GRAPH, such as shop.app:graph or ./agent.py:graph")
-    if callable(compiled) and not isinstance(compiled, Pregel | StateGraph):
-        compiled = _call_factory(graph, compiled)
-    if isinstance(compiled, StateGraph):
-        compiled = compiled.compile()
-    if not isinstance(compiled, Pregel):
-        what = f"{graph} is a {type(compiled).__name__}, not a graph"
-        raise InvalidInput(f"{what}: name a graph, or a function that returns one")
+    module, compiled = load_graph(graph, lambda _: MemorySaver())
     engine = engine_of(getattr(compiled, "checkpointer", None))
-    options: dict[str, Any] = {"upgrades": _find_upgrades(module, engine, upgrades)}
+    options: dict[str, Any] = {"upgrades": find_upgrades(module, engine, upgrades)}
     if engine is not None:
         options["serde"] = engine.session.codec.serde
     with open_store(url, read_only=read_only, **options) as saver:
         yield saver, compiled
-
-
-def _call_factory(name: str, factory: Any) -> Any:
-    """Return the graph that a function makes; its one required argument is a config, or else a saver."""
-    parameters = inspect.signature(factory).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
-    if len(required) > 1:
-        names = ", ".join(each.name for each in required)
-        raise InvalidInput(
-            f"{name} requires the arguments {names}: name a function that requires none, or one, which is passed a "
-            "saver (or a config, if it is called so)"
-        )
-    given: dict[str, Any] = {
-        each.name: {"configurable": {}} if each.name == "config" else MemorySaver() for each in required
-    }
-    is_positional = all(each.kind is each.POSITIONAL_ONLY for each in required)
-    with _name_errors(name):
-        made = factory(*given.values()) if is_positional else factory(**given)
-        return asyncio.run(made) if inspect.iscoroutine(made) else made
-
-
-@contextmanager
-def _name_errors(name: str) -> Iterator[None]:
-    """Report an error of the program in one line, with its place."""
-    try:
-        yield
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise InvalidInput(
-            f"{name} raised {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
-        ) from error
-
-
-def _load(name: str, form: str) -> tuple[ModuleType, Any]:
-    module, mark, attribute = name.rpartition(":")
-    if not (module and mark and attribute):
-        raise InvalidInput(f"{name!r} is not of the form {form}")
-    loaded = _import(module)
-    found: Any = loaded
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise InvalidInput(f"module {module} has no {attribute}")
-    return loaded, found
-
-
-def _import(module: str) -> ModuleType:
-    """Import a module by its name, from here, or by its file, as langgraph.json names it."""
-    place = ""
-    if module.endswith(".py") or "/" in module:
-        file = Path(module).resolve()
-        if not file.is_file():
-            raise InvalidInput(f"there is no file {module}")
-        parts, folder = [file.stem], file.parent  # its name as the program imports it, by which values name classes
-        while (folder / "__init__.py").exists():
-            parts.insert(0, folder.name)
-            folder = folder.parent
-        place, module = str(folder), ".".join(parts)
-    sys.path.insert(0, place)
-    try:
-        with _name_errors(module):
-            return importlib.import_module(module)
-    finally:
-        sys.path.remove(place)
-
-
-def _find_upgrades(module: ModuleType, engine: Any, named: str | None) -> Any:
-    if named is not None and ":" in named:
-        found = _load(named, "MODULE:LIST")[1]
-        return [found] if isinstance(found, Upgrade) else found
-    if named is not None:
-        return _load(f"{named}:__name__", "MODULE")[0]
-    hook = engine.session.hooks.find(UpgradeHook) if engine is not None else None
-    if hook is not None:
-        return list(hook.chain.steps)
-    return [each for each in vars(module).values() if isinstance(each, Upgrade)]
 
 
 def _page(diagnosis: Any) -> Text:

@@ -101,6 +101,7 @@ class ThreadStatus:
             for its run; or no call of a tool is in doubt, and the run was drained, or its input was accepted, or it was
             cut off, and the one before it was not.
         given: If it can go on, what to invoke the graph with: `None`, or a `Command` with what was decided.
+        checkpoint_id: Its latest checkpoint; empty if it has none.
         updated_at: When its latest checkpoint was made, ISO time.
         next: The nodes that run next.
         requests: What is asked of persons at its latest checkpoint, by requests for approval.
@@ -123,6 +124,7 @@ class ThreadStatus:
     state: State
     can_go_on: bool = field(default=False, repr=False)
     given: Any = None
+    checkpoint_id: str = field(default="", repr=False)
     updated_at: str = ""
     next: tuple[str, ...] = ()
     requests: tuple[ApprovalRequest, ...] = ()
@@ -287,6 +289,7 @@ def _judge(
         state=state,
         can_go_on=can_go_on,
         given=given,
+        checkpoint_id=head or "",
         updated_at=updated_at,
         next=moment.next if moment else (),
         requests=requests,

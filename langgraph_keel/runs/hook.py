@@ -53,7 +53,7 @@ from langgraph_keel.runs.claims import (
     take,
     watch_claim,
 )
-from langgraph_keel.runs.records import PROCESSES, STOPS
+from langgraph_keel.runs.records import PROCESSES, STOPS, TRIES
 from langgraph_keel.runs.turns import LINES, Place, Ticket
 
 _log = logging.getLogger(__name__)
@@ -190,6 +190,8 @@ class _Handlers:
 
 
 _start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
+begins_at: ContextVar[tuple[str, str] | None] = ContextVar("keel_begins_at", default=None)
+"""A thread, and its checkpoint from which a run of this context resumes it, or is refused."""
 held_threads: dict[live.LiveRun, HeldThread] = {}
 _all: WeakSet[RunClaims] = WeakSet()
 # What the tokens of this process begin with: a claim of ours is over when its run is, released or not.
@@ -215,7 +217,7 @@ class RunClaims(Hook):
     """Claims threads for the runs of one saver, and gives them back. `lease` is in milliseconds."""
 
     hears_replays = True
-    tables = (CLAIMS, LINES, STOPS)
+    tables = (CLAIMS, LINES, STOPS, TRIES)
     shared_tables = (PROCESSES,)
 
     def __init__(
@@ -283,6 +285,8 @@ class RunClaims(Hook):
 
     def read(self, session: Session, reading: Reading) -> Plan[None]:
         """Note where a run begins, and take away the answers that were given already or are given again."""
+        if self in reading.notes and (wanted := begins_at.get()):
+            yield from self._check_head(session, reading.notes[self][0], wanted, reading.result)
         if reading.result is None:
             return
         if self in reading.notes:
@@ -301,13 +305,25 @@ class RunClaims(Hook):
     def _refuse_unfinished(self, session: Session, run: live.LiveRun, head: CheckpointTuple) -> Plan[None]:
         """Refuse new input for a thread that has steps left, and leave the thread as it was. One trip, or none."""
         nodes = next_nodes(head.checkpoint, head.checkpoint["channel_values"])
-        if not (nodes or head.pending_writes):
-            return
+        if nodes or head.pending_writes:
+            yield from self._withdraw(session, run)
+            raise ThreadUnfinished(run.thread_id, nodes, bool(waiting_tasks(head.pending_writes or ())))
+
+    def _check_head(
+        self, session: Session, run: live.LiveRun, wanted: tuple[str, str], head: CheckpointTuple | None
+    ) -> Plan[None]:
+        """Refuse a run that does not begin where it was to begin: another one was there since. One trip, or none."""
+        begins = run.thread_id, head.checkpoint["id"] if head else None
+        if begins != wanted and run.thread_id == wanted[0]:
+            yield from self._withdraw(session, run)
+            raise ThreadTaken(run.thread_id, this_holder(), session.now)
+
+    def _withdraw(self, session: Session, run: live.LiveRun) -> Plan[None]:
+        """Leave a thread as it was. One trip, or none."""
         if held := held_threads.get(run):
             self.keeper.drop(held)
             yield from claims.give_back(session, held.claim)
             held_threads.pop(run, None)
-        raise ThreadUnfinished(run.thread_id, nodes, bool(waiting_tasks(head.pending_writes or ())))
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in a checkpoint that its run has claimed the thread."""

@@ -1,7 +1,7 @@
-"""Workers: threads are resumed as decisions about them arrive.
+"""Workers, which resume threads that are due, and the threads that are due because something was decided there.
 
-A poll is one listing of the open requests. Each run claims its thread (`runs.hook`), so a second worker is refused
-before a node runs. A notice of a decision spares a worker the wait for its next poll; one that is lost costs a poll.
+A poll is one listing. Each run claims its thread (`runs.hook`), so a second worker is refused before a node runs. A
+notice of a decision spares a worker the wait for its next poll; one that is lost costs a poll.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph import errors
@@ -24,11 +24,12 @@ from langgraph_keel.approvals.plans import find_free_answers, find_interrupts, s
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.engine import Engine
+from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken
-from langgraph_keel.runs.hook import is_in_doubt
+from langgraph_keel.errors import InvalidInput, SaverDraining, StoreBusy, StoreUnavailable, ThreadTaken
+from langgraph_keel.runs.hook import RunClaims, is_in_doubt
 
 _log = logging.getLogger(__name__)
 _LONGEST = 30.0
@@ -46,40 +47,48 @@ class Resumed:
     Attributes:
         thread_id: The thread.
         result: What the graph returned; it may wait again (`__interrupt__`).
-        error: What the graph raised instead. The worker does not try again before something else is decided there.
+        error: What the graph raised instead. After `run_when_decided`, the worker does not try again before something
+            else is decided there; after `recover`, workers try again while there are attempts left.
+        attempts: Of `recover`: how often workers have tried to continue the thread from the checkpoint at which it was
+            taken over, this time included.
     """
 
     thread_id: str
     result: Any = None
     error: Exception | None = None
+    attempts: int = field(default=0, repr=False)
 
 
 # -- which threads -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class SettledThread:
-    """A thread of which some task has all its answers."""
+class DueThread:
+    """A thread that a worker may continue."""
 
     thread_id: str
-    ids: frozenset[str]  # of the requests of such tasks
-    since: str  # when the first of them was decided, ISO time
+    # What makes it due: with other ones, it is due again. Of a decision, the requests of the tasks with all answers.
+    ids: frozenset[str]
+    since: str  # when that was so first, ISO time
     owner: str
 
 
-def find_settled(session: Session) -> Plan[Sequence[SettledThread]]:
-    """Return the threads that may go on, those first that have waited longest. A trip for each 1,000 requests."""
+D = TypeVar("D", bound=DueThread)
+
+
+def find_settled(session: Session) -> Plan[Sequence[DueThread]]:
+    """Return the threads in which a task has all its answers, the longest wait first. A trip for 1,000 requests."""
     by_thread: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
     now = session.now
     for held in (yield from Approvals(session).all(CURRENT)):
         if held.request.status != SUPERSEDED:
             by_thread[held.request.thread_id].append(request_at(held.request, now))
-    found: list[SettledThread] = []
+    found: list[DueThread] = []
     for thread_id, requests in by_thread.items():
         done = settled_in(requests)
         if any(request.interrupt_id for request in done):
             since = min(request.decision.at if request.decision else "" for request in done)
-            found.append(SettledThread(thread_id, frozenset(request.id for request in done), since, done[0].owner))
+            found.append(DueThread(thread_id, frozenset(request.id for request in done), since, done[0].owner))
     return sorted(found, key=lambda each: (each.since, each.thread_id))
 
 
@@ -99,24 +108,29 @@ class RetryList:
 
     def __init__(self, poll: float) -> None:
         self._poll = poll  # seconds until a thread that cannot continue is looked at again; then longer and longer
-        # The ids of the settled requests that it was tried with, since when, and when to try again.
+        # What made it due when it was tried, since when, and when to try again.
         self._known: dict[str, tuple[frozenset[str], float, float]] = {}
 
-    def due(self, found: Sequence[SettledThread]) -> Sequence[SettledThread]:
+    def due(self, found: Sequence[D]) -> Sequence[D]:
         """Return what is to be tried, of a listing."""
-        now, known = time.monotonic(), self._known
+        known = self._known
         self._known = {
             each.thread_id: known[each.thread_id]
             for each in found
             if each.thread_id in known and known[each.thread_id][0] == each.ids
         }
-        return [each for each in found if each.thread_id not in self._known or self._known[each.thread_id][2] <= now]
+        return [each for each in found if self.is_due(each)]
 
-    def done(self, each: SettledThread) -> None:
-        """Do not try it again before something else is decided there."""
+    def is_due(self, each: DueThread) -> bool:
+        """Return whether a thread is to be tried."""
+        ids, _, at = self._known.get(each.thread_id, (each.ids, 0.0, 0.0))
+        return ids != each.ids or at <= time.monotonic()
+
+    def done(self, each: DueThread) -> None:
+        """Do not try it again before something else makes it due."""
         self._known[each.thread_id] = each.ids, inf, inf
 
-    def later(self, each: SettledThread) -> None:
+    def later(self, each: DueThread) -> None:
         """Try it again, when it has waited as long again."""
         now = time.monotonic()
         _, since, _ = self._known.get(each.thread_id, (each.ids, now, now))
@@ -181,106 +195,134 @@ def _find_ready(session: Session, retries: RetryList) -> Plan[Sequence[str]]:
     return tuple(found)
 
 
-def _find_due(session: Session, retries: RetryList) -> Plan[Sequence[SettledThread]]:
-    """Return the threads to try. A trip for each of several."""
-    # Threads whose claims must be watched come last, and have all been looked at by then: if a host has died with many
-    # threads, a worker waits for one lease, and not for one after the other.
-    due = retries.due((yield from find_settled(session)))
-    if len(due) == 1:
-        return due
-    last: list[SettledThread] = []
-    for each in due:
-        if (yield from is_in_doubt(session, each.thread_id)):
-            last.append(each)
-    return [*(each for each in due if each not in last), *last]
-
-
 # -- going on ------------------------------------------------------------------------------------------------------
+
+
+class Trigger(Protocol[D]):
+    """Finds the threads that are due, and resumes one of them."""
+
+    def next(self) -> Plan[Sequence[D] | None]:
+        """Return the next threads to try; `None` at the end of a look, after which another one begins."""
+
+    def resume(self, each: D) -> Plan[Resumed | None]:
+        """Continue a thread, and return what has come of it; `None` if it was left alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Continues the threads of a saver with a graph. Of `Inbox.run_when_decided`."""
+    """Continues the threads of a saver that are due, one after another."""
 
     engine: Engine
     bell: Bell
-    graph: Any
-    config: RunnableConfig
+    trigger: Trigger[Any]
     timer: PollTimer
-    retries: RetryList
+    is_stopped: Callable[[], bool] = bool  # asked before each page, and before it waits
+
+    def _has_to_end(self) -> bool:
+        claims = self.engine.session.hooks.find(RunClaims)
+        return self.is_stopped() or bool(claims and claims.drain.reason)
 
     def run(self) -> Iterator[Resumed]:
         """Yield threads that went on, until there was nothing to do for long enough."""
         with self.bell.notices() as notices:
             while True:
                 did = False
-                for each in self.engine.run(_find_due(self.engine.session, self.retries)):
-                    if resumed := self._resume(each):
-                        did = True
-                        yield resumed
+                while not self._has_to_end() and (page := self.engine.run(self.trigger.next())) is not None:
+                    for each in page:
+                        if resumed := self.engine.run_patiently(self.trigger.resume(each)):
+                            did = True
+                            yield resumed
                 if did:
                     self.timer.restart()
-                elif seconds := self.timer.left:
+                elif (seconds := self.timer.left) and not self._has_to_end():
                     notices.wait(seconds)
                 else:
                     return
-
-    def _resume(self, each: SettledThread) -> Resumed | None:
-        config = self._config(each)
-        try:
-            found = self.engine.run(find_free_answers(self.engine.session, each.thread_id))
-            command = _command_for(found, self.graph.get_state(config)) if found else None
-            result = self.graph.invoke(command, config) if command else None
-        except Exception as error:
-            return self._fail(each, error)
-        return self._finish(each, command, result)
 
     async def arun(self) -> AsyncIterator[Resumed]:
         """As `run`, asynchronously."""
         async with self.bell.anotices() as notices:
             while True:
                 did = False
-                for each in await self.engine.arun(_find_due(self.engine.session, self.retries)):
-                    if resumed := await self._aresume(each):
-                        did = True
-                        yield resumed
+                while not self._has_to_end() and (page := await self.engine.arun(self.trigger.next())) is not None:
+                    for each in page:
+                        if resumed := await self.engine.arun_patiently(self.trigger.resume(each)):
+                            did = True
+                            yield resumed
                 if did:
                     self.timer.restart()
-                elif seconds := self.timer.left:
+                elif (seconds := self.timer.left) and not self._has_to_end():
                     await notices.wait(seconds)
                 else:
                     return
 
-    async def _aresume(self, each: SettledThread) -> Resumed | None:
-        config = self._config(each)
+
+def config_of(each: DueThread, config: RunnableConfig) -> RunnableConfig:
+    """Return what to run a graph with in a thread, given what a worker was told for all of them."""
+    # The owner, so that what the run asks next is the same person's.
+    owner = {"user_id": each.owner} if each.owner else {}
+    given = config.get("configurable") or {}
+    return {**config, "configurable": {**owner, **given, **_STRICT, "thread_id": each.thread_id}}
+
+
+def is_late(error: Exception, each: DueThread) -> bool:
+    """Return whether a run was refused: another one has its thread, or has answered there, or the saver drains."""
+    if isinstance(error, ThreadTaken):
+        return error.thread_id == each.thread_id
+    return isinstance(error, SaverDraining) or isinstance(error, _NOT_ASKED)
+
+
+@dataclass(slots=True)
+class Decisions:
+    """Continues threads in which something was decided. Of `Inbox.run_when_decided`."""
+
+    session: Session
+    graph: Any
+    config: RunnableConfig
+    retries: RetryList
+    _is_listed: bool = False
+
+    def next(self) -> Plan[Sequence[DueThread] | None]:
+        """Return the threads to try, all at once. A trip for each of several."""
+        self._is_listed = not self._is_listed
+        if not self._is_listed:
+            return None
+        # Threads whose claims must be watched come last, and have all been looked at by then: if a host has died with
+        # many threads, a worker waits for one lease, and not for one after the other.
+        due = self.retries.due((yield from find_settled(self.session)))
+        if len(due) == 1:
+            return due
+        last: list[DueThread] = []
+        for each in due:
+            if (yield from is_in_doubt(self.session, each.thread_id)):
+                last.append(each)
+        return [*(each for each in due if each not in last), *last]
+
+    def resume(self, each: DueThread) -> Plan[Resumed | None]:
+        """Continue a thread with what was decided, if this graph asks that."""
+        graph, config = self.graph, config_of(each, self.config)
+        command = result = None
         try:
-            found = await self.engine.arun(find_free_answers(self.engine.session, each.thread_id))
-            command = _command_for(found, await self.graph.aget_state(config)) if found else None
-            result = await self.graph.ainvoke(command, config) if command else None
+            if found := (yield from find_free_answers(self.session, each.thread_id)):
+                state = yield Call(lambda: graph.get_state(config), lambda: graph.aget_state(config))
+                command = _command_for(found, state)
+            if command:
+                result = yield Call(lambda: graph.invoke(command, config), lambda: graph.ainvoke(command, config))
         except Exception as error:
             return self._fail(each, error)
-        return self._finish(each, command, result)
-
-    def _config(self, each: SettledThread) -> RunnableConfig:
-        # The owner, so that what the run asks next is the same person's.
-        owner = {"user_id": each.owner} if each.owner else {}
-        given = self.config.get("configurable") or {}
-        return {**self.config, "configurable": {**owner, **given, **_STRICT, "thread_id": each.thread_id}}
-
-    def _finish(self, each: SettledThread, command: Command[Any] | None, result: Any) -> Resumed | None:
         if command is None:
             self.retries.later(each)
             return None
         self.retries.done(each)
         return Resumed(each.thread_id, result)
 
-    def _fail(self, each: SettledThread, error: Exception) -> Resumed | None:
-        is_late = isinstance(error, ThreadTaken) and error.thread_id == each.thread_id
-        if is_late or isinstance(error, _NOT_ASKED):
+    def _fail(self, each: DueThread, error: Exception) -> Resumed | None:
+        if is_late(error, each):
             self.retries.later(each)
             return None
-        # A store that was away for a moment is no reason to leave the thread for good.
-        again = self.retries.later if isinstance(error, StoreBusy | StoreUnavailable) else self.retries.done
+        # A store that was away for a moment, or a drain, is no reason to leave the thread for good.
+        passes = isinstance(error, StoreBusy | StoreUnavailable | errors.GraphDrained)
+        again = self.retries.later if passes else self.retries.done
         again(each)
         return Resumed(each.thread_id, error=error)
 

@@ -64,7 +64,7 @@ def test_the_commands_are_those_promised() -> None:
     keeping = {"prune", "erase", "delete", "reclaim", "retention show", "retention set", "retention clear"}
     keys = {"keys new", "keys show", "keys rotate", "keys renew", "keys migrate"}
     moving = {"copy", "import", "stats"}
-    upgrading = {"doctor", "upgrade"}
+    upgrading = {"doctor", "upgrade", "work"}
     assert set(COMMANDS) == {*looking, *travelling, *deciding, *others, *keeping, *keys, *moving, *upgrading}
 
 

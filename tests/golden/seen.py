@@ -26,7 +26,8 @@ LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
     "KeptCall": ("retries", "original"),
     "Decision": ("unchecked",),
-    "ThreadStatus": ("can_go_on", "is_settled", "source", "outlook", "since", "stopped"),
+    "Resumed": ("attempts",),
+    "ThreadStatus": ("can_go_on", "checkpoint_id", "is_settled", "source", "outlook", "since", "stopped"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 

@@ -148,6 +148,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "repair, only shown": ("repair", *tree),
         "repair": ("repair", "--yes", *tree),
         "doctor": ("doctor", "upgrade_apps:deployed", *store),
+        "work, only shown": ("work", "upgrade_apps:deployed", "--dry-run", *store),
         "upgrade, only shown": ("upgrade", "upgrade_apps:deployed", "--dry-run", *store),
         "an error": ("show", "no such thread", *store),
         "rewind": ("rewind", "travel", root, *store),

@@ -1,0 +1,1 @@
+"""Recovery: threads that no process runs any more are continued."""

@@ -1,0 +1,275 @@
+"""Workers that continue threads which were cut off, drained or accepted.
+
+An attempt is counted in a cell of the thread before it begins. Its run claims the thread, and is refused unless it
+begins from the checkpoint that was looked at. So of two workers one continues, and neither passes a breakpoint at which
+the other one's run has stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.constants import START
+from langgraph.errors import GraphDrained
+from langgraph.pregel import Pregel
+from langgraph.types import Command
+
+from langgraph_keel.approvals.plans import answers_of
+from langgraph_keel.display.text import count_of, one_line
+from langgraph_keel.engine.config import owner_in
+from langgraph_keel.engine.engine import Engine, engine_of
+from langgraph_keel.engine.entries import state_of, unpack_header
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, Kept
+from langgraph_keel.errors import (
+    CheckpointConflict,
+    InvalidInput,
+    NewerState,
+    ReadOnlyStore,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+)
+from langgraph_keel.history.status import ThreadStatus, UnfinishedThreads
+from langgraph_keel.history.threads import filter_of
+from langgraph_keel.runs.hook import begins_at
+from langgraph_keel.runs.marks import Marks, mark_in
+from langgraph_keel.runs.records import LAST, TRIES, Tries
+from langgraph_keel.runs.worker import DueThread, Resumed, RetryList, config_of, is_late
+
+_log = logging.getLogger(__name__)
+_AWAY = (StoreBusy, StoreUnavailable)
+_NO_ATTEMPT = (GraphDrained, NewerState, CheckpointConflict, *_AWAY)
+"""Errors that say nothing about the thread: another version, run or moment may continue it."""
+_TEXT = 300
+"""Characters of an error that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutOffThread(DueThread):
+    """A thread to take over."""
+
+    checkpoint_id: str  # from which it is continued
+    given: Any  # what was decided, if a run was cut off that had begun with that
+    tried: Kept[Tries] | None  # as it stands in the cell
+    count: int  # of the attempts from this checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a worker does about a thread that has steps left.
+
+    Attributes:
+        status: Where the thread stands.
+        due: What to take over; `None` if the thread is left alone.
+        why: Why it is left alone, if the status does not say that.
+    """
+
+    status: ThreadStatus
+    due: CutOffThread | None = None
+    why: str = ""
+
+
+def tries_at(session: Session, thread_id: str, checkpoint_id: str) -> Plan[tuple[Tries, Kept[Tries] | None]]:
+    """Return the attempts to continue a thread from a checkpoint, and what its cell holds. One trip."""
+    found = yield from Cells(session, TRIES, thread_id).find(LAST)
+    is_last = found is not None and found.record.checkpoint_id == checkpoint_id
+    return found.record if found and is_last else Tries(checkpoint_id, 0), found
+
+
+def check_graph(engine: Engine, graph: object, is_read_only: bool = False) -> None:
+    """See that a graph can continue the threads of a saver."""
+    if is_read_only:
+        raise ReadOnlyStore("this saver only reads, and a worker writes: open it without read_only")
+    if engine.session.hooks.find(Marks) is None:
+        raise InvalidInput(
+            "this saver does not mark its checkpoints, so no worker could see which runs were cut off: open it with "
+            "recoverable=True"
+        )
+    if not isinstance(graph, Pregel):
+        raise InvalidInput(f"graph must be a compiled graph, not a {type(graph).__name__}")
+    own = engine_of(graph.checkpointer)
+    if own is None or not own.is_same_store(engine):
+        raise InvalidInput("the graph must be compiled with this saver: builder.compile(checkpointer=saver)")
+
+
+class Recovery:
+    """Finds threads that can be taken over, and continues them with one graph. Of `KeelSaver.recover`."""
+
+    def __init__(
+        self,
+        session: Session,
+        graph: Pregel[Any, Any, Any, Any],
+        config: RunnableConfig,
+        attempts: int,
+        match: str | None,
+        retries: RetryList,
+        lasts: bool,
+    ) -> None:
+        if type(attempts) is not int or attempts < 1:
+            raise InvalidInput(f"attempts must be a number, 1 or more, not {attempts!r}")
+        self._session = session
+        self._graph = graph
+        self._config = config
+        self._attempts = attempts
+        self._wanted = filter_of(match=match)
+        self._retries = retries
+        self._lasts = lasts  # it outlives a store that is away
+        self._nodes = {START, *graph.nodes}
+        self._pages: UnfinishedThreads | None = None
+        self._found: list[CutOffThread] = []  # since the look began
+
+    def next(self) -> Plan[Sequence[CutOffThread] | None]:
+        """Return the next thread to take over; `None` at the end. Those come first that were active least recently."""
+        try:
+            looks = yield from self.look()
+        except _AWAY as error:
+            self._pages = None
+            if not self._lasts:
+                raise
+            _log.warning("no threads are recovered before the next look: %s", error)
+            return None
+        if looks is None:
+            self._retries.due(self._found)  # it forgets the others
+            return None
+        found = [look.due for look in looks if look.due]
+        self._found += found
+        return [due for due in found if self._retries.is_due(due)]
+
+    def look(self) -> Plan[Sequence[Look] | None]:
+        """Return the next thread with steps left; `None` at the end, after which a look begins again.
+
+        It takes the round trips of `saver.unfinished`, and two for each thread that may be taken.
+        """
+        if self._pages is None:
+            self._pages, self._found = UnfinishedThreads(self._session, self._wanted, "oldest"), []
+        page = yield from self._pages.next()
+        if page is None:
+            self._pages = None
+            return None
+        looks: list[Look] = []
+        for status in page:
+            looks.append((yield from self._look(status)))
+        return looks
+
+    def _look(self, status: ThreadStatus) -> Plan[Look]:
+        """Return whether a thread is to be taken over. Two trips, or none."""
+        is_over = status.state == "cut off" or status.stopped in ("drained", "accepted")
+        # These are continued only if a worker has met the error: else a caller has, who may not want that.
+        is_retry = status.state == "failed" or status.is_settled
+        if status.doubts or not (is_over or is_retry):
+            return Look(status)
+        name = status.thread_id
+        entries = yield from self._session.store.scan(Query(name, "", status.checkpoint_id, limit=1))
+        if not entries:
+            return Look(status, why="it has moved on")
+        header = unpack_header(entries[0].header, self._session.codec, entries[0].address)
+        last, tried = yield from tries_at(self._session, name, status.checkpoint_id)
+        if is_retry and not last.count:
+            return Look(status)
+        why = ""
+        if mark_in(header.about) is None:
+            why = "no saver with recoverable=True has put its latest checkpoint"
+        elif state_of(header.about) > self._session.state_version:
+            why = "a newer version of the application has stored its state"
+        elif not status.next or not self._nodes.issuperset(status.next):
+            why = "it is not of this graph"
+        elif last.count >= self._attempts:
+            why = f"given up after {count_of(last.count, 'attempt')}" + (f": {last.error}" if last.error else "")
+        if why:
+            return Look(status, why=why)
+        answers = answers_of(status.requests)
+        return Look(
+            status,
+            CutOffThread(
+                thread_id=name,
+                ids=frozenset((status.checkpoint_id,)),
+                since=status.updated_at,
+                owner=owner_in(header.metadata),
+                checkpoint_id=status.checkpoint_id,
+                given=Command(resume=dict(answers)) if answers else None,
+                tried=tried,
+                count=last.count,
+            ),
+        )
+
+    def resume(self, due: CutOffThread) -> Plan[Resumed | None]:
+        """Take a thread over and continue it, unless another worker or run is quicker."""
+        try:
+            token = yield from self._count(due)
+        except _AWAY as error:
+            _log.warning("thread %r is not taken over yet: %s", due.thread_id, error)
+            token = None
+        if token is None:
+            self._retries.later(due)
+            return None
+        about = {"thread_id": due.thread_id, "checkpoint_id": due.checkpoint_id, "attempt": due.count + 1}
+        _log.info(
+            "thread %r is taken over: attempt %d of %d", due.thread_id, due.count + 1, self._attempts, extra=about
+        )
+        try:
+            result = yield self._run(due)
+        except Exception as error:
+            return (yield from self._fail(due, token, error, about))
+        _log.info("thread %r was continued", due.thread_id, extra=about)
+        yield from self._note(due, token, None)
+        return Resumed(due.thread_id, result, attempts=due.count + 1)
+
+    def _run(self, due: CutOffThread) -> Call:
+        graph, config = self._graph, config_of(due, self._config)
+
+        def invoke() -> Any:
+            was = begins_at.set((due.thread_id, due.checkpoint_id))
+            try:
+                return graph.invoke(due.given, config, durability="sync")
+            finally:
+                begins_at.reset(was)
+
+        async def ainvoke() -> Any:
+            was = begins_at.set((due.thread_id, due.checkpoint_id))
+            try:
+                return await graph.ainvoke(due.given, config, durability="sync")
+            finally:
+                begins_at.reset(was)
+
+        return Call(invoke, ainvoke)
+
+    def _count(self, due: CutOffThread) -> Plan[str | None]:
+        """Count an attempt; return the token of the cell, or `None` if another worker was quicker. One trip."""
+        cells, token = Cells(self._session, TRIES, due.thread_id), self._session.new_token()
+        record = Tries(due.checkpoint_id, due.count + 1)
+        done, _ = yield from cells.swap(LAST, due.tried.token if due.tried else None, record, token=token)
+        return token if done else None
+
+    def _fail(self, due: CutOffThread, token: str, error: Exception, about: dict[str, Any]) -> Plan[Resumed | None]:
+        """Note how an attempt has failed. Two trips."""
+        try:
+            head = yield from self._session.store.scan(Query(due.thread_id, "", limit=1))
+        except StoreError:
+            head = ()
+        at = str(head[0].address.checkpoint_id) if head else due.checkpoint_id
+        moved = replace(due, ids=frozenset((at,)))
+        self._found.append(moved)
+        self._retries.later(moved)
+        if is_late(error, due) or isinstance(error, _NO_ATTEMPT):
+            _log.info("thread %r was not continued to its end: %s", due.thread_id, error, extra=about)
+            yield from self._note(due, token, due.tried.record if due.tried else None)
+            return Resumed(due.thread_id, error=error, attempts=due.count) if isinstance(error, _AWAY) else None
+        _log.warning("thread %r has failed: %r", due.thread_id, error, extra=about)
+        count = due.count + 1 if at == due.checkpoint_id else 1
+        yield from self._note(due, token, Tries(at, count, one_line(repr(error), _TEXT)))
+        return Resumed(due.thread_id, error=error, attempts=due.count + 1)
+
+    def _note(self, due: CutOffThread, token: str, tries: Tries | None) -> Plan[None]:
+        """Write what has come of an attempt. If the store is away, it stays counted. One trip."""
+        try:
+            yield from Cells(self._session, TRIES, due.thread_id).swap(LAST, token, tries)
+        except StoreError as error:
+            _log.warning("thread %r: the end of an attempt is not noted: %s", due.thread_id, error)

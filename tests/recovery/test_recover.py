@@ -1,0 +1,543 @@
+"""`saver.recover`: threads whose process has died are continued by one worker, and no gate is passed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from asyncio import to_thread
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from multiprocessing import Pipe
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from langgraph.errors import GraphDrained
+from langgraph.types import interrupt
+from log_graphs import CONFIG, State, graph, say
+from places import Place
+from process_children import exit_code, forked
+from races import context
+from recovery_children import (
+    INPUT,
+    LONG,
+    STEPS,
+    Paying,
+    config_of,
+    five,
+    killed,
+    killed_in_tool,
+    killed_worker,
+    paused,
+    recovered,
+    steps_in,
+    work,
+)
+from savers import each_face
+from situations import SITUATIONS, Stage, graph_of
+
+from langgraph_keel import (
+    InvalidInput,
+    KeelSaver,
+    MemorySaver,
+    NewerState,
+    ReadOnlyStore,
+    SqliteSaver,
+    StoreUnavailable,
+    ThreadTaken,
+    upgrade,
+)
+from langgraph_keel.engine.runs import find_runs_of
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.recovery.recover import Look, Recovery
+from langgraph_keel.runs.hook import RunClaims, begins_at
+from langgraph_keel.runs.records import LAST, TRIES, Tries
+from langgraph_keel.runs.worker import RetryList
+
+ON_SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "steps"
+
+
+@pytest.fixture
+def saver(tmp_path: Path) -> Iterator[KeelSaver]:
+    with SqliteSaver(tmp_path / "one.db", recoverable=True) as saver:
+        yield saver
+
+
+def tries_in(saver: KeelSaver, thread_id: str = "t") -> Tries | None:
+    found = saver.engine.run(Cells(saver.engine.session, TRIES, thread_id).find(LAST))
+    return found.record if found else None
+
+
+def drained(saver: KeelSaver, thread_id: str = "t", made: Any = None) -> None:
+    """Leave a thread that any worker may continue, before its step 2."""
+
+    def stop(state: State) -> State:
+        for each in find_runs_of(saver.engine.session.store):
+            each.control.request_drain("sigterm")  # type: ignore[attr-defined]
+        return {"log": ["1"]}
+
+    with pytest.raises(GraphDrained):
+        graph(saver, ("1", stop), *map(say, STEPS[1:])).invoke(INPUT, config_of(thread_id), durability="sync")
+
+
+def recovery_of(saver: KeelSaver, graph: Any) -> Recovery:
+    return Recovery(saver.engine.session, graph, {}, 3, None, RetryList(1.0), lasts=False)
+
+
+def looks_of(saver: KeelSaver, graph: Any) -> list[Look]:
+    found, recovery = list[Look](), recovery_of(saver, graph)
+    while (page := saver.engine.run(recovery.look())) is not None:
+        found += page
+    return found
+
+
+# -- a process dies ----------------------------------------------------------------------------------------------------
+
+
+@each_face
+def test_a_run_that_was_killed_in_step_3_is_continued_from_there(place: Place, face: str, path: Path) -> None:
+    killed(place, path)
+    with place.open(recoverable=True) as saver:
+        (resumed,) = recovered(saver, five(saver, path), face)
+        assert (resumed.thread_id, resumed.result["log"], resumed.error, resumed.attempts) == ("t", [*STEPS], None, 1)
+        assert steps_in(path) == "123345"
+        assert saver.status("t").state == "idle"
+        assert tries_in(saver) is None
+        assert recovered(saver, five(saver, path), face) == []
+
+
+def test_of_two_workers_one_continues_each_thread(place: Place, path: Path) -> None:
+    threads = "abcd"
+    killed(place, path, threads)
+    gate, pipes = context().Barrier(2), [Pipe() for _ in range(2)]
+    workers = [context().Process(target=work, args=(place, path, "", gate, theirs)) for _, theirs in pipes]
+    for each in workers:
+        each.start()
+    found = []
+    for ours, _ in pipes:
+        assert ours.poll(LONG)
+        found += ours.recv()
+    for each in workers:
+        each.join(LONG)
+    assert sorted(found) == [(name, "None") for name in threads]
+    assert [steps_in(path, name) for name in threads] == ["123345"] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+@each_face
+async def test_recover_does_what_is_safe_in_every_situation(place: Place, face: Any) -> None:
+    async with AsyncExitStack() as stack:
+        saver = await stack.enter_async_context(place.open(recoverable=True))
+        stage = Stage(place, await stack.enter_async_context(place.open()), face, stack)
+        for name, make in SITUATIONS.items():
+            await make(stage, name)
+        found = await to_thread(recovered, saver, graph_of(saver), face)
+        assert [each.error for each in found] == [None] * len(found)
+        assert {each.thread_id for each in found} == {
+            "marked, drained",
+            "marked, its input accepted",
+            "marked, killed",
+            "marked, resumed, and killed again",
+            "marked, killed after a breakpoint",
+        }
+        for each in found:
+            assert (await saver.astatus(each.thread_id)).state == "idle"
+
+
+@ON_SQLITE
+def test_a_decision_that_a_dead_run_had_taken_is_taken_by_the_worker(place: Place, path: Path) -> None:
+    def asks(saver: KeelSaver, deadly: bool) -> Any:
+        def ask(state: State) -> State:
+            answer = interrupt("pay?")
+            if deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"log": [answer]}
+
+        return graph(saver, ("ask", ask))
+
+    def die() -> None:
+        with place.open(recoverable=True) as saver:
+            asks(saver, deadly=True).invoke(saver.approvals.resume("t"), CONFIG)
+
+    with place.open(recoverable=True) as saver:
+        asks(saver, deadly=False).invoke(INPUT, CONFIG)
+        (request,) = saver.approvals.pending()
+        saver.approvals.answer(request.id, value="yes", by="ann")
+        assert recovered(saver, asks(saver, deadly=False), "sync") == []  # it was decided, and not cut off
+    for attempts in (1, 2):
+        assert exit_code(forked(die)) == -signal.SIGKILL
+        with place.open(recoverable=True) as saver:
+            assert saver.status("t").state == "cut off", attempts
+    with place.open(recoverable=True) as saver:
+        (resumed,) = recovered(saver, asks(saver, deadly=False), "sync")
+        assert resumed.result["log"] == ["yes"]
+
+
+@ON_SQLITE
+def test_a_fork_of_the_process_recovers_and_is_recovered(place: Place, path: Path) -> None:
+    """Marks, claims and heartbeats of the parent are not the child's."""
+    with place.open(recoverable=True) as saver:
+        drained(saver, "parent")
+        drained(saver, "child")
+
+        def child() -> None:
+            made = five(saver, path, deadly="4")
+            recovered(saver, made, "sync", match="child")
+
+        assert exit_code(forked(child)) == -signal.SIGKILL
+        found = recovered(saver, five(saver, path), "sync")
+        assert sorted((each.thread_id, each.error, each.attempts) for each in found) == [
+            ("child", None, 1),
+            ("parent", None, 1),
+        ]
+        assert steps_in(path, "child") == "23445"
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+def test_a_process_that_was_paused_for_a_lease_is_taken_over_and_then_refused(place: Place, path: Path) -> None:
+    ours, theirs = Pipe()
+    child = context().Process(target=paused, args=(place, path, theirs))
+    child.start()
+    assert child.pid
+    assert ours.poll(LONG)
+    os.kill(child.pid, signal.SIGSTOP)
+    with place.open(recoverable=True) as saver:
+        claims, now = saver.engine.session.hooks.find(RunClaims), [0.0]
+        assert claims
+        claims.timer = lambda: now[0]
+        for now[0], count in ((0.0, 0), (29.0, 0), (31.0, 1)):
+            found = recovered(saver, five(saver, path), "sync")
+            assert [each.thread_id for each in found] == ["t"] * count
+        os.kill(child.pid, signal.SIGCONT)
+        ours.send("go on")
+        child.join(LONG)
+        assert (child.exitcode, steps_in(path)) == (7, "345")
+        assert saver.status("t").state == "idle"
+
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+
+@each_face
+def test_a_breakpoint_that_another_worker_has_reached_is_not_passed(saver: KeelSaver, face: str, path: Path) -> None:
+    """One worker has looked, and is slow; meanwhile another one continues the thread, and stops at a gate."""
+    drained(saver)
+    slow = recovery_of(saver, five(saver, path))
+    (due,) = saver.engine.run(slow.next()) or ()
+    (resumed,) = recovered(saver, five(saver, path, interrupt_before_nodes=["4"]), face)
+    assert resumed.result["log"] == ["1", "2", "3"]
+    assert saver.engine.run_patiently(slow.resume(due)) is None
+    assert recovered(saver, five(saver, path), face) == []
+    assert (saver.status("t").stopped, steps_in(path)) == ("breakpoint", "23")
+
+
+@each_face
+async def test_a_run_that_would_begin_elsewhere_is_refused_and_leaves_no_claim(
+    saver: KeelSaver, face: str, path: Path
+) -> None:
+    made = five(saver, path, interrupt_before_nodes=["2"])
+    old = made.invoke(INPUT, CONFIG) and saver.status("t").checkpoint_id
+    five(saver, path, interrupt_before_nodes=["4"]).invoke(None, CONFIG)
+    begins_at.set(("t", old))
+    with pytest.raises(ThreadTaken):
+        await (made.ainvoke(None, CONFIG) if face == "async" else to_thread(made.invoke, None, CONFIG))
+    begins_at.set(None)
+    assert (saver.status("t").state, steps_in(path)) == ("stopped", "123")
+    assert five(saver, path).invoke(None, CONFIG)["log"] == [*STEPS]
+
+
+@ON_SQLITE
+def test_a_call_in_doubt_is_left_until_a_person_has_settled_it(place: Place) -> None:
+    killed_in_tool(place)
+    with place.open(recoverable=True) as saver:
+        made = Paying(saver, deadly=False)
+        assert recovered(saver, made.graph, "sync") == []
+        status = saver.status("t")
+        assert (status.state, len(status.doubts)) == ("cut off", 1)
+        made.cache.settle("t", status.doubts[0].key, "done", result="paid by hand")
+        (resumed,) = recovered(saver, made.graph, "sync")
+        assert [each.content for each in resumed.result["log"]][-1] == "paid by hand"
+
+
+# -- attempts ----------------------------------------------------------------------------------------------------------
+
+
+@ON_SQLITE
+def test_attempts_of_workers_that_die_are_counted_until_the_thread_is_left(
+    place: Place, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed(place, path, "t")
+    killed(place, path, "u", deadly="5")
+    for count in (1, 2, 3):
+        killed_worker(place, path, deadly="3")
+        with place.open(recoverable=True) as saver:
+            found = tries_in(saver)
+            assert found is not None
+            assert found.count == count
+    with place.open(recoverable=True) as saver:
+        # "u" was behind it in the line, and is not blocked.
+        assert [each.thread_id for each in recovered(saver, five(saver, path), "sync")] == ["u"]
+        (look,) = looks_of(saver, five(saver, path))
+        assert look.why == "given up after 3 attempts"
+        assert steps_in(path) == "123333"
+        (resumed,) = recovered(saver, five(saver, path), "sync", attempts=4)
+        assert (resumed.attempts, steps_in(path)) == (4, "123333345")
+
+
+@each_face
+def test_a_step_that_fails_is_tried_again_and_other_threads_are_not_held_up(saver: KeelSaver, face: str) -> None:
+    tried: list[str] = []
+
+    def fail(state: State, config: Any) -> State:
+        tried.append(config["configurable"]["thread_id"])
+        if tried[-1] == "bad":
+            raise ValueError("no such order")
+        return {"log": ["3"]}
+
+    fail.__annotations__["config"] = "RunnableConfig"
+    made = graph(saver, say("1"), say("2"), ("3", fail), say("4"), say("5"))
+    for name in ("bad", "good"):
+        drained(saver, name)
+    found = recovered(saver, made, face, timeout=0.3, poll=0.01)
+    errors = [(each.thread_id, repr(each.error), each.attempts) for each in found]
+    # It was taken at step 2 and has failed in step 3, from where it is tried twice more.
+    assert sorted(errors) == [
+        ("bad", "ValueError('no such order')", 1),
+        ("bad", "ValueError('no such order')", 2),
+        ("bad", "ValueError('no such order')", 3),
+        ("good", "None", 1),
+    ]
+    assert tried.count("bad") == 3
+    found_tries = tries_in(saver, "bad")
+    assert found_tries is not None
+    assert (found_tries.count, found_tries.error) == (3, "ValueError('no such order')")
+    (look,) = looks_of(saver, made)
+    assert look.why == "given up after 3 attempts: ValueError('no such order')"
+
+
+def test_attempts_begin_again_when_the_thread_has_another_checkpoint(saver: KeelSaver) -> None:
+    def made(*bad: str) -> Any:
+        def fail(state: State) -> State:
+            raise ValueError("no")
+
+        return graph(saver, *(((name, fail) if name in bad else say(name)) for name in STEPS))
+
+    drained(saver)
+    for bad, count in (("3", 1), ("3", 2), ("4", 1), ("4", 2)):
+        (resumed,) = recovered(saver, made(bad), "sync")
+        found = tries_in(saver)
+        assert found is not None
+        assert (str(resumed.error), found.count) == ("no", count)
+    (resumed,) = recovered(saver, made(), "sync")
+    assert (resumed.result["log"], resumed.attempts, tries_in(saver)) == ([*STEPS], 3, None)
+
+
+def test_a_thread_that_failed_under_its_program_is_not_tried(saver: KeelSaver) -> None:
+    def fail(state: State) -> State:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        graph(saver, ("1", fail)).invoke(INPUT, CONFIG)
+    assert recovered(saver, graph(saver, say("1")), "sync") == []
+
+
+@each_face
+def test_what_another_run_or_a_store_was_in_the_way_of_is_no_attempt(saver: KeelSaver, face: str) -> None:
+    errors: list[Exception] = [
+        StoreUnavailable("away"),
+        NewerState("thread 't'", 2, 1),
+        ThreadTaken("t", "h/m/1/1", ""),
+    ]
+
+    def fail(state: State) -> State:
+        if errors:
+            raise errors.pop()
+        return {"log": ["2"]}
+
+    drained(saver)
+    made = graph(saver, say("1"), ("2", fail), *map(say, STEPS[2:]))
+    seen = []
+    while errors:
+        seen += recovered(saver, made, face)
+        # A node that raises leaves a failed thread; as nothing was counted, only its program may try it again.
+        assert tries_in(saver) is None
+        made.update_state(CONFIG, None, as_node="1")
+        assert recovered(saver, made, face) == []
+        with pytest.raises(GraphDrained):
+            graph(saver, ("1", drain_of(saver)), *map(say, STEPS[1:])).invoke(INPUT, CONFIG)
+    assert [type(each.error) for each in seen] == [StoreUnavailable]
+
+
+def drain_of(saver: KeelSaver) -> Any:
+    def stop(state: State) -> State:
+        for each in find_runs_of(saver.engine.session.store):
+            each.control.request_drain("sigterm")  # type: ignore[attr-defined]
+        return {"log": ["1"]}
+
+    return stop
+
+
+def test_a_worker_that_is_older_than_the_state_leaves_it(tmp_path: Path) -> None:
+    newer = [upgrade(1, 2, lambda state: None)]
+    with SqliteSaver(tmp_path / "keel.db", recoverable=True, upgrades=newer) as saver:
+        drained(saver)
+    with SqliteSaver(tmp_path / "keel.db", recoverable=True) as saver:
+        made = graph(saver, *map(say, STEPS))
+        assert recovered(saver, made, "sync") == []
+        (look,) = looks_of(saver, made)
+        assert look.why == "a newer version of the application has stored its state"
+        assert tries_in(saver) is None
+    with SqliteSaver(tmp_path / "keel.db", recoverable=True, upgrades=newer) as saver:
+        assert len(recovered(saver, graph(saver, *map(say, STEPS)), "sync")) == 1
+
+
+def test_a_quicker_worker_has_counted_the_attempt(saver: KeelSaver, path: Path) -> None:
+    drained(saver)
+    workers = [recovery_of(saver, five(saver, path)) for _ in range(2)]
+    found = [saver.engine.run(each.next()) for each in workers]
+    (first,), (second,) = (each or () for each in found)
+    assert saver.engine.run(workers[0]._count(first)) is not None  # private: the moment between counting and running
+    assert saver.engine.run(workers[1]._count(second)) is None  # private: as above
+
+
+# -- which threads -----------------------------------------------------------------------------------------------------
+
+
+@each_face
+def test_threads_of_other_graphs_and_names_are_left(saver: KeelSaver, face: str, path: Path) -> None:
+    for name in ("orders/1", "orders/2", "mail/1"):
+        drained(saver, name)
+    other = five(saver, path, names="abcde")
+    assert recovered(saver, other, face) == []
+    assert {look.why for look in looks_of(saver, other)} == {"it is not of this graph"}
+    found = recovered(saver, five(saver, path), face, match="orders/*")
+    assert [each.thread_id for each in found] == ["orders/1", "orders/2"]  # least recently active first
+    assert [each.thread_id for each in recovered(saver, five(saver, path), face)] == ["mail/1"]
+
+
+def test_what_a_run_is_given(saver: KeelSaver) -> None:
+    seen: list[Any] = []
+
+    def look(state: State, config: Any) -> None:
+        seen.append(config["configurable"])
+
+    look.__annotations__["config"] = "RunnableConfig"
+    given: Any = {"configurable": {"thread_id": "t", "user_id": "ann"}}
+    with pytest.raises(GraphDrained):
+        graph(saver, ("1", drain_of(saver)), *map(say, STEPS[1:])).invoke(INPUT, given)
+    made = graph(saver, say("1"), ("2", look), *map(say, STEPS[2:]))
+    recovered(saver, made, "sync", config={"configurable": {"shop": 7}})
+    assert [(each["user_id"], each["shop"], each["thread_id"]) for each in seen] == [("ann", 7, "t")]
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+@each_face
+def test_a_worker_that_is_stopped_ends_after_the_run_that_it_is_at(saver: KeelSaver, face: str) -> None:
+    stop = Event()
+
+    def last(state: State) -> State:
+        stop.set()
+        return {"log": ["5"]}
+
+    for name in "ab":
+        drained(saver, name)
+    made = graph(saver, *map(say, STEPS[:4]), ("5", last))
+    found = recovered(saver, made, face, timeout=None, poll=0.01, stop=stop)
+    assert [(each.thread_id, each.result["log"]) for each in found] == [("a", [*STEPS])]
+    assert saver.status("b").stopped == "drained"
+
+
+@each_face
+def test_a_worker_that_waits_ends_when_it_is_stopped(saver: KeelSaver, face: str) -> None:
+    stop = Event()
+
+    async def work() -> None:
+        worker = asyncio.create_task(to_thread(recovered, saver, graph(saver, say("1")), face, timeout=None, stop=stop))
+        stop.set()
+        await asyncio.wait_for(worker, LONG)
+
+    asyncio.run(work())
+
+
+@each_face
+def test_a_drained_run_of_a_worker_is_no_error(saver: KeelSaver, face: str) -> None:
+    drained(saver)
+    made = graph(saver, say("1"), ("2", drain_of(saver)), *map(say, STEPS[2:]))
+    assert recovered(saver, made, face) == []
+    assert (saver.status("t").stopped, saver.status("t").next, tries_in(saver)) == ("drained", ("3",), None)
+
+
+def test_a_worker_outlives_a_store_that_is_away(
+    saver: KeelSaver, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    drained(saver)
+    looks, real = [0], Recovery.look
+
+    def look(self: Recovery) -> Any:
+        looks[0] += 1
+        if looks[0] == 1:
+            raise StoreUnavailable("gone for a moment")
+        return real(self)
+
+    monkeypatch.setattr(Recovery, "look", look)
+    with pytest.raises(StoreUnavailable):
+        recovered(saver, five(saver, path), "sync")
+    looks[0] = 0
+    worker = saver.recover(five(saver, path), poll=0.01)
+    assert next(worker).thread_id == "t"
+    assert "no threads are recovered before the next look: gone for a moment" in caplog.text
+
+
+def test_log_records_name_the_thread_and_the_attempt(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "langgraph_keel.recovery")
+    drained(saver)
+    recovered(saver, graph(saver, *map(say, STEPS)), "sync")
+    said = [(each.__dict__["thread_id"], each.__dict__["attempt"]) for each in caplog.records]
+    assert said == [("t", 1), ("t", 1)]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_recover_is_refused_before_anything_is_read(saver: KeelSaver, tmp_path: Path) -> None:
+    made = graph(saver, say("1"))
+    with MemorySaver() as plain, MemorySaver(recoverable=True) as other:
+        cases: list[tuple[KeelSaver, Any, dict[str, Any], str]] = [
+            (plain, graph(plain, say("1")), {}, "recoverable=True"),
+            (saver, graph(other, say("1")), {}, "compiled with this saver"),
+            (saver, made.copy({"checkpointer": None}), {}, "compiled with this saver"),
+            (saver, "shop:graph", {}, "a compiled graph, not a str"),
+            (saver, made, {"attempts": 0}, "attempts"),
+            (saver, made, {"attempts": True}, "attempts"),
+            (saver, made, {"match": 3}, "match"),
+            (saver, made, {"poll": 0}, "poll"),
+            (saver, made, {"timeout": -1}, "timeout"),
+        ]
+        for which, given, options, words in cases:
+            for face in (which.recover, which.arecover):
+                with pytest.raises(InvalidInput, match=words):
+                    face(given, **options)
+    made.invoke(INPUT, CONFIG)
+    reading = SqliteSaver(tmp_path / "one.db", recoverable=True, read_only=True)
+    with reading as reader, pytest.raises(ReadOnlyStore, match="a worker writes"):
+        reader.recover(graph(reader, say("1")))
+
+
+def test_a_view_of_a_tenant_recovers_the_threads_of_the_tenant(saver: KeelSaver) -> None:
+    shop = saver.for_tenant("shop")
+    drained(saver, "a")
+    drained(shop, "b")
+    assert [each.thread_id for each in recovered(shop, graph(shop, *map(say, STEPS)), "sync")] == ["b"]
+    with pytest.raises(InvalidInput, match="compiled with this saver"):
+        shop.recover(graph(saver, say("1")))

@@ -1,0 +1,218 @@
+"""`keel work`: in a process and on a terminal of its own, ended by signals; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import Place, file_place
+from recovery_children import INPUT, config_of, killed, steps_in
+from typer.testing import CliRunner
+
+from langgraph_keel import KeelSaver, MemorySaver
+from langgraph_keel.cli import app
+
+WORK = [sys.executable, "-m", "langgraph_keel.cli", "work"]
+# The program: step 3 says that it has begun, and goes on once something is written to a pipe.
+SHOP = """
+import os
+from pathlib import Path
+from langgraph.checkpoint.memory import InMemorySaver
+from recovery_children import five
+from langgraph_keel import MemorySaver, open_saver
+
+steps = Path(os.environ["STEPS"])
+saver = open_saver(os.environ["STORE"], recoverable=True)
+
+def bad(state):
+    raise ValueError("no such order")
+
+graph = five(saver, steps)
+bare = five(None, steps)
+foreign = five(InMemorySaver(), steps)
+unmarked = five(MemorySaver(), steps)
+failing = graph.copy()
+failing.nodes = {**graph.nodes, "3": graph.nodes["3"].copy({"bound": five})}
+
+def make(saver):
+    return five(saver, steps)
+
+def slow():
+    import recovery_children
+    write = recovery_children.write
+    def wait(path, line):
+        write(path, line)
+        if line.endswith("3"):
+            print("in step 3", flush=True)
+            with open(os.environ["GO"]) as pipe:
+                pipe.read()
+    recovery_children.write = wait
+    return graph
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return file_place(tmp_path)
+
+
+@pytest.fixture
+def steps(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of steps, beside a program whose thread "t" was killed in step 2."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    path = tmp_path / "steps"
+    os.mkfifo(tmp_path / "go")
+    tests = Path(__file__).parent.parent
+    paths = [str(tmp_path), str(tests), str(tests / "support"), os.environ.get("PYTHONPATH", "")]
+    given = {"STEPS": str(path), "STORE": place.url, "GO": str(tmp_path / "go"), "PYTHONPATH": os.pathsep.join(paths)}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KEEL_URL", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    killed(place, path, deadly="2")
+    yield path
+    if "shop" in sys.modules:
+        sys.modules.pop("shop").saver.close()
+
+
+def keel_work(*words: str) -> Any:
+    return CliRunner().invoke(app, ["work", *words], env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_after_the_step_and_another_worker_continues(steps: Path, place: Place, number: int) -> None:
+    worker = subprocess.Popen([*WORK, "shop:slow", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "in step 3\n"
+    shown = CliRunner().invoke(app, ["threads", "--unfinished", "--url", place.url], env={"COLUMNS": "200"}).output
+    assert f"process {worker.pid} on " in shown
+    worker.send_signal(number)
+    Path("go").write_text("go")
+    said, logged = worker.communicate(timeout=120)
+    assert (worker.returncode, said, steps_in(steps)) == (0, "", "1223")
+    records = [json.loads(line) for line in logged.splitlines()]
+    assert {each["thread_id"] for each in records} == {"t"}
+    assert "attempt 1 of 3" in records[0]["said"]
+    assert signal.Signals(number).name in records[-1]["said"]
+    other = subprocess.run([*WORK, "shop:graph", "--once"], capture_output=True, text=True, check=True)
+    assert (other.stdout, steps_in(steps)) == ("1 thread continued.\n", "122345")
+
+
+def test_in_a_terminal_it_shows_a_line_of_progress_until_ctrl_c(steps: Path) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [*WORK, "shop:graph"])
+    shown = b""
+    while b"1 continued, 0 failed" not in shown:
+        shown += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    try:
+        while part := os.read(terminal, 4096):
+            shown += part
+    except OSError:  # as Linux tells that it is closed
+        pass
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r", "\n")
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "'t' was continued (attempt 1)" in lines
+    assert "1 thread continued." in lines
+    assert "Traceback" not in lines
+    assert "{" not in lines  # no log records
+
+
+# -- what it prints ----------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(steps: Path, place: Place) -> None:
+    with place.open(recoverable=True) as saver:
+        gate(saver, steps)
+    for graph in ("shop:graph", "shop:bare", "shop:make"):
+        url = () if graph == "shop:graph" else ("--url", place.url)
+        shown = keel_work(graph, "--dry-run", *url)
+        assert (shown.exit_code, shown.output.splitlines()) == (
+            0,
+            [
+                "continue 't' before 2: attempt 1",
+                "leave thread 'gate' stopped at a breakpoint before 2: graph.invoke(None, config) passes it.",
+            ],
+        )
+        rows = json.loads(keel_work(graph, "--dry-run", "--json", *url).output)["threads"]
+        assert [(row["thread_id"], row["state"], row["takes"]) for row in rows] == [
+            ("t", "cut off", True),
+            ("gate", "stopped", False),
+        ]
+    assert steps_in(steps) == "12"
+    assert keel_work("shop:graph", "--once", "--match", "other*").output == "0 threads continued.\n"
+    assert [json.loads(keel_work("shop:graph", "--once", "--json").stdout)] == [
+        {"thread_id": "t", "attempts": 1, "error": None}
+    ]
+
+
+def gate(saver: KeelSaver, steps: Path) -> None:
+    from recovery_children import five
+
+    five(saver, steps, interrupt_before_nodes=["2"]).invoke(INPUT, config_of("gate"))
+
+
+def test_a_thread_that_fails_is_told_with_its_attempts(steps: Path, place: Place) -> None:
+    ended = keel_work("shop:failing", "--once")
+    assert (ended.exit_code, ended.stdout) == (1, "0 threads continued, 1 failed.\n")
+    shown = CliRunner().invoke(app, ["threads", "--unfinished", "--url", place.url], env={"COLUMNS": "200"})
+    assert "1 attempt to recover it, the last one: TypeError(" in shown.output
+    said = json.loads(CliRunner().invoke(app, ["status", "t", "--json", "--url", place.url]).output)
+    assert (said["state"], said["attempts"]) == ("failed", 1)
+    assert said["attempt_error"].startswith("TypeError(")
+
+
+# -- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere:graph"], "No module named 'nowhere'"),
+        (["shop:nothing"], "module shop has no nothing"),
+        (["shop"], "not of the form MODULE:GRAPH"),
+        (["shop:steps"], "not a graph"),
+        (["shop:foreign"], "InMemorySaver, which is no saver of Keel"),
+        (["shop:unmarked"], "recoverable=True"),
+        (["shop:graph", "--url", "sqlite:///other.db"], "leave --url out"),
+        (["shop:graph", "--attempts", "0"], "--attempts"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(steps: Path, words: list[str], said: str) -> None:
+    ended = keel_work(*words, "--once")
+    assert (ended.exit_code, steps_in(steps)) == (2, "12")
+    assert said in " ".join(ended.output.split())
+    assert not Path("other.db").exists()
+
+
+def test_a_store_that_is_not_there_is_not_made(steps: Path) -> None:
+    ended = keel_work("shop:bare", "--once", "--url", "sqlite:///other.db")
+    assert (ended.exit_code, Path("other.db").exists()) == (1, False)
+
+
+def test_a_tenant_has_a_worker_of_its_own(steps: Path, place: Place) -> None:
+    for words in (["shop:graph"], ["shop:bare", "--url", place.url]):
+        ended = CliRunner().invoke(app, ["--tenant", "acme", "work", *words, "--once"])
+        assert (ended.exit_code, ended.output) == (0, "0 threads continued.\n")
+    assert steps_in(steps) == "12"
+
+
+def test_a_saver_in_memory_is_looked_at_once(steps: Path) -> None:
+    with MemorySaver(recoverable=True) as saver:
+        assert list(saver.recover(__import__("shop").make(saver), timeout=0)) == []
