@@ -269,7 +269,7 @@ def is_late(error: Exception, each: DueThread) -> bool:
     """Return whether a run was refused: another one has its thread, or has answered there, or the saver drains."""
     if isinstance(error, ThreadTaken):
         return error.thread_id == each.thread_id
-    return isinstance(error, SaverDraining) or isinstance(error, _NOT_ASKED)
+    return isinstance(error, (SaverDraining, _NOT_ASKED))
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ def drained(saver: KeelSaver, thread_id: str = "t", made: Any = None) -> None:
 
     def stop(state: State) -> State:
         for each in find_runs_of(saver.engine.session.store):
-            each.control.request_drain("sigterm")  # type: ignore[attr-defined]
+            each.control.request_drain("sigterm")
         return {"log": ["1"]}
 
     with pytest.raises(GraphDrained):
@@ -380,7 +380,7 @@ def test_what_another_run_or_a_store_was_in_the_way_of_is_no_attempt(saver: Keel
 def drain_of(saver: KeelSaver) -> Any:
     def stop(state: State) -> State:
         for each in find_runs_of(saver.engine.session.store):
-            each.control.request_drain("sigterm")  # type: ignore[attr-defined]
+            each.control.request_drain("sigterm")
         return {"log": ["1"]}
 
     return stop
