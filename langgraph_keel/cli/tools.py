@@ -89,15 +89,16 @@ def _money(amount: float) -> str:
 def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[Text]:
     """Yield how to settle calls in doubt: lines with commands."""
     where = ["--shared"] if owner is None else ["--thread", owner]
-    text = (
+    question = (
         "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
         "run again, skip if it shall not be repeated"
     )
     for original in sorted({call.original for call in calls if is_doubt(call) and call.original}):
-        yield Text(f"Shared with thread {plain(original)}. Wait until it has ended, or settle it, there", "magenta")
+        text = f"Shared with thread {plain(original)}. Wait until it has ended, or settle it, there"
+        yield Text(f"{text}. If it may be made again there, it is made when that thread goes on", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
     doubts = [call for call in calls if is_doubt(call) and not call.original]
-    yield from _commands(text, DECISIONS, url, where, doubts)
+    yield from _commands(question, DECISIONS, url, where, doubts)
     if owner is not None and doubts and doubts[-1].args is None:
         shown = command_line(url, "show", owner, doubts[-1].checkpoint_id)
         yield Text(f"{shown}  shows the arguments, which ToolCache(store_arguments=True) keeps here", "dim")

@@ -17,6 +17,7 @@ from langgraph_keel.tools.ledger import (
     CALLS,
     CLAIMED,
     DONE,
+    FAILED,
     SHOWN,
     UNKNOWN,
     WAITING,
@@ -43,11 +44,13 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
     for start in range(0, len(found), _LOT):
         for key, cell in (yield from calls.read_raw([key for key, _ in found[start : start + _LOT]])).items():
             record = calls.keep(key, cell).record
-            # Nobody will settle a claim in the copy, so its outcome is unknown there, until the source knows it.
-            state = UNKNOWN if record.state == CLAIMED else record.state
-            if state == UNKNOWN:
+            # Nobody settles a claim in the copy, and what a person lets the source make again, the source will make:
+            # the outcome is unknown in the copy, until the source knows it.
+            if record.state == CLAIMED or (record.state == FAILED and record.decided == "retry"):
+                record = replace(record, state=UNKNOWN, decided="", error=None)
+            if record.state == UNKNOWN:
                 yield from share_call(session, record.lineage, copy.source, copy.target)
-            record = replace(record, thread_id=copy.target, state=state, untold={})
+            record = replace(record, thread_id=copy.target, untold={})
             if copy.graph is not None:
                 # A fork has none of the answers that were given to the pending step: their places are of no use.
                 record = replace(record, answers=(), decisions=(), taken=())

@@ -166,6 +166,27 @@ async def test_a_call_may_be_made_again_by_the_original_alone(saver: KeelSaver, 
 
 @pytest.mark.parametrize("verb", ["fork", "copy"])
 @each_face
+async def test_what_may_be_made_again_is_a_doubt_in_a_later_fork(
+    saver: KeelSaver, face: str, shop: Shop, verb: str
+) -> None:
+    """The original makes it; a fork or a copy that was made after the decision would make it, too."""
+    graph = graph_of(saver, shop)
+    await die(graph, face, shop)
+    (call,) = saver.tools.calls("t")
+    shop.cache.settle("t", call.key, "retry")
+    await (fork_of(saver, face, thread("t")) if verb == "fork" else copy_of(saver, face, "fork"))
+    assert [(each.state, each.decided, each.original) for each in saver.tools.calls("fork")] == [("unknown", "", "t")]
+    with pytest.raises(ToolOutcomeUnknown):
+        await run(graph, face, None, thread("fork"))
+    with pytest.raises(InvalidInput, match="Settle it in 't'"):
+        await saver.tools.asettle("fork", call.key, "retry")
+    for name in ("t", "fork"):
+        await run(graph, face, None, thread(name))
+    assert (states_of(saver, "t", "fork"), len(shop.refunded)) == (["done", "done"], 2)  # one died, one was made
+
+
+@pytest.mark.parametrize("verb", ["fork", "copy"])
+@each_face
 async def test_of_threads_that_share_a_call_one_may_make_it(saver: KeelSaver, face: str, shop: Shop, verb: str) -> None:
     """Also where the thread in between, or the original of all, was deleted: the first that is left is the original."""
     graph = graph_of(saver, shop)
