@@ -56,7 +56,7 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
                 record = replace(record, answers=(), decisions=(), taken=())
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
-    if copy.graph is None:
+    if found and copy.graph is None:
         yield from Cells(session, SHOWN, copy.source).copy_raw(copy.target)
 
 

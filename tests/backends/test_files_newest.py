@@ -150,6 +150,7 @@ def test_a_process_that_has_the_newest_part_puts_to_it(root: Path, monkeypatch: 
     for number in range(PUTS, PUTS + 25):
         with FileSaver(root) as saver:
             put(saver, number)
+            # private: nothing else says how much of a thread is in memory
             assert isinstance(driver_of(saver).thread("t")._replica.thread, Newest)
             assert saver.get_tuple(at()).checkpoint["id"] == f"{number:04}"  # type: ignore[union-attr]
     monkeypatch.undo()

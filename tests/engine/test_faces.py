@@ -118,6 +118,7 @@ async def test_type_checkers_see_both_faces() -> None:
 
 WITHOUT_IO = {
     "archive",
+    "draining",
     "for_tenant",
     "get_next_version",
     "grants",

@@ -156,7 +156,7 @@ async def test_an_operator_is_told_of_a_fork_that_it_pays_again(
             other.fork(before, "what-if")
         refused = await client.post("/operator/threads/what-if/resume")
         assert refused.status_code == 409
-        assert "does again what 'bob' has done after this point" in refused.json()["detail"]
+        assert "calls again what 'bob' has called after this point: refund" in refused.json()["detail"]
         assert Path("refunds.log").read_text() == "17 40.0\n"
         assert (await client.post("/operator/threads/what-if/resume?again=true")).status_code == 200
         await until_idle(client, "what-if")

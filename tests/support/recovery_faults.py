@@ -78,12 +78,12 @@ class Workers:
         return worker
 
     def fail(self) -> None:
-        """Kill one and start another, or stop one for a while, or cut all connections."""
-        if self.proxy and self.chance.random() < 0.3:
+        """Kill one and start another, the first time; or stop one for a while, or cut all connections."""
+        if self.killed and self.proxy and self.chance.random() < 0.3:
             self.proxy.cut()
             return
         nth, worker = self.chance.choice(list(enumerate(self.all)))
-        if self.chance.random() < 0.6:
+        if not self.killed or self.chance.random() < 0.6:
             self.killed.add(worker.pid)
             worker.kill()
             worker.join(LONG)

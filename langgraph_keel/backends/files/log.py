@@ -58,6 +58,8 @@ EACH, SHARE = 65536, 16
 """Bytes from one index to the next: at least so many, and so many times the size of the first."""
 NEWEST = 40
 """Checkpoints that an index names."""
+_FAR = 1 << 24
+"""Bytes from the end of a log within which an index is looked for."""
 
 
 class Line(bytes):
@@ -525,7 +527,7 @@ def format_in(data: bytes) -> int | None:
 def read_end(handle: int, whole: bool) -> tuple[int, bytes]:
     """Return where the last index of a log begins, and the log from there on; else 0, and all of it."""
     size, length = os.fstat(handle).st_size, EACH
-    while not whole and length < size:
+    while not whole and length < min(size, _FAR):
         data = read(handle, size - length)
         at = data.rfind(MARK) + 1
         if at:
