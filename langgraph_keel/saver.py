@@ -448,7 +448,7 @@ class KeelSaver(
 
         Args:
             graph: The graph that is to run, compiled with this saver.
-            input: What it would be invoked with, of any form that its channels take.
+            input: The input of the graph, in any form that its channels take.
             config: Names the thread, and its owner (`user_id`).
 
         Returns:
@@ -586,7 +586,7 @@ class KeelSaver(
         """Yield the threads of this store by their last activity, by the clocks of those who put. No state is read.
 
         Two round trips for the first 50 threads that the store finds, for the next 100, and so on, up to 500 at once.
-        What is asked for together must all be so.
+        A thread must match all filters.
 
         Args:
             limit: Most to yield.

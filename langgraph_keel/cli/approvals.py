@@ -54,12 +54,11 @@ from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import FORKED_FROM, UnreadHeader
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.edits import edits
 from langgraph_keel.history.records import DiffRecord
 from langgraph_keel.history.render.diff import DiffPage
-from langgraph_keel.tools.copies import find_later, find_unused
+from langgraph_keel.tools.copies import find_later, find_origins, find_unused
 from langgraph_keel.tools.ledger import iso_time
 
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
@@ -491,12 +490,12 @@ def _made_before(saver: Any, request: ApprovalRequest) -> Iterator[Text]:
     """Yield the calls of its tool that the thread made before a rewind, or its original after the fork point."""
     run, session, thread = saver.engine.run, saver.engine.session.with_placeholders(), request.thread_id
     graph = run(session.store.read_graph(thread))
-    marks = [UnreadHeader(node, session.codec).metadata.get(FORKED_FROM) for node in graph.nodes]
-    sources = sorted({str(mark.get("thread_id")) for mark in marks if isinstance(mark, Mapping)})
     own = [each for each in run(find_unused(session, thread, graph)) if each.checkpoint_id != request.checkpoint_id]
-    for call in [*own, *(each for source in sources for each in run(find_later(session, source, thread)))]:
+    theirs = [each for name in run(find_origins(session, thread)) for each in run(find_later(session, name, thread))]
+    for call in [*own, *theirs]:
         if call.tool == request.action and request.status in OPEN:
-            again = "an equal call counts as the same" if call.thread_id == thread else "it may be called again"
+            is_own = call.thread_id == thread
+            again = "an equal call counts as the same" if is_own else "with an approval, it is called again"
             at = local_time(iso_time(call.started_at))
             text = f"Thread {plain(call.thread_id)} called {plain(call.tool)} at {at} ({plain(call.state)}): {again}"
             yield Text(text, "yellow")

@@ -255,7 +255,7 @@ def _tries_of(saver: Any, status: Any) -> Any:
 
 
 def _status_line(status: Any, tries: Any) -> Text:
-    """Return what a status says, the process that has the thread, and the attempts of workers to continue it."""
+    """Return a status as JSON, with the process that runs the thread and the attempts of workers to continue it."""
     parts = status.holder.split("/")
     facts = [f"process {parts[2]} on {parts[0]}"] if len(parts) == 4 else []
     facts += [f"{count_of(tries.count, 'attempt')} to recover it"] if tries.count else []

@@ -106,7 +106,7 @@ def _open(name: str, url: str | None, *, read_only: bool) -> Iterator[tuple[Any,
 
 
 def _show(saver: Any, compiled: Any, attempts: int, match: str | None, as_json: bool) -> None:
-    """Print what a worker would do."""
+    """Print which threads a worker would continue."""
     from langgraph_keel.recovery.recover import Look, Recovery, check_graph
     from langgraph_keel.runs.worker import RetryList
 

@@ -240,7 +240,7 @@ def _is_replaced(session: Session, stored: Address) -> Plan[bool]:
     nodes = [node for node in graph.nodes if not node.address.checkpoint_ns]
     sources = {node.address.checkpoint_id: UnreadHeader(node, session.codec).metadata.get("source") for node in nodes}
     if stored.checkpoint_id not in sources:
-        return False  # it was pruned, so nobody knows
+        return False  # it was pruned, so it cannot be known
     way = Ancestry(nodes).way(*(node for node in nodes if node.is_head))
     after = [sources[node.address.checkpoint_id] for node in way if node.parent == stored.checkpoint_id]
     return not after or (sources[stored.checkpoint_id] == "input" and after != ["loop"])

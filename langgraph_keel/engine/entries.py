@@ -47,7 +47,7 @@ STATE = "state"
 
 MARK, MARK_BYTES = "by", 8
 """In a header's `about`: the mark of the process that put this checkpoint (`runs.marks`), and its length. It is a
-number whose first bit of 64 is set: bytes would make the serializer look at every value beside them."""
+number of 64 bits, of which the first is set: with bytes in it, the serializer checks every value of a header."""
 _ONLY_MARK = b"\x92\x00\x81\xa2by\xcf"
 """How an `about` is packed that has nothing but a mark, which follows; within another dict, without two bytes."""
 

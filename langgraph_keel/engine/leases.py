@@ -223,7 +223,7 @@ def _name_of(pid: int) -> str:
 
 
 def is_alive(holder: str) -> bool:
-    """Return whether a holder is a process of this very machine; `False` if nobody can say."""
+    """Return whether a holder is a live process of this machine; `False` if that cannot be known."""
     parts = holder.rsplit("/", 3)
     is_here = len(parts) == 4 and _UNKNOWN not in parts[1:] and parts[1] == _machine()
     return is_here and _began(int(parts[2])) == parts[3]

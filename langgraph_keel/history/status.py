@@ -42,7 +42,7 @@ from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
 from langgraph_keel.runs.claims import CLAIMED, ClaimRecord
 from langgraph_keel.runs.hook import judge_claim
 from langgraph_keel.runs.marks import Processes, judge_run, mark_in
-from langgraph_keel.tools.copies import find_later
+from langgraph_keel.tools.copies import find_later, find_origins
 from langgraph_keel.tools.ledger import DONE, UNKNOWN, CallPages, KeptCall, is_doubt
 
 _TEXT, _NAMED = 120, 3
@@ -178,12 +178,12 @@ class ThreadStatus:
             "waits": "waits for a person: "
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
             "decided": f"was decided, and no run has gone on with it: {resume}",
-            "failed": f"failed with {left} ({error}): {_LOOK}",
+            "failed": f"failed with {left} ({error}): {_LOOK}; a tool that raised an error may have acted before",
             "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: {self.outlook}",
             "rewound": f"was rewound, has {left}, and has not run since: a run does again what these steps did before, "
             "except for calls in its ledger of tools",
             "arrived": f"came from elsewhere with {left}, and has not run here. Its original may be running them, or "
-            f"have done so: {_LOOK}",
+            "have done so: look at the original first, in its own store (`keel history`, `keel tools`)",
             "cut off": f"was cut off{where}, as its {lost}: {rest}",
             "stopped": _STOPPED.get(self.stopped, "").format(where=where, left=left, rest=rest),
             "unfinished": unfinished,
@@ -314,13 +314,19 @@ def _has_moved(session: Session, moment: Moment | None) -> Plan[bool]:
 
 
 def _look_ahead(session: Session, thread_id: str, source: str, kept: Set[str]) -> Plan[str]:
-    """Return what a run of a fork does about calls of tools. One trip a page of both ledgers, and mostly one more."""
-    later = sorted({call.tool for call in (yield from find_later(session, source, thread_id))})
+    """Describe which tools a run of a fork calls again. Two trips or more for each original."""
+    later: dict[str, set[str]] = {}
+    for origin in (yield from find_origins(session, thread_id)):
+        for call in (yield from find_later(session, origin, thread_id)):
+            later.setdefault(origin, set()).add(call.tool)
     answered = f", answers calls of tools from its ledger ({', '.join(sorted(kept))})" if kept else ""
-    again = f"; the ledger has no call of a tool that {source!r} made after this point"
+    again = f"; no call of a tool is known that {source!r} made after this point"
     if later:
-        again = f", and calls again what {source!r} has called after this point: {', '.join(later)}"
-        again += f" (`keel tools {shlex.quote(source)}`)"
+        called = [
+            f"{name!r} has called after this point: {', '.join(sorted(tools))} (`keel tools {shlex.quote(name)}`)"
+            for name, tools in later.items()
+        ]
+        again = f", and calls again what {'; what '.join(called)}"
     elif (yield from session.store.read_entry(Address(source))) is None:
         again = f"; {source!r} was deleted, so nothing says which tools it called after this point"
     return f"a run does these steps again{answered}{again}"

@@ -56,7 +56,7 @@ class RecoveryMethods(EngineSaver):
             poll: Seconds between two looks.
             timeout: Seconds without work after which to end; 0 is after one look, `None` is never. With `None`, a store
                 that cannot be reached is waited for.
-            config: What every run is given besides its thread, and `user_id` where the thread has an owner.
+            config: The config of every run, besides its thread, and `user_id` where the thread has an owner.
             stop: Once it is set, the worker ends: after the run that it is at, or else within `poll` seconds.
 
         Returns:

@@ -57,17 +57,17 @@ class CutOffThread(DueThread):
     """A thread to take over."""
 
     checkpoint_id: str  # from which it is continued
-    given: Any  # what was decided, if a run was cut off that had begun with that
-    tried: Kept[Tries] | None  # as it stands in the cell
+    given: Any  # the decision to resume with, if the run that was cut off had begun with one
+    tried: Kept[Tries] | None  # the content of the cell
     count: int  # of the attempts from this checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a worker does about a thread that has steps left.
+    """The verdict of a worker on a thread that has steps left.
 
     Attributes:
-        status: Where the thread stands.
+        status: The state of the thread.
         due: What to take over; `None` if the thread is left alone.
         why: Why it is left alone, if the status does not say that.
     """
@@ -162,7 +162,7 @@ class Recovery:
     def _look(self, status: ThreadStatus) -> Plan[Look]:
         """Return whether a thread is to be taken over. Two trips, or none."""
         is_over = status.state == "cut off" or status.stopped in ("drained", "accepted")
-        # These are continued only if a worker has met the error: else a caller has, who may not want that.
+        # Continue these only if a worker has met the error: a caller who has met it may not want another attempt.
         is_retry = status.state == "failed" or status.is_settled
         if status.doubts or not (is_over or is_retry):
             return Look(status)
@@ -268,7 +268,7 @@ class Recovery:
         return Resumed(due.thread_id, error=error, attempts=due.count + 1)
 
     def _note(self, due: CutOffThread, token: str, tries: Tries | None) -> Plan[None]:
-        """Write what has come of an attempt. If the store is away, it stays counted. One trip."""
+        """Write the result of an attempt. If the store is away, it stays counted. One trip."""
         try:
             yield from Cells(self._session, TRIES, due.thread_id).swap(LAST, token, tries)
         except StoreError as error:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _LOOK = 0.02
 """Seconds between two looks at the runs that have not ended."""
 _LAST = 5.0
-"""Most seconds for what is written after the end of runs: notes, and claims that are given back."""
+"""Most seconds for the writes that follow the end of runs: notes, and released claims."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _open: list[Draining] = []
@@ -111,7 +111,7 @@ class Draining:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """As the blocking form; the loop goes on running."""
+        """As the blocking form, without blocking the loop."""
         try:
             if self.requested:
                 self.left = await self._engine.arun_patiently(drain_runs(self._drain, self._grace))
@@ -133,7 +133,7 @@ class Draining:
             self._drain.reason = ""  # in a notebook, the next cell may run graphs
 
     def _act(self, error: BaseException | None) -> bool:
-        """Do what the signal did before, at the end of the outermost block; return whether the error is dealt with."""
+        """Pass the signal on at the end of the outermost block; return whether that replaces the error."""
         from langgraph.errors import GraphDrained
 
         if _open or not self.requested or not isinstance(error, GraphDrained | SaverDraining | None):
@@ -147,7 +147,7 @@ class Draining:
 
 
 def _hear(number: int, frame: FrameType | None) -> None:
-    """Handle the first signal. A second one does what it did before: the former handlers are back at once."""
+    """Handle the first signal, and restore the former handlers, which get a second one."""
     _restore()
     blocks = [each for each in _open if each.pid == os.getpid()]
     if not blocks:  # in a process that was just forked

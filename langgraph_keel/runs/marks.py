@@ -92,7 +92,7 @@ class Marks(Hook):
 
     @property
     def work(self) -> str:
-        """What goes on under the heartbeat, for the log."""
+        """The reason for the heartbeat, for the log."""
         return f"runs of {this_holder()} are active"
 
     # -- marks -----------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def _why(error: BaseException | None) -> Why:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of the last run of a thread that has steps left, and neither asks nor has failed.
+    """A verdict on the last run of a thread that has steps left, and neither asks nor has failed.
 
     Attributes:
         state: `"runs"`, `"cut off"`, `"stopped"`; or `"unfinished"`, if its process must be watched for a lease.
@@ -269,12 +269,12 @@ def judge_run(
     Two trips at most; none if the checkpoint has no mark.
 
     Args:
-        session: What it runs on.
+        session: The session of the saver.
         head: The latest checkpoint.
         about: What hooks have added to its header.
         claim: The claim of the thread by a run that resumes; `None` if there is none.
         is_over: Whether that claim is over; `None` if it must be watched.
-        processes: What is known of processes, and is added to.
+        processes: Known verdicts on processes; new ones are added.
 
     Returns:
         The verdict; `None` if the checkpoint has no mark.

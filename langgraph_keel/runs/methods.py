@@ -1,4 +1,4 @@
-"""What a saver has for runs: those that end before their process does, and those that lose a thread to another one."""
+"""Methods of a saver for runs: ending them before their process ends, and repeating those that were refused."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class RunMethods(Component):
     ) -> Plan[Any]:
         """Invoke a graph; if another run on the thread was quicker, invoke it again when that has ended.
 
-        Each time it waits until the thread has nothing left to do, and reads it anew. Runs that have lost wait in line,
-        those of other processes too, in the order in which they lost. The input is given again unless it is in the
-        thread (`CheckpointConflict.input_again`): then the run does what is left to do, and returns the state. What the
-        refused run has done by then is done again; a `ToolCache` answers its calls of tools.
+        Before each repetition it waits until no step of the thread is left. Refused runs wait in line, those of other
+        processes too, in the order of their refusals. The input is given again unless it is in the thread
+        (`CheckpointConflict.input_again`): then the run does the steps that are left, and returns the state. Steps of
+        the refused run are repeated; a `ToolCache` answers its calls of tools.
 
         No trip more than `graph.invoke` if nothing is refused; else about two a look, and five for the place in line.
 
@@ -105,7 +105,7 @@ class RunMethods(Component):
             **options: As for `graph.invoke`.
 
         Returns:
-            What the graph returns.
+            The result of the graph.
 
         Raises:
             CheckpointConflict: The last attempt was refused, too; or the thread has not come to its end in time; or it

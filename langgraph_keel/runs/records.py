@@ -57,20 +57,20 @@ class Tries:
 
 def _unpack_process(parts: Sequence[Any]) -> ProcessRecord:
     if [type(part) for part in parts] != [str, int, str]:
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has parts of the wrong type")
     return ProcessRecord(*parts)
 
 
 def _unpack_stop(parts: Sequence[Any]) -> Stop:
     checkpoints, why, claim = parts
     if why not in get_args(Why) or [type(each) for each in (*checkpoints, claim)] != [str] * (len(checkpoints) + 1):
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has parts of the wrong type")
     return Stop(tuple(checkpoints), why, claim)
 
 
 def _unpack_tries(parts: Sequence[Any]) -> Tries:
     if [type(part) for part in parts] != [str, int, str]:
-        raise TypeError("it does not hold what it should")
+        raise TypeError("it has parts of the wrong type")
     return Tries(*parts)
 
 

@@ -91,7 +91,7 @@ def _wait_for_turn(
 
 
 def _check(engine: Engine, graph: Any, attempts: int, timeout: float) -> RunClaims:
-    """Check what is given; return the hook whose lease and keeper the line uses."""
+    """Check the arguments; return the hook whose lease and keeper the line uses."""
     theirs, claims = engine_of(getattr(graph, "checkpointer", None)), engine.session.hooks.find(RunClaims)
     if theirs is None or claims is None or not theirs.is_same_store(engine):
         raise InvalidInput(f"{graph!r:.80} is no graph that was compiled with this saver")

@@ -205,7 +205,7 @@ class Trigger(Protocol[D]):
         """Return the next threads to try; `None` at the end of a look, after which another one begins."""
 
     def resume(self, each: D) -> Plan[Resumed | None]:
-        """Continue a thread, and return what has come of it; `None` if it was left alone."""
+        """Continue a thread, and return the result; `None` if it was left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +258,8 @@ class Worker:
 
 
 def config_of(each: DueThread, config: RunnableConfig) -> RunnableConfig:
-    """Return what to run a graph with in a thread, given what a worker was told for all of them."""
-    # The owner, so that what the run asks next is the same person's.
+    """Return the config of a run in a thread, given that of the worker."""
+    # With the owner, so that the next questions of the run are for the same person.
     owner = {"user_id": each.owner} if each.owner else {}
     given = config.get("configurable") or {}
     return {**config, "configurable": {**owner, **given, **_STRICT, "thread_id": each.thread_id}}
@@ -299,7 +299,7 @@ class Decisions:
         return [*(each for each in due if each not in last), *last]
 
     def resume(self, each: DueThread) -> Plan[Resumed | None]:
-        """Continue a thread with what was decided, if this graph asks that."""
+        """Continue a thread with its decisions, if this graph asks for them."""
         graph, config = self.graph, config_of(each, self.config)
         command = result = None
         try:

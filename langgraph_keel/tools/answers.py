@@ -32,7 +32,7 @@ class CallSlot:
         self.outer = outer  # the call inside of which it is made, by a tool that calls a tool
         self.inside = TaskCalls(calls.used)
         self.taken: set[int] = set()
-        self.id = ""  # what the question of a call is shown by
+        self.id = ""  # names the call in `Shown`
         self.key = ""
         self._path = ""
 

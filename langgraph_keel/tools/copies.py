@@ -5,9 +5,10 @@ A fork must not repeat a call that its history has made, nor one whose outcome i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from langgraph_keel.engine.entries import UnreadHeader
+from langgraph_keel.engine.entries import FORKED_FROM, UnreadHeader
 from langgraph_keel.engine.events import Copy
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
@@ -44,8 +45,8 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
     for start in range(0, len(found), _LOT):
         for key, cell in (yield from calls.read_raw([key for key, _ in found[start : start + _LOT]])).items():
             record = calls.keep(key, cell).record
-            # Nobody settles a claim in the copy, and what a person lets the source make again, the source will make:
-            # the outcome is unknown in the copy, until the source knows it.
+            # The source settles its claims, and makes a call again if a person has allowed that. Until then, the
+            # outcome of the call is unknown in the copy.
             if record.state == CLAIMED or (record.state == FAILED and record.decided == "retry"):
                 record = replace(record, state=UNKNOWN, decided="", error=None)
             if record.state == UNKNOWN:
@@ -68,6 +69,17 @@ def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[Cal
     past = read_past(moments, [node for node in roots if node.is_head])
     made = [call for call in calls if call.state in _MADE]
     return [call for call in made if not past.knows(call, steps_of(call).get("", ""))]
+
+
+def find_origins(session: Session, thread_id: str) -> Plan[list[str]]:
+    """Return the threads that a thread was forked from, and those that they were forked from. One trip for each."""
+    names = [thread_id]
+    for name in names:  # it grows meanwhile
+        for node in (yield from session.store.read_graph(name)).nodes:
+            mark = UnreadHeader(node, session.codec).metadata.get(FORKED_FROM)
+            source = str(mark.get("thread_id")) if isinstance(mark, Mapping) else name
+            names += [source] if source not in names else []
+    return names[1:]
 
 
 def find_later(session: Session, source: str, fork: str) -> Plan[list[CallRecord]]:

@@ -207,11 +207,11 @@ class Flow:
         slot, calls = call.slot, call.slot.calls
         self._under_way.end(slot)
         yield from self._read_shown(call)
-        yield from self._wait_for(lambda: not calls.is_waiting(slot))  # what was shown stays until it is answered
+        yield from self._wait_for(lambda: not calls.is_waiting(slot))  # the same question is shown until it is answered
         if not calls.ask(question):
             if self._by_time:
                 yield from self._wait_for(lambda: calls.is_raised)
-            # On threads, what is raised by the call that the model has named first is shown, whenever that was.
+            # On threads, LangGraph shows what the call raises that the model has named first.
             return GraphInterrupt(*calls.question)
         try:
             if _has_shown(call):

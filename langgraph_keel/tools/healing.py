@@ -1,4 +1,4 @@
-"""Tool calls of a conversation that have no answer, as a run was cut off: they get what the ledger says of them.
+"""Tool calls of a conversation that have no answer, as a run was cut off: they are answered from the ledger.
 
 Providers refuse a list of messages in which an answer is missing, or does not stand right behind its `AIMessage`.
 """
@@ -22,7 +22,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import ValueRefused, short_key
 from langgraph_keel.tools.call import Place, place_of
-from langgraph_keel.tools.ledger import CALLS, DONE, FAILED, OWN, UNKNOWN, WAITING, CallRecord, adopt
+from langgraph_keel.tools.ledger import CALLS, DONE, FAILED, NEVER_BEGAN, OWN, UNKNOWN, WAITING, CallRecord, adopt
 from langgraph_keel.tools.orphans import Past, read_past, steps_of
 from langgraph_keel.tools.policy import ToolPolicy
 from langgraph_keel.tools.results import mark_replay, messages_in, reference_of, shorten
@@ -74,7 +74,7 @@ def heal(
 
 
 def place_answers(messages: Sequence[BaseMessage]) -> list[BaseMessage | OpenCall]:
-    """Return messages with one answer to each call right behind its message: the first one, or what is missing.
+    """Return messages with one answer to each call right behind its message: the first one, or an `OpenCall`.
 
     Answers to calls that are not in the list stay where they are.
     """
@@ -161,6 +161,8 @@ def _answer(
     record = found.record
     if record.state == WAITING:
         return _message(_UNASKED, call, WAITING, key)
+    if record.state == FAILED and record.error == NEVER_BEGAN:
+        return _message(_NOT_MADE, call, "not made", key)
     if record.state == FAILED:
         return _message(f"This call failed: {record.error}", call, FAILED, key)
     if record.state != DONE:  # or it runs at this moment

@@ -33,6 +33,8 @@ HITS = "hits"
 """The kind of the cells that count how often a call was answered from the ledger, under the keys of the calls."""
 OWN = "."
 """In the key of a call that answers no other (`scope="call"`): after the hash of all calls like it, before its own."""
+NEVER_BEGAN = "it never began"
+"""The error of a call whose claim was withdrawn before the tool ran."""
 LEASE = 30.0
 """Seconds without a renewal after which a claim counts as left, unless a `ToolCache` says otherwise."""
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
@@ -284,7 +286,7 @@ class Ledger:
                 new = replace(cell, token=self._session.new_token())
             else:  # a doubt stays a doubt, with its idempotency key
                 record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
-                new = self.cell(replace(record, error="it never began") if record.state == FAILED else record)
+                new = self.cell(replace(record, error=NEVER_BEGAN) if record.state == FAILED else record)
             done = (yield from calls.swap_raw(draft.key, token, new)).done
 
     def settle(self, claim: Claim, settlement: Cell) -> Plan[bool]:
@@ -333,8 +335,8 @@ class Ledger:
 def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) -> Plan[tuple[str, Cell | None]]:
     """Return the thread in which a call in doubt is to be settled, and how the call ended if another thread knows that.
 
-    The first thread of `SHARERS` that still has the call is the original; for its own calls, the name is empty. What a
-    person skips in another thread counts for that one only. One trip, and one a page of each thread that is noted.
+    The first thread of `SHARERS` that still has the call is the original; for its own calls, the name is empty. A call
+    that a person has skipped in another thread is skipped there only. One trip, and one a page of each noted thread.
     """
     original, is_before = "", True
     if record.state not in (CLAIMED, UNKNOWN) or not record.lineage or shelf.thread_id is None:

@@ -28,7 +28,7 @@ class ToolMethods(Component):
             key: Its key, or the beginning of it, at least 6 characters.
             decision: `"retry"`: it may be made again. `"done"`: it was carried out, and the tool would have said
                 `result`. `"skip"`: nobody knows, and it shall not be made again.
-            result: What the tool would have returned, with `"done"`. It may be given later, by a second `"done"`.
+            result: The result of the call, with `"done"`. It may be given later, by a second `"done"`.
             by: Who says so, as your program has authenticated them.
 
         Raises:

@@ -155,7 +155,7 @@ def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
     assert "→ pay(amount=100), edited to pay(amount=50) → pay(amount=7)" in shown
 
 
-@pytest.mark.parametrize("way", ["fork", "earlier fork", "rewind"])
+@pytest.mark.parametrize("way", ["fork", "earlier fork", "fork of a fork", "rewind"])
 def test_a_question_that_is_asked_again_says_what_was_called_since(tmp_path: Path, way: str) -> None:
     """A reviewer would pay once more, and know nothing of the first time."""
     where = f"sqlite:///{tmp_path / 'agent.db'}"
@@ -172,10 +172,14 @@ def test_a_question_that_is_asked_again_says_what_was_called_since(tmp_path: Pat
         thread_id = "paying" if way == "rewind" else "fork"
         if way == "rewind":
             saver.rewind(at.config)
+        elif way == "fork of a fork":
+            saver.fork(at.config, "middle")
+            saver.fork(config("middle"), thread_id)
+            assert "what 'paying' has called after this point: pay" in str(saver.status(thread_id))
         else:
             saver.fork(at.config, thread_id)
         made.invoke(None, config(thread_id), durability="sync")
-    again = "an equal call counts as the same" if way == "rewind" else "it may be called again"
+    again = "an equal call counts as the same" if way == "rewind" else "with an approval, it is called again"
     shown = " ".join(keel("approval", waiting(where)[0]["id"], "--url", where).stdout.split())
     assert shown.count("Thread paying called pay at") == shown.count(f"(done): {again}") == 2
 

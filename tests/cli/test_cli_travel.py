@@ -128,7 +128,7 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     told = keel_json("fork", "ada", str(last), "late", "--url", path)
     assert ([call["tool"] for call in told["doubts"]], told["calls_after"]) == (["refund"], [])
     shown = keel("fork", "ada", "-1", "now", "--url", path, COLUMNS="200").stdout
-    assert "a run does these steps again; the ledger has no call of a tool that 'ada' made after this point." in shown
+    assert "a run does these steps again; no call of a tool is known that 'ada' made after this point." in shown
     assert "1 call of tools in doubt (refund " in shown
     shown = keel("tools", "--unknown", "--url", path, COLUMNS="200").stdout
     assert shown.count("keel settle") == shown.count("--thread ada") == 3
@@ -140,7 +140,7 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     doubt = told["doubts"][0]["key"]
     shown = keel("settle", doubt, "done", "--thread", "late", "--url", path, COLUMNS="200").stdout
     assert "Resume" not in shown
-    assert "a run does these steps again, answers calls of tools from its ledger (refund); the ledger has no" in shown
+    assert "again, answers calls of tools from its ledger (refund); no call of a tool is known that" in shown
     assert keel("delete", "ada", "--yes", "--url", path)
     shown = keel("status", "early", "--url", path, COLUMNS="200").stdout
     assert "does these steps again; 'ada' was deleted, so nothing says which tools it called after this point" in shown

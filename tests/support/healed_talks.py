@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+from threading import Event
 from typing import Any, Literal
 
 from langchain.agents import create_agent
@@ -84,16 +85,21 @@ class World:
     Attributes:
         turns: What the tools do that the model calls, input after input. The model calls none when it is out of turns.
         reuses_ids: Whether the model gives the calls of each turn the same ids.
+        dies_last: Whether a call that dies first waits until the one of its turn that works has ended.
+        has_cancelled: Whether a loop has cancelled calls, maybe between the ledger and the first line of the tool.
         has_died: Whether the store of a life was cut off, so that the ledger may not know how a call has ended.
     """
 
     turns: list[list[Does]]
     reuses_ids: bool = False
+    dies_last: bool = False
+    has_cancelled: bool = False
     has_died: bool = False
     begun: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     hangs: asyncio.Event | None = None
+    has_worked: Event = field(default_factory=Event)
     numbers: count[int] = field(default_factory=count)
     _of_ids: dict[str, int] = field(default_factory=dict)
 
@@ -105,11 +111,14 @@ class World:
             self.begun.add(number)
             if does == "ask":
                 interrupt("may I?")
+            if does == "die" and self.dies_last:
+                assert self.has_worked.wait(60)
             if does in ("die", "hang"):
                 raise Killed
             if does == "fail":
                 raise ValueError(f"no {number}")
             self.ended.add(number)
+            self.has_worked.set()
             return f"did {number}"
 
         async def aact(does: str, number: int) -> str:
@@ -117,6 +126,8 @@ class World:
                 self.begun.add(number)
                 self.hangs.set()
                 await asyncio.Event().wait()
+            if does == "die" and self.dies_last:
+                assert await asyncio.to_thread(self.has_worked.wait, 60)
             return act(does, number)
 
         return StructuredTool.from_function(act, aact, name="act", description="Acts.")
@@ -130,6 +141,7 @@ class World:
         if not messages or isinstance(messages[-1], ToolMessage) or not self.turns:
             return AIMessage("done")
         calls: list[Any] = []
+        self.has_worked.clear()
         for place, does in enumerate(self.turns.pop(0)):
             number = next(self.numbers)
             call_id = f"call-{place if self.reuses_ids else number}"
@@ -144,7 +156,8 @@ class World:
             "This call was not made": number not in self.begun,
             "This call failed": number not in self.ended,
             "This call was not finished": number not in self.ended,
-            "It is not known": self.has_died or (number in self.begun and number not in self.ended),
+            "It is not known": self.has_died
+            or (number not in self.ended and (self.has_cancelled or number in self.begun)),
         }
         told = [true for begin, true in is_true.items() if text.startswith(begin)]
         self.problems += [] if told == [True] else [f"call {number} was answered {text!r}"]
@@ -223,7 +236,8 @@ async def live(
         hangs = asyncio.ensure_future(world.hangs.wait())
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
         (task if hangs.done() else hangs).cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    outcomes: list[Any] = await asyncio.gather(task, return_exceptions=True)
+    world.has_cancelled |= face == "async" and isinstance(outcomes[0], BaseException)
     cache.close()
     tap.left = None
     state = graph.get_state(CONFIG)

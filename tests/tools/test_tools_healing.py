@@ -70,7 +70,7 @@ def texts(messages: Any) -> list[str]:
 @pytest.mark.parametrize("kind", GRAPHS)
 @each_face
 async def test_a_thread_whose_tools_died_takes_new_input(saver: KeelSaver, face: str, kind: str) -> None:
-    world = World([["work", "fail"], ["work", "die"]])
+    world = World([["work", "fail"], ["work", "die"]], dies_last=True)
     await live(saver, world, kind, face, said("one"), durability="sync")
     await live(saver, world, kind, face, said("two"), durability="sync")
     await live(saver, world, kind, face, said("three"), durability="sync")
@@ -102,7 +102,7 @@ def dying() -> StructuredTool:
 
 async def test_it_is_stored_and_done_once() -> None:
     with MemorySaver() as saver:
-        world, counter = World([["work", "die"]]), Counter()
+        world, counter = World([["work", "die"]], dies_last=True), Counter()
         await live(saver, world, "loop", "async", said("one"))
         await live(saver, world, "loop", "async", said("two"))
         messages = await live(saver, world, "loop", "async", said("three"))
@@ -139,7 +139,7 @@ async def test_the_same_call_is_made_anew_once_its_result_is_told(saver: KeelSav
 
 
 async def test_a_result_is_not_lost_if_the_healing_run_dies_too(saver: KeelSaver) -> None:
-    world = World([["work", "die"]])
+    world = World([["work", "die"]], dies_last=True)
     await live(saver, world, "agent", "async", said("one"), durability="sync")
     for dies_at in range(12):
         await live(saver, world, "agent", "async", said("again"), durability="sync", dies_at=dies_at)
@@ -292,7 +292,7 @@ def noting(model_runs: Event, world: World) -> World:
 @pytest.mark.parametrize("kind", GRAPHS)
 def test_results_are_told_though_the_input_is_not_stored_yet(saver: KeelSaver, kind: str) -> None:
     model_runs = Event()
-    world = noting(model_runs, World([["work", "die"]]))
+    world = noting(model_runs, World([["work", "die"]], dies_last=True))
     with pytest.raises(Killed):
         GRAPHS[kind](ToolCache(saver), world).invoke(said("one"), CONFIG, durability="sync")
     model_runs.clear()
@@ -319,7 +319,7 @@ def test_a_branch_from_before_the_tools_ran_is_told_their_results(saver: KeelSav
 def test_it_is_the_ledger_of_the_tenant_whose_graph_runs() -> None:
     with MemorySaver(tenants="allowed") as saver:
         cache = ToolCache(saver)
-        world = World([["work", "die"]])
+        world = World([["work", "die"]], dies_last=True)
         view = saver.for_tenant("acme")
         graph = agent_of(cache, world).copy({"checkpointer": view})
         with pytest.raises(Killed):

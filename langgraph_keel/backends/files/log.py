@@ -263,7 +263,7 @@ class Unknown(Exception):
 
 
 class _Older:
-    """Stands for the records that were not read."""
+    """A placeholder for the records that were not read."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise Unknown
@@ -314,7 +314,7 @@ class Newest(Thread):
         self.known = {ns for ns, _ in thread.ids}  # namespaces of which the end of every item log is here
 
     def log(self, namespace: str, channel: str) -> Log:
-        """Return what is here of the item log of a channel, empty if it is new."""
+        """Return the known part of the item log of a channel, empty if the channel is new."""
         found = self.logs.get((namespace, channel))
         if found is None and namespace not in self.known:
             raise Unknown
@@ -349,7 +349,7 @@ class Replica:
         self.nbytes = 0  # its size in memory, about
         self._stamps: dict[int, str] = {}
         self._tails: dict[tuple[str, str], _Tail] = {}
-        # What the next index has:
+        # For the next index:
         self._due = EACH  # the end of the log from which on there is to be one
         self._newest = deque[Record](maxlen=NEWEST)
         self._most = ""  # no other checkpoint has a greater id
@@ -509,7 +509,7 @@ class Replica:
 
     def _apply_gone(self, fields: dict[str, Any], line: Line) -> None:
         assert self.thread is not None
-        self._due = MOST  # no other index: a log without what is gone follows
+        self._due = MOST  # no further index: the log is rewritten without these checkpoints soon
         for seq in fields["seq"]:
             self.thread.forget(self._stamps.get(seq, ""))
         for number, channels in fields["ghosts"].items():

@@ -130,7 +130,7 @@ class ThreadFiles:
         return open_file(self.log, mode)
 
     def read_on(self, handle: int, whole: bool = True) -> Replica:
-        """Apply what is new in the log: all of it, or the `Newest`, if it is another file than the one read before."""
+        """Apply new lines of the log; if the file was replaced, all lines, or those of the `Newest` part."""
         status = os.fstat(handle)
         file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
         replica = self._replica if self._file == file else None
