@@ -236,8 +236,8 @@ async def live(
         hangs = asyncio.ensure_future(world.hangs.wait())
         await asyncio.wait({task, hangs}, return_when=asyncio.FIRST_COMPLETED)
         (task if hangs.done() else hangs).cancel()
-    (outcome,) = await asyncio.gather(task, return_exceptions=True)
-    world.has_cancelled |= face == "async" and isinstance(outcome, BaseException)
+    await asyncio.wait({task})
+    world.has_cancelled |= face == "async" and (task.cancelled() or task.exception() is not None)
     cache.close()
     tap.left = None
     state = graph.get_state(CONFIG)
