@@ -356,8 +356,11 @@ class Feed:
 
 def _is_upto(stamp: Stamp, other: Stamp) -> bool:
     """Return whether an entry is another one, or was put before it to the same thread, by their stamps."""
-    is_same_life = isinstance(stamp, int) or stamp.partition(".")[0] == str(other).partition(".")[0]
-    return type(stamp) is type(other) and is_same_life and sequence_of(stamp) <= sequence_of(other)
+    try:
+        lives = [None if isinstance(each, int) else each.split(".")[0] for each in (stamp, other)]
+        return lives[0] == lives[1] and sequence_of(stamp) <= sequence_of(other)
+    except (AttributeError, LookupError, ValueError):  # of a cursor that is of another store
+        return False
 
 
 def _read_moments(session: Session, entries: Collection[Entry]) -> Plan[Sequence[Moment]]:
