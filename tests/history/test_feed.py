@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
+import os
+import signal
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -15,12 +18,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from feed_children import BEHIND, follow_until, ids_in, is_in_order, put_one, put_until, store, take
+from feed_children import BEHIND, cursor_of, follow_until, ids_in, is_in_order, put_one, put_until, take
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from places import ON_SERVERS, Place
-from races import context
+from process_children import exit_code, forked
+from recovery_children import write
 from tiers import sized
 
 from langgraph_keel import (
@@ -494,54 +498,47 @@ def test_more_threads_than_a_page(saver: KeelSaver, monkeypatch: pytest.MonkeyPa
 @pytest.mark.timeout(900)
 def test_followers_that_are_killed_see_everything(place: Place, tmp_path: Path) -> None:
     """Eight writers, one of them 40 minutes behind, and four followers that continue from their cursors."""
-    writers, kills, random, ctx = 8, sized(4, 12, 200), Random(7), context()
+    kills, random, ctx = sized(4, 20, 200), Random(7), multiprocessing.get_context("fork")
     with place.open() as saver:
         saver.setup()
-    stop = ctx.Event()
-    clocks = [BEHIND if number == 0 else timedelta(0) for number in range(writers)]
-    puts = [tmp_path / f"put{number}" for number in range(writers)]
+    stop, begun = ctx.Event(), [ctx.Event() for _ in range(8)]
+    puts = [tmp_path / f"put{number}" for number in range(8)]
     logs = [tmp_path / f"log{number}" for number in range(4)]
-    writing = [
-        ctx.Process(target=put_until, args=(place, path, f"w{number}", behind, stop), daemon=True)
-        for number, (path, behind) in enumerate(zip(puts, clocks, strict=True))
+    writers = [
+        forked(put_until, place, path, f"w{number}", BEHIND if number == 0 else timedelta(0), begun[number], stop)
+        for number, path in enumerate(puts)
     ]
+    following: dict[int, tuple[int, Any]] = {}
 
-    def begin(number: int) -> tuple[Any, Any]:
+    def begin(number: int) -> None:
         ready = ctx.Event()
-        process = ctx.Process(
-            target=follow_until, args=(place, logs[number], logs[number].with_suffix(".cursor"), ready), daemon=True
-        )
-        process.start()
-        return process, ready
+        following[number] = forked(follow_until, place, logs[number], cursor_of(logs[number]), ready), ready
 
-    for each in writing:
-        each.start()
-    following = [begin(number) for number in range(4)]
-    for kill in range(kills):
-        process, ready = following[kill % 4]
-        assert ready.wait(LIMIT), process.exitcode  # it has seen something in this life
-        stop.wait(random.random() / 20)  # at whatever it is
-        process.kill()
-        process.join()
-        following[kill % 4] = begin(kill % 4)
-    stop.set()
-    for each in writing:
-        each.join(60)
-        assert each.exitcode == 0
-    for process, _ in following:
-        process.kill()
-        process.join()
+    try:
+        for number in range(4):
+            begin(number)
+        for kill in range(kills):
+            child, ready = following[kill % 4]
+            assert ready.wait(LIMIT)  # it has seen something in this life
+            stop.wait(random.random() / 20)  # at whatever it is
+            os.kill(child, signal.SIGKILL)
+            assert exit_code(child) == -signal.SIGKILL
+            begin(kill % 4)
+        assert all(each.wait(LIMIT) for each in begun)
+    finally:
+        stop.set()
+        for child, _ in following.values():
+            os.kill(child, signal.SIGKILL)
+            exit_code(child)
+    assert [exit_code(child) for child in writers] == [0] * 8
     put = ids_in(*puts)
     assert sum(map(len, put.values())) > 100
     with place.open() as saver:
         for log in logs:
-            cursor = log.with_suffix(".cursor")
-            with log.open("a") as lines:
-                lines.write("begin -\n")
-            feed = saver.history.follow(after=cursor.read_text(), timeout=0)
+            write(log, "begin -")
+            feed = saver.history.follow(after=cursor_of(log).read_text(), timeout=0)
             for event in feed:
                 take(event, log)
-                store(feed.cursor, cursor)
             assert {thread: sorted(ids) for thread, ids in ids_in(log).items()} == {
                 thread: sorted(ids) for thread, ids in put.items()
             }

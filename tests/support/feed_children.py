@@ -28,12 +28,12 @@ def put_one(saver: KeelSaver, config: Any, behind: timedelta = timedelta(0), ste
     return saver.put(config, checkpoint, {**METADATA, "step": step}, {})
 
 
-def put_until(place: Place, path: Path, name: str, behind: timedelta, stop: Any) -> None:
+def put_until(place: Place, path: Path, name: str, behind: timedelta, begun: Any, stop: Any) -> None:
     """Put to threads of one's own, new ones too, until it is told to stop; write down what was acknowledged."""
     with place.open() as saver:
         configs: dict[str, Any] = {}
         number = 0
-        while not stop.wait(0.002):
+        while not stop.wait(0.02):
             thread = f"{name}/{number % 3 + number // 60}"
             root = configs.get(thread, {"configurable": {"thread_id": thread, "checkpoint_ns": ""}})
             configs[thread] = put_one(saver, root, behind, number)
@@ -43,6 +43,8 @@ def put_until(place: Place, path: Path, name: str, behind: timedelta, stop: Any)
             for each in lines:
                 write(path, f"{thread} {each['configurable']['checkpoint_id']}")
             number += 1
+            if number == 10:
+                begun.set()
 
 
 def follow_until(place: Place, log: Path, cursor: Path, ready: Any) -> None:
@@ -50,10 +52,16 @@ def follow_until(place: Place, log: Path, cursor: Path, ready: Any) -> None:
     with place.open(read_only=place.kind != "redis") as saver:
         feed = saver.history.follow(after=cursor.read_text() if cursor.exists() else None, poll=0.02)
         write(log, "begin -")
-        for event in feed:
+        for number, event in enumerate(feed):
             take(event, log)
-            store(feed.cursor, cursor)
-            ready.set()
+            if number % 5 == 0:
+                store(feed.cursor, cursor)
+                ready.set()
+
+
+def cursor_of(log: Path) -> Path:
+    """Return where the follower with a log keeps its cursor."""
+    return log.with_suffix(".cursor")
 
 
 def take(event: Any, log: Path) -> None:
