@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from opentelemetry import context, metrics, trace
 
+from langgraph_keel.approvals.requests import OPEN
 from langgraph_keel.engine.engine import EngineSaver
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
@@ -136,7 +137,7 @@ def observe(saver: EngineSaver, meter_provider: metrics.MeterProvider | None = N
         if not seen or not timedelta(0) <= at - seen[0][0] < _FRESH:
             found: Sequence[Any] = [*saver.unfinished()]  # type: ignore[attr-defined]
             shared = sum(map(is_doubt, saver.tools.calls(None)))  # type: ignore[attr-defined]
-            requests = sum(request.status == "pending" for each in found for request in each.requests)
+            requests = sum(request.status in OPEN for each in found for request in each.requests)
             doubts = sum(len(each.doubts) for each in found)
             seen[:] = [(at, Counter(each.state for each in found), requests, doubts + shared)]
         return seen[0]
