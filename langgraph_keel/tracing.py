@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from opentelemetry import context, metrics, trace
 
@@ -69,7 +69,7 @@ class Tracing(Hook):
                 self._parents.pop(next(iter(self._parents)), None)
         event.notes[self] = parent, session.clock()
 
-    begin = draft_put = draft_writes = _begin
+    begin = draft_put = draft_writes = _begin  # type: ignore[assignment]
 
     def read(self, session: Session, reading: Reading) -> None:
         """End the span of a `get_tuple` that has found a checkpoint."""
@@ -146,7 +146,7 @@ def observe(saver: EngineSaver, meter_provider: metrics.MeterProvider | None = N
         for state, count in look()[1].items():
             yield metrics.Observation(count, {"keel.state": state})
 
-    def nth(place: int) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
+    def nth(place: Literal[2, 3]) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
         return lambda _: [metrics.Observation(look()[place])]
 
     meter.create_observable_gauge("keel.threads", [states], description="Threads with something left to do")

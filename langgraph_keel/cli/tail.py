@@ -20,6 +20,10 @@ from langgraph_keel.history.moment import Moment
 if TYPE_CHECKING:
     from langgraph_keel.history.feed import Event, Feed
 
+_STYLES = {"waiting": "bold yellow", "failed": "bold red", "done": "green"}
+_EVERY = 1.0
+"""Seconds between two cursors in the output, at least."""
+
 
 def _read_after(param: typer.CallbackParam, text: str) -> Any:
     return text if text.startswith("[") else read_time(param, text)
@@ -36,9 +40,6 @@ After = Annotated[
         help="Continue from a cursor, which --json prints; or begin so long ago (12h, 7d), or at 2026-11-23.",
     ),
 ]
-_STYLES = {"waiting": "bold yellow", "failed": "bold red", "done": "green"}
-_EVERY = 1.0
-"""Seconds between two cursors in the output, at least."""
 
 
 def tail(
@@ -108,5 +109,5 @@ def _line(event: Event) -> Text:
         time = local_time(event.time.isoformat()) if event.time else ""
         return Text.assemble((time, "dim"), "  ", name, (f"  {where}{row.step}  ", "dim"), said)
     more = " ".join([*([f"before {join_names(event.next)}"] if event.next else []), one_line(event.error)])
-    said = Text(event.status, _STYLES.get(event.status, "cyan"))
-    return Text.assemble("          ", name, "  ", said, f" {more}".rstrip())
+    status = event.status, _STYLES.get(event.status, "cyan")
+    return Text.assemble("          ", name, "  ", status, f" {more}".rstrip())

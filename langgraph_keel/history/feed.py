@@ -386,5 +386,6 @@ def _strip(moment: Moment) -> Moment:
         interrupts=tuple(replace(each, value=None) for each in moment.interrupts),
         errors=tuple(map(error_class, moment.errors)),
         metadata={name: moment.metadata[name] for name in ("source", "step") if name in moment.metadata},
-        **{"summary": "", "drift": ()},
+        summary="",
+        drift=(),
     )
