@@ -39,6 +39,7 @@ from langgraph_keel.tools.ledger import KeptCall, begins_with, is_doubt
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
 _DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}
+_COPIED = "Settle it here as it was settled there: done if it happened, skip if it shall not be repeated here"
 _ADVISED = 5
 """Most calls for which commands are shown."""
 
@@ -98,7 +99,11 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         yield Text(f"{text}. If it may be made again there, it is made when that thread goes on", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
     doubts = [call for call in calls if is_doubt(call) and not call.original]
-    yield from _commands(question, DECISIONS, url, where, doubts)
+    for place in sorted({call.copied_from for call in doubts if call.copied_from}):
+        text = f"Copied from {plain(place)}: the original may make the call there, or has made it. Look there first"
+        yield Text(f"{text} (`keel tools`). Only if it will never run again: retry --moved", "magenta")
+    yield from _commands(question, DECISIONS, url, where, [call for call in doubts if not call.copied_from])
+    yield from _commands(_COPIED, DECISIONS[::2], url, where, [call for call in doubts if call.copied_from])
     if owner is not None and doubts and doubts[-1].args is None:
         shown = command_line(url, "show", owner, doubts[-1].checkpoint_id)
         yield Text(f"{shown}  shows the arguments, which ToolCache(store_arguments=True) keeps here", "dim")
@@ -243,6 +248,9 @@ def settle(
     shared: Shared = False,
     result: Result = None,
     by: Actor = None,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="With retry: the original, in another store, will never run again.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Say what became of a tool call that was cut off, so that its thread can go on.
@@ -251,7 +259,7 @@ def settle(
     """
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
-        saver.tools.settle(owner, key, decision, result, by=by)
+        saver.tools.settle(owner, key, decision, result, by=by, moved=moved)
         (call,) = [call for call in saver.tools.calls(owner) if begins_with(call.key, key)]
         status = "" if json else str(saver.status(call.thread_id))
     if json:
