@@ -531,6 +531,8 @@ class KeptCall:
         retries: Whether it is made again by itself, should nobody know how it ended: its policy had `unknown="retry"`.
         original: For a call in doubt that a fork or a copy shares with other threads, the first of them that exists:
             settle it there, and this thread uses the result. Empty for the original's own calls.
+        idempotency_key: What the tool was given if its policy names an `idempotency_argument`: the same for every
+            attempt at this call. A provider that was sent it can say whether the call was carried out.
         copied_from: For a call in doubt with which its thread was copied from another store: that store. The original
             may make the call there, or has made it.
     """
@@ -556,6 +558,7 @@ class KeptCall:
     decided: str = ""
     retries: bool = field(default=False, repr=False)
     original: str = field(default="", repr=False)
+    idempotency_key: str = field(default="", repr=False)
     copied_from: str = field(default="", repr=False)
 
     @property
@@ -627,6 +630,7 @@ def _describe(key: str, kept: Kept[CallRecord], original: Original, hits: int, n
         record.decided,
         record.retries,
         "" if record.state == DONE else original.thread_id,
+        record.lineage,
         original.place,
     )
 
