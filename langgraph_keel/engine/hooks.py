@@ -112,6 +112,13 @@ class Hook:
         yield from ()
         return ()
 
+    def find_warnings(
+        self, session: Session, thread_id: str, checkpoint_id: str, action: str
+    ) -> Plan[Mapping[str, str]]:
+        """Return what a reviewer has to know before this step may act: sentences, and the ISO times of the events."""
+        yield from ()
+        return {}
+
     # -- no plans at all: answered at once ---------------------------------------------------------------------------
 
     def find_terms(self, header: Header) -> Mapping[str, Collection[Any]]:
