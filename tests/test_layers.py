@@ -28,7 +28,7 @@ FLOORS = (
     {"backends"},
     {"opening"},
     {""},  # the package itself: public names
-    {"cli", "testing", "serving"},
+    {"cli", "testing", "serving", "tracing"},
     {"__main__"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -44,6 +44,9 @@ class Hook:
     def read(self, session: Session, reading: Reading) -> Plan[None] | None:
         """A checkpoint was read, and is about to be returned."""
 
+    def read_failed(self, session: Session, reading: Reading, error: BaseException) -> Plan[None] | None:
+        """The checkpoint that a run asked for could not be read. Round trips for an `Exception` only."""
+
     def draft_put(self, session: Session, put: Put) -> Plan[None] | None:
         """A checkpoint is about to be encoded. No round trip: the values are the program's own, which may go on."""
 

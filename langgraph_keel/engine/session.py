@@ -74,6 +74,7 @@ class Hooks:
 
     begin: Sequence[Heard[Reading]]
     read: Sequence[Heard[Reading]]
+    read_failed: Sequence[Heard[Reading, BaseException]]
     draft_put: Sequence[Heard[Put]]
     before_put: Sequence[Heard[Put]]
     after_put: Sequence[Heard[Put]]
