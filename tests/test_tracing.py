@@ -12,6 +12,7 @@ from checkpoints import config_for, put
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -46,7 +47,7 @@ class Telemetry:
 
     def metrics(self) -> dict[str, dict[tuple[Any, ...], Any]]:
         """The points of each metric: the sorted values of the attributes, and the value or count."""
-        data = self.reader.get_metrics_data()
+        data: Any = self.reader.get_metrics_data()
         found = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
         return {
             metric.name: {
@@ -74,9 +75,10 @@ def agent(telemetry: Telemetry, saver: KeelSaver) -> Any:
     @tool
     def look(place: str) -> str:
         """Look at a place."""
+        given: Any = {"messages": [("user", place)]}
         with telemetry.tracer.start_as_current_span("inner"):
             inner = StateGraph(MessagesState).add_node("n", lambda state: {"messages": ["x"]}).add_edge(START, "n")
-            inner.compile().invoke({"messages": [("user", place)]})
+            inner.compile().invoke(given)
         return "secret answer"
 
     calls: Any = [{"name": "look", "args": {"place": f"secret {name}"}, "id": name} for name in "ab"]
@@ -89,7 +91,8 @@ def agent(telemetry: Telemetry, saver: KeelSaver) -> Any:
 async def test_spans_of_an_agent_are_nested(place: Place, telemetry: Telemetry, face: str) -> None:
     """Under the run, also those of tools that run side by side; those of a subgraph under the span of its caller."""
     with place.open(extra_hooks=[telemetry.hook()]) as saver:
-        graph, config = agent(telemetry, saver), {"configurable": {"thread_id": "secret thread"}}
+        config: RunnableConfig = {"configurable": {"thread_id": "secret thread"}}
+        graph = agent(telemetry, saver)
         with telemetry.tracer.start_as_current_span("run"):
             if face == "sync":
                 graph.invoke({"messages": [("user", "secret")]}, config)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -459,10 +460,14 @@ def test_a_clock_that_is_ahead_hides_nothing(place: Place) -> None:
         assert {each.thread_id for each in look(saver, cursor)[0]} == {"ahead"}
 
 
+def clock_off_by(delta: timedelta) -> datetime:
+    return datetime.now(UTC) + delta
+
+
 def test_a_follower_whose_clock_is_wrong_misses_nothing(saver: KeelSaver) -> None:
     for hours in (-5, 5):
         session = saver.engine.session
-        wrong = replace(session, clock=lambda hours=hours: datetime.now(UTC) + timedelta(hours=hours))
+        wrong = replace(session, clock=partial(clock_off_by, timedelta(hours=hours)))
         other = with_engine(saver, replace(saver.engine, session=wrong))
         for number in range(3):
             put_one(saver, config(f"{hours}/{number}"))
@@ -478,7 +483,8 @@ def test_more_threads_than_a_page(saver: KeelSaver, monkeypatch: pytest.MonkeyPa
     for thread, step in put:
         put_one(saver, config(thread), timedelta(hours=30 - int(thread[1:])), step)
     feed = saver.history.follow(timeout=0)
-    found, cursors = [], [None]
+    found: list[tuple[str, int]] = []
+    cursors: list[str | None] = [None]
     for event in feed:
         if isinstance(event, Moment):
             found.append((event.thread_id, event.step))

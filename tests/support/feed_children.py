@@ -25,7 +25,8 @@ def put_one(saver: KeelSaver, config: Any, behind: timedelta = timedelta(0), ste
         **{"v": 4, "id": str(uuid6(clock_seq=step)), "ts": (datetime.now(UTC) - behind).isoformat()},
         **{"channel_values": {"step": step}, "channel_versions": {}, "versions_seen": {}},
     }
-    return saver.put(config, checkpoint, {**METADATA, "step": step}, {})
+    metadata: Any = {**METADATA, "step": step}
+    return saver.put(config, checkpoint, metadata, {})
 
 
 def put_until(place: Place, path: Path, name: str, behind: timedelta, begun: Any, stop: Any) -> None:
