@@ -75,8 +75,10 @@ if TYPE_CHECKING:
     from langgraph_keel.engine.serde.unread import Unread
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.edits import Edit
+    from langgraph_keel.history.handoff import Handoff, HandoffLine
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.notes import Note
     from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.threads import ThreadCounts, Usage, count_threads
     from langgraph_keel.history.timeline import Timeline
@@ -128,8 +130,10 @@ _NAMES = {
     "engine.serde.unread": ("Unread",),
     "history.diff": ("StateDiff",),
     "history.edits": ("Edit",),
+    "history.handoff": ("Handoff", "HandoffLine"),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
+    "history.notes": ("Note",),
     "history.status": ("ThreadStatus",),
     "history.threads": ("ThreadCounts", "Usage", "count_threads"),
     "history.timeline": ("Timeline",),
@@ -215,6 +219,8 @@ __all__ = [
     "ExportReport",
     "FileSaver",
     "FoundMessage",
+    "Handoff",
+    "HandoffLine",
     "ImportReport",
     "InvalidConfig",
     "InvalidInput",
@@ -240,6 +246,7 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotSetUp",
+    "Note",
     "OpenOptions",
     "PostgresSaver",
     "PruneReport",

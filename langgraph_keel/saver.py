@@ -46,7 +46,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, with_allowlis
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.methods import HistoryMethods, LabelMethods
+from langgraph_keel.history.methods import HistoryMethods, LabelMethods, ThreadHistory
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.methods import KeyMethods, describe_backups
 from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
@@ -709,6 +709,11 @@ class KeelSaver(
         from langgraph_keel.retention.info import StoreInfo
 
         return StoreInfo(**asdict(facts), threads=counts[0], checkpoints=counts[1], waiting=waiting)
+
+    @property
+    def history(self) -> ThreadHistory:
+        """Notes beside a thread, and its hand-off and journal."""
+        return ThreadHistory(self)
 
     @property
     def labels(self) -> LabelMethods:
