@@ -200,7 +200,9 @@ class _Collector:
         self._way = set[str | None]()
         at: str | None = head.address.checkpoint_id
         while at in by_id and at not in self._way:
-            self._way.add(at)
+            # A twin continues what it is a twin of.
+            marks = UnreadHeader(by_id[at], session.codec).metadata
+            self._way |= {at, *(str(marks[mark]) for mark in (REWOUND_TO, BRANCHED_FROM) if mark in marks)}
             at = by_id[at].parent
         self._calls: dict[str, _Call] = {}  # those that models have made, by their ids
         self._seen = set[str]()  # the messages that were read, by their ids
@@ -226,9 +228,8 @@ class _Collector:
     def read_steps(self) -> Plan[None]:
         """Read what each checkpoint added: new messages, and errors of tasks. A trip for each 250."""
         last: dict[tuple[str, str], tuple[Run, ...]] = {}  # by namespace and channel: the items seen so far
-        reader = Unpacker(self._codec)
         for start in range(0, len(self._nodes), _NODES):
-            wanted = []
+            wanted, reader = [], Unpacker(self._codec)  # which knows rows as long as they are there
             for node in self._nodes[start : start + _NODES]:
                 new = {}
                 for channel, ref in node.refs.items():
@@ -262,8 +263,8 @@ class _Collector:
                     asked = "asked last" if self._asked else "asked"
                     self._asked[1:] = [HandoffLine(f'{asked}: "{quoted(text, 240)}"', name, 0)]
             elif isinstance(message, AIMessage):
-                for call in message.tool_calls:
-                    self._calls[str(call["id"])] = _Call(call["name"], words_of(call["name"], call["args"]), name)
+                for made in message.tool_calls:
+                    self._calls[str(made["id"])] = _Call(made["name"], words_of(made["name"], made["args"]), name)
                 if text and not message.tool_calls and is_root:
                     self._last_words[name] = quoted(text, 80)
                     if is_ours:

@@ -75,7 +75,7 @@ NOTES: CellTable[Note] = CellTable(
 class NoteHook(Hook):
     """Declares the table of notes."""
 
-    tables = (NOTES,)
+    shared_tables = (NOTES,)
 
 
 def write_note(
