@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
@@ -20,9 +20,6 @@ from langgraph_keel.errors import NotFound
 from langgraph_keel.history.handoff import HANDED, Handoff, read_handoff
 from langgraph_keel.history.notes import NoteKind
 from langgraph_keel.history.threads import ThreadPages, filter_of
-
-if TYPE_CHECKING:
-    from langgraph_keel.history.methods import ThreadHistory
 
 _NONE = "There is no earlier conversation of this user."
 _INTRODUCTION = (
@@ -46,7 +43,7 @@ def read_last_handoff(session: Session, owner: str, but: str, tokens: int) -> Pl
     return None
 
 
-def agent_tools(history: ThreadHistory) -> Sequence[BaseTool]:
+def agent_tools(history: Any) -> Sequence[BaseTool]:
     """Return the tools `note` and `handoff`. Thread and owner are those of the run, which no model can change."""
 
     def place_of(config: RunnableConfig) -> tuple[str, str]:
@@ -74,7 +71,7 @@ def agent_tools(history: ThreadHistory) -> Sequence[BaseTool]:
 class HandoffMiddleware(AgentMiddleware[Any, Any]):
     """Puts a hand-off before the first message of a thread; see `ThreadHistory.handoff_middleware`."""
 
-    def __init__(self, history: ThreadHistory, tokens: int) -> None:
+    def __init__(self, history: Any, tokens: int) -> None:
         super().__init__()
         self._history, self._tokens = history, tokens
 

@@ -27,6 +27,7 @@ from langgraph_keel import (
     SqliteSaver,
     SummarizationNode,
     ToolCache,
+    open_saver,
 )
 from langgraph_keel.cli import app
 from langgraph_keel.engine.plan import Plan
@@ -81,6 +82,7 @@ def long(where: Path) -> Iterator[SqliteSaver]:
         yield saver
 
 
+@pytest.mark.slow
 def test_a_chat_of_500_turns(long: SqliteSaver) -> None:
     found = long.history.handoff("t")
     text = str(found)
@@ -106,6 +108,7 @@ def test_a_chat_of_500_turns(long: SqliteSaver) -> None:
         assert long.timeline("t").moment(part).id.endswith(part)
 
 
+@pytest.mark.slow
 def test_the_budget_cuts_failures_last(long: SqliteSaver) -> None:
     small, large = long.history.handoff("t", 400), long.history.handoff("t", 100_000)
     assert len(str(small)) <= 1600
@@ -314,25 +317,28 @@ def test_a_thread_without_messages_and_bad_arguments() -> None:
             saver.history.handoff("t", at={"configurable": {"thread_id": "other"}})
 
 
-def test_the_commands(long: SqliteSaver, where: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> int:
         with pytest.raises(SystemExit) as ended:
-            app([*words, "--url", f"sqlite:///{where}"])
+            app([*words, "--url", url])
         return int(str(ended.value.code))
 
     path = tmp_path / "HANDOFF.md"
+    with open_saver(url) as saver:
+        chat(saver, range(490, 500))
+        text, earlier = str(saver.history.handoff("t", 500)), saver.timeline("t")[4].id
     assert run("handoff", "t", "--out", str(path), "--tokens", "500") == 0
-    assert path.read_text() == str(long.history.handoff("t", 500))
+    assert path.read_text() == text
     assert "written to" in capsys.readouterr().out
-    assert run("handoff", "t", "--at", "40", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["checkpoint_id"] == long.timeline("t")[40].id
+    assert run("handoff", "t", "--at", "4", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["checkpoint_id"] == earlier
     assert run("handoff", "t", "--out", str(tmp_path / "no" / "where")) != 0
     assert "cannot be written" in capsys.readouterr().err
     assert run("journal", "--owner", "ada", "--since", "1d") == 0
     journal = capsys.readouterr().out
     assert journal.startswith("# Journal of owner ada\n\n## 20")
     assert "decision: refund order 499, because: it never came; no outcome yet" in journal
-    assert journal.count(" run of ") >= 499
+    assert journal.count(" run of ") == 10
     assert run("journal", "t", "--owner", "ada") != 0
     assert run("journal", "none") != 0
     assert "there is no thread" in capsys.readouterr().err
