@@ -63,7 +63,7 @@ def chat(saver: KeelSaver, turns: range) -> None:
     """The chat of the notebook about summaries, with tools, of which some fail, and a question that stays open."""
     builder = StateGraph(MessagesState).add_node("answer", desk)
     builder.add_node("summarize", SummarizationNode(Scribe(script=[]), trigger=("messages", 50), keep=("messages", 20)))
-    graph = builder.add_edge(START, "summarize").add_edge("summarize", "answer").compile(checkpointer=saver)
+    graph: Any = builder.add_edge(START, "summarize").add_edge("summarize", "answer").compile(checkpointer=saver)
     for number in turns:
         graph.invoke({"messages": [("user", f"What is order {number}")]}, CONFIG)
     saver.history.note("t", "refund order 499", because="it never came")
@@ -133,7 +133,7 @@ def test_the_same_text_on_every_backend(saver: KeelSaver) -> None:
 
 
 def test_what_a_tool_said_cannot_forge_a_line(capsys: pytest.CaptureFixture[str], url: str) -> None:
-    def node(state: MessagesState) -> dict[str, list[BaseMessage]]:
+    def node(state: MessagesState) -> dict[str, Any]:
         call = {"name": EVIL, "args": {EVIL: EVIL}, "id": "1"}
         bad = ToolMessage(EVIL, tool_call_id="1", name=EVIL, status="error")
         todos = [{"content": EVIL, "status": EVIL}, {"content": 3}, EVIL, {"content": "x", "status": None}]
@@ -143,7 +143,7 @@ def test_what_a_tool_said_cannot_forge_a_line(capsys: pytest.CaptureFixture[str]
         todos: Any
 
     with SqliteSaver.from_conn_string(url.removeprefix("sqlite:///")) as saver:
-        graph = StateGraph(Planned).add_node("n", node).add_edge(START, "n").compile(checkpointer=saver)
+        graph: Any = StateGraph(Planned).add_node("n", node).add_edge(START, "n").compile(checkpointer=saver)
         config: Any = {"configurable": {"thread_id": EVIL}}
         graph.invoke({"messages": [("user", EVIL)]}, config)
         saver.history.note(EVIL, EVIL, because=EVIL)
@@ -174,7 +174,7 @@ def test_the_plan_of_an_agent_is_shown() -> None:
     ]
     script = [calls(("write_todos", {"todos": todos}, "1")), AIMessage("I have a plan.")]
     with MemorySaver() as saver:
-        agent = create_agent(Scripted(script=script), middleware=[TodoListMiddleware()], checkpointer=saver)
+        agent: Any = create_agent(Scripted(script=script), middleware=[TodoListMiddleware()], checkpointer=saver)
         agent.invoke(hello(), CONFIG)
         found = saver.history.handoff("t")
     assert any("plan, completed: read the log" in line.text for line in found.sections["Done"])
@@ -289,7 +289,7 @@ def test_a_thread_of_5_000_steps_takes_few_trips() -> None:
     with MemorySaver() as saver:
         graph = StateGraph(MessagesState).add_node("n", lambda state: {"messages": []})
         graph.add_edge(START, "n").add_conditional_edges("n", lambda state: "n")
-        compiled = graph.compile(checkpointer=saver)
+        compiled: Any = graph.compile(checkpointer=saver)
         with pytest.raises(Exception, match="ecursion"):
             compiled.invoke({"messages": [("user", "go")]}, {**CONFIG, "recursion_limit": 5_000})
         trips = list[Any]()
@@ -300,7 +300,8 @@ def test_a_thread_of_5_000_steps_takes_few_trips() -> None:
 
 def test_a_thread_without_messages_and_bad_arguments() -> None:
     with MemorySaver() as saver:
-        builder: Any = StateGraph(dict).add_node("n", lambda state: {"n": 1}).add_edge(START, "n")
+        schema: Any = dict
+        builder: Any = StateGraph(schema).add_node("n", lambda state: {"n": 1}).add_edge(START, "n")
         builder.compile(checkpointer=saver).invoke({"n": 0}, CONFIG)
         found = saver.history.handoff("t")
         assert list(found.sections) == ["Next step"]

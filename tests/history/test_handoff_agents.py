@@ -57,7 +57,7 @@ async def test_the_asynchronous_face() -> None:
         assert handed(await agent.ainvoke(hello(), config_of("two"))) == ["one"]
         tools = saver.history.agent_tools()
         script = calls(("note", {"text": "wait", "kind": "next"}, "1"), ("handoff", {}, "2"))
-        other = create_agent(Scripted(script=[script, AIMessage("ok")]), tools, checkpointer=saver)
+        other: Any = create_agent(Scripted(script=[script, AIMessage("ok")]), tools, checkpointer=saver)
         said = answers(await other.ainvoke(hello(), config_of("three")))
         assert "Hand-off of thread two" in said["2"].text
         assert [note.text for note in saver.history.notes("three")] == ["wait"]
@@ -95,7 +95,7 @@ def test_the_tools_of_an_agent(place: Place) -> None:
             calls(("note", {"text": "pay 3", "because": "it is due"}, "1"), ("handoff", {}, "2")),
             AIMessage("ok"),
         ]
-        agent = create_agent(Scripted(script=script), tools, checkpointer=saver)
+        agent: Any = create_agent(Scripted(script=script), tools, checkpointer=saver)
         said = answers(agent.invoke(hello(), config_of("one")))
         (note,) = saver.history.notes(open=True)
         assert (note.thread_id, note.text, note.because) == ("one", "pay 3", "it is due")
