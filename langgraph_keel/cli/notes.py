@@ -23,7 +23,7 @@ Outcome = Annotated[str, typer.Argument(metavar="OUTCOME", help="How it ended.")
 Kind = Annotated[str, typer.Option("--kind", metavar="KIND", help="`decision`, `finding`, `goal` or `next`.")]
 Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason.")]
 Ended = Annotated[str | None, typer.Option("--outcome", metavar="TEXT", help="How a decision ended, if that is known.")]
-OneThread = Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's id; without it, all threads.")]
+OneThread = Annotated[str | None, typer.Argument(metavar="THREAD", help="The thread's id; without it, all threads.")]
 Open = Annotated[bool, typer.Option("--open", help="Only decisions without an outcome.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file instead.")]
 Tokens = Annotated[int, typer.Option("--tokens", metavar="N", help="The most it may take, of four characters each.")]
