@@ -76,8 +76,10 @@ if TYPE_CHECKING:
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.edits import Edit
     from langgraph_keel.history.feed import Feed, StatusChange
+    from langgraph_keel.history.handoff import Handoff, HandoffLine
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.notes import Note
     from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.threads import ThreadCounts, Usage, count_threads
     from langgraph_keel.history.timeline import Timeline
@@ -130,8 +132,10 @@ _NAMES = {
     "history.diff": ("StateDiff",),
     "history.edits": ("Edit",),
     "history.feed": ("Feed", "StatusChange"),
+    "history.handoff": ("Handoff", "HandoffLine"),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
+    "history.notes": ("Note",),
     "history.status": ("ThreadStatus",),
     "history.threads": ("ThreadCounts", "Usage", "count_threads"),
     "history.timeline": ("Timeline",),
@@ -218,6 +222,8 @@ __all__ = [
     "Feed",
     "FileSaver",
     "FoundMessage",
+    "Handoff",
+    "HandoffLine",
     "ImportReport",
     "InvalidConfig",
     "InvalidInput",
@@ -243,6 +249,7 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotSetUp",
+    "Note",
     "OpenOptions",
     "PostgresSaver",
     "PruneReport",

@@ -46,7 +46,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, with_allowlis
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.methods import FeedMethods, HistoryMethods, LabelMethods
+from langgraph_keel.history.methods import HistoryMethods, LabelMethods, ThreadHistory
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.methods import KeyMethods, describe_backups
 from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
@@ -711,9 +711,9 @@ class KeelSaver(
         return StoreInfo(**asdict(facts), threads=counts[0], checkpoints=counts[1], waiting=waiting)
 
     @property
-    def history(self) -> FeedMethods:
-        """What happens in threads, as it happens."""
-        return FeedMethods(self, self._bell)
+    def history(self) -> ThreadHistory:
+        """A feed of what happens in threads; notes beside a thread, its hand-off and its journal."""
+        return ThreadHistory(self, self._bell)
 
     @property
     def labels(self) -> LabelMethods:

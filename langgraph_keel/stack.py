@@ -29,6 +29,7 @@ from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
+from langgraph_keel.history.notes import NoteHook
 from langgraph_keel.keys.gate import Gate
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.store import SealedStore
@@ -150,7 +151,7 @@ def _hooks_of(options: SaverOptions, stack: Stack, upkeep: Hook | None) -> Itera
         yield Marks(claims.keeper)
     yield from (OwnerHook(), ApprovalHook())
     yield Recorder(PACKAGE_VERSIONS, options["graph_version"], options["on_drift"], options["provenance"])
-    yield from (LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook())
+    yield from (LabelHook(), NoteHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook())
     if removed := options["archive_removed"]:
         yield ArchiveRule(None if removed is True else frozenset(removed))
     if upkeep is not None:

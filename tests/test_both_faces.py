@@ -62,6 +62,10 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
         "stats": lambda saver: ToolCache(saver).stats,
         "tool": lambda saver: ToolCache(saver).tool(look),
     },
+    "ThreadHistory": {
+        "agent_tools": lambda saver: saver.history.agent_tools(),
+        "handoff_middleware": lambda saver: saver.history.handoff_middleware(),
+    },
     "Inbox": {"plans": lambda saver: saver.approvals.plans},
     "component": {"engine": lambda saver: saver.labels.engine},
 }

@@ -54,6 +54,17 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "label": "Give a moment a name, by which every command finds it; it is kept when the thread is pruned.",
         "unlabel": "Take a name back.",
     },
+    "Hand over": {
+        "handoff": (
+            "Say what the next session must know to continue a thread: goal, done, failed, decided, what is next."
+        ),
+        "journal": (
+            "Tell day by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions."
+        ),
+        "note": "Write a note beside a thread: a decision before the act, a finding, a goal or the next step.",
+        "outcome": "Write how a decision ended that was noted before.",
+        "notes": "List notes of a thread, or of all threads, the oldest first.",
+    },
     "Decide": {
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
         "approval": (
@@ -128,6 +139,7 @@ _NAMES = {
     "threads": ("threads", "usage", "status"),
     "show": ("show",),
     "history": ("history", "timeline", "diff", "rewind", "fork", "label", "unlabel"),
+    "notes": ("note", "outcome", "notes", "handoff", "journal"),
     "provenance": ("provenance", "export"),
     "archive": ("archive",),
     "copy": ("copy", "stats"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -14,12 +15,15 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.history.labels import Label, give_label, read_labels, remove_label
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_core.tools import BaseTool
 
     from langgraph_keel.approvals.notices import Bell
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.feed import Feed
+    from langgraph_keel.history.handoff import Handoff
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.notes import Note, NoteKind
     from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.timeline import Timeline
 
@@ -153,8 +157,43 @@ class HistoryMethods(EngineSaver):
     fork, afork = faces(_fork)
 
 
-class FeedMethods(Component):
-    """`saver.history`: what happens in threads, as it happens."""
+class LabelMethods(Component):
+    """`saver.labels`: the names that people give to checkpoints."""
+
+    def _set(self, at: At, name: str) -> Plan[None]:
+        """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.
+
+        Args:
+            at: The checkpoint. A config without an id names the latest.
+            name: 1 to 200 characters, unique in its thread; not a number, which would be taken for a position.
+
+        Raises:
+            NotFound: There is no such checkpoint.
+            InvalidInput: `name` cannot be a label, or another checkpoint of the thread has it.
+        """
+        return give_label(self.engine.session, address_at(at), name)
+
+    set, aset = faces(_set)
+
+    def _remove(self, thread_id: str, name: str) -> Plan[None]:
+        """Take a name back.
+
+        Raises:
+            NotFound: No checkpoint of the thread has it.
+        """
+        return remove_label(self.engine.session, thread_id_of(thread_id), name)
+
+    remove, aremove = faces(_remove)
+
+    def _list(self, thread_id: str) -> Plan[Sequence[Label]]:
+        """Return the names in a thread and the checkpoints that have them, in the order of the checkpoints' ids."""
+        return read_labels(self.engine.session, thread_id_of(thread_id))
+
+    list, alist = faces(_list)
+
+
+class ThreadHistory(Component):
+    """`saver.history`: a thread's notes, hand-off and journal, and a feed of what happens in threads."""
 
     def __init__(self, saver: HistoryMethods, bell: Bell) -> None:
         super().__init__(saver)
@@ -210,40 +249,142 @@ class FeedMethods(Component):
 
     afollow = follow  # a feed has both faces: `async for event in saver.history.afollow()`
 
+    def _note(
+        self,
+        thread_id: str,
+        text: str,
+        kind: NoteKind = "decision",
+        *,
+        because: str = "",
+        outcome: str | None = None,
+    ) -> Plan[Note]:
+        """Write something down beside a thread. Two round trips; durable when it returns.
 
-class LabelMethods(Component):
-    """`saver.labels`: the names that people give to checkpoints."""
-
-    def _set(self, at: At, name: str) -> Plan[None]:
-        """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.
+        Write a decision before the act, and its outcome afterwards (`set_outcome`): if the process dies in between,
+        `notes(open=True)` lists the decision. A note is deleted, erased and moved to another store with its thread. It
+        survives a prune, which may remove its checkpoint, and is not copied to a fork.
 
         Args:
-            at: The checkpoint. A config without an id names the latest.
-            name: 1 to 200 characters, unique in its thread; not a number, which would be taken for a position.
+            thread_id: The thread; it need not have a checkpoint yet.
+            text: What was decided or found, or is to be done: 1 to 10,000 characters.
+            kind: `"decision"`, `"finding"`, `"goal"` or `"next"`.
+            because: The reason.
+            outcome: How a decision ended, if that is known already.
 
         Raises:
-            NotFound: There is no such checkpoint.
-            InvalidInput: `name` cannot be a label, or another checkpoint of the thread has it.
+            InvalidConfig: `thread_id` is no usable id.
+            InvalidInput: A text is empty or too long, there is no such kind, or a note of this kind has no outcome.
         """
-        return give_label(self.engine.session, address_at(at), name)
+        from langgraph_keel.history.notes import write_note
 
-    set, aset = faces(_set)
+        return write_note(self.engine.session, thread_id, text, kind, because, outcome)
 
-    def _remove(self, thread_id: str, name: str) -> Plan[None]:
-        """Take a name back.
+    note, anote = faces(_note)
+
+    def _set_outcome(self, note_id: str, outcome: str) -> Plan[Note]:
+        """Write how a decision ended. Two round trips, and one for each 500 notes; durable when it returns.
+
+        Args:
+            note_id: The note's id, or at least 6 characters of its beginning or end.
+            outcome: 1 to 10,000 characters.
 
         Raises:
-            NotFound: No checkpoint of the thread has it.
+            NotFound: There is no such note.
+            InvalidInput: Several notes have such ids, the note is no decision, or it has another outcome already.
         """
-        return remove_label(self.engine.session, thread_id_of(thread_id), name)
+        from langgraph_keel.history.notes import set_outcome
 
-    remove, aremove = faces(_remove)
+        return set_outcome(self.engine.session, note_id, outcome)
 
-    def _list(self, thread_id: str) -> Plan[Sequence[Label]]:
-        """Return the names in a thread and the checkpoints that have them, in the order of the checkpoints' ids."""
-        return read_labels(self.engine.session, thread_id_of(thread_id))
+    set_outcome, aset_outcome = faces(_set_outcome)
 
-    list, alist = faces(_list)
+    def _notes(self, thread_id: str | None = None, *, open: bool = False) -> Plan[Sequence[Note]]:
+        """Return the notes of a thread, or of all threads, the oldest first. One round trip for each 500.
+
+        Args:
+            thread_id: The thread; `None` for all.
+            open: Only decisions without an outcome: of these, nobody has written whether they were carried out.
+        """
+        from langgraph_keel.history.notes import read_notes
+
+        return read_notes(self.engine.session, thread_id, is_open=open)
+
+    notes, anotes = faces(_notes)
+
+    def _handoff(self, thread_id: str, tokens: int = 1500, *, at: At | None = None) -> Plan[Handoff]:
+        """Return what the next session needs in order to continue a thread. No model is asked, nothing is written.
+
+        About fifteen round trips, and one for each 250 checkpoints, of which one page is in memory.
+
+        Args:
+            thread_id: The thread.
+            tokens: The most it may take, four characters each; at least 400. Lines are cut by rank: work that is done
+                first, then the plan and decisions; the newest failure of each tool and what waits come last, and goal
+                and next step are never cut.
+            at: An earlier checkpoint of the root graph to hand off, with what was known then.
+
+        Raises:
+            NotFound: There is no such thread, or checkpoint.
+            InvalidInput: `tokens` is too small, or `at` is of another thread or of a subgraph.
+            CorruptStore: Stored bytes do not add up.
+        """
+        from langgraph_keel.history.handoff import read_handoff
+
+        return read_handoff(self.engine.session, thread_id, tokens, None if at is None else address_at(at))
+
+    handoff, ahandoff = faces(_handoff)
+
+    def _journal(
+        self, thread_id: str | None = None, *, owner: str | None = None, since: datetime | None = None
+    ) -> Plan[str]:
+        """Return runs, calls of tools, notes, decisions and failures by day (UTC), as Markdown.
+
+        Args:
+            thread_id: The thread.
+            owner: Instead of a thread, all threads of this owner (`configurable["user_id"]`).
+            since: Only what happened from then on.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidInput: Neither a thread nor an owner is given, or both.
+        """
+        from langgraph_keel.history.journal import read_journal
+
+        return read_journal(self.engine.session, thread_id, owner, since)
+
+    journal, ajournal = faces(_journal)
+
+    def agent_tools(self) -> Sequence[BaseTool]:
+        """Return two tools for an agent: `note`, and `handoff` of the last other thread of the same owner."""
+        from langgraph_keel.history.agents import agent_tools
+
+        return agent_tools(self)
+
+    def handoff_middleware(self, tokens: int = 1500) -> AgentMiddleware[Any, Any]:
+        """Return a middleware for `create_agent` that begins a thread with the last hand-off of the same owner.
+
+        A run without an owner (`configurable["user_id"]`) gets none. The hand-off is stored once, as the first message.
+
+        Args:
+            tokens: As in `handoff`.
+        """
+        from langgraph_keel.history.agents import HandoffMiddleware
+
+        return HandoffMiddleware(self, tokens)
+
+    def _last_handoff(self, owner: str, *, but: str = "", tokens: int = 1500) -> Plan[Handoff | None]:
+        """Return the hand-off of the owner's thread that was last active; `None` if there is none.
+
+        Args:
+            owner: The owner (`configurable["user_id"]`).
+            but: A thread to pass over: the one that asks.
+            tokens: As in `handoff`.
+        """
+        from langgraph_keel.history.agents import read_last_handoff
+
+        return read_last_handoff(self.engine.session, owner, but, tokens)
+
+    last_handoff, alast_handoff = faces(_last_handoff)
 
 
 def address_at(at: At) -> Address:
