@@ -51,6 +51,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "label": "Give a moment a name, by which every command finds it; it is kept when the thread is pruned.",
         "unlabel": "Take a name back.",
     },
+    "Files": {"workspace": "The files that were saved with checkpoints."},
     "Decide": {
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
         "approval": (
@@ -137,6 +138,7 @@ _NAMES = {
     "moving": ("import",),
     "upgrades": ("doctor", "upgrade"),
     "work": ("work",),
+    "workspace": ("workspace",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _NEGATIVE = re.compile("-[0-9]+")

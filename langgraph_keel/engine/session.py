@@ -92,6 +92,7 @@ class Hooks:
     after_runs_removed: Sequence[Heard[Collection[str], Sequence[str]]]
     before_delete: Sequence[Heard[str]]
     before_sweep: Sequence[Callable[[Session, float | None], Plan[Sequence[Any]]]]
+    reclaim: Sequence[Callable[[Session, bool], Plan[str]]]
     find_owners: Sequence[Callable[[Session, str], Plan[Sequence[Holding]]]]
     find_terms: Sequence[Callable[[Header], Mapping[str, Collection[Any]]]]
     describe_thread: Sequence[Callable[[ThreadInfo, Header], ThreadInfo]]
