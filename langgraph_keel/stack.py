@@ -118,15 +118,16 @@ def stack_of(
     if keyring is not None:
         settled = SealedStore(settled, keyring)
         store = settled if mover is None else SealedStore(store, keyring)
-    drivers = driver, async_driver
-    above = keyring, objects, mover, upgrades, files
-    return Stack(store, settled, *drivers, gate, is_read_only, is_async_only, *above)
+    drivers, about = (driver, async_driver), (gate, is_read_only, is_async_only)
+    return Stack(store, settled, *drivers, *about, keyring, objects, mover, upgrades, files)
 
 
 def _open_files(workspace: Workspace | None, beside: Path | None) -> RefHook | None:
     """Return the hook of a shadow repository: of the one asked for, or one that lies beside the store."""
     if workspace is None and (beside is None or not os.path.isdir(f"{os.path.realpath(beside)}.workspace/keel")):
         return None
+    if os.name != "posix":
+        raise InvalidInput("workspace= needs the file locks of POSIX, which this system does not have")
     from langgraph_keel.workspace.hook import open_hook
 
     return open_hook(workspace, beside)

@@ -77,7 +77,8 @@ class RefHook(Hook):
 
     def reclaim(self, session: Session, now: bool) -> Plan[str]:
         """Collect what no ref keeps."""
-        return (yield Call(partial(self.repository.collect, now=now)))
+        note: str = yield Call(partial(self.repository.collect, now=now))
+        return note
 
 
 class WorkspaceHook(RefHook):
@@ -111,15 +112,10 @@ class WorkspaceHook(RefHook):
             tree = yield Call(partial(self.shadow.save, name_thread(session, put.address.thread_id)))
         put.header.about[TREE] = bytes.fromhex(tree)
 
-    def after_put(self, session: Session, put: Put) -> Plan[None] | None:
+    def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Keep the tree, if a prune has dropped it since it was saved."""
-        tree, thread = tree_in(put.header.about), name_thread(session, put.address.thread_id)
-        if not tree or self.repository.has(thread, tree):
-            return None
-        return self._keep(thread, tree)
-
-    def _keep(self, thread: str, tree: str) -> Plan[None]:
-        yield Call(partial(self.repository.keep, thread, tree))
+        if tree := tree_in(put.header.about):
+            yield Call(partial(self.repository.keep, name_thread(session, put.address.thread_id), tree))
 
     def close(self) -> None:
         """Give the directory back."""
@@ -133,10 +129,12 @@ def open_hook(workspace: Workspace | None, store: Path | None) -> RefHook:
         InvalidInput: If the store has no place for a repository, or the workspace cannot be one.
     """
     place = workspace.repository if workspace else None
-    if place is None and store is None:
+    if place is None and store is not None:
+        place = place_beside(store)
+    if place is None:
         raise InvalidInput(
             "workspace= needs a place for its shadow repository, as this store is not a file of this machine: "
             "Workspace(directory, repository='agent.workspace')"
         )
-    repository = Repository(Path(place) if place is not None or store is None else place_beside(store))
+    repository = Repository(Path(place))
     return RefHook(repository) if workspace is None else WorkspaceHook(Shadow(workspace, repository, store))

@@ -80,7 +80,8 @@ class WorkspaceMethods(Component):
         shadow, address, session = self._at(into), address_of(config), self.engine.session
         tree, checkpoint_id = yield from find_tree(session, address)
         thread = name_thread(session, address.thread_id)
-        return (yield Call(partial(shadow.restore, thread, tree, checkpoint_id, name)))
+        done: WorkspaceRestore = yield Call(partial(shadow.restore, thread, tree, checkpoint_id, name))
+        return done
 
     def _diff(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Plan[WorkspaceDiff]:
         """Return how the files of two checkpoints differ, of one thread or of two. Two round trips.

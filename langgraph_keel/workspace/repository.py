@@ -6,6 +6,7 @@ Refs are never packed: each is a file, so that a put starts no process for it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -16,11 +17,6 @@ from typing import NamedTuple
 
 from langgraph_keel.errors import InvalidInput, StoreError, StoreFull
 from langgraph_keel.git import NO_HOOKS, find_git, run_git
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover: Windows
-    fcntl = None  # type: ignore[assignment]
 
 _LONGEST = 3600.0
 """Seconds that one git may take: the first snapshot of a large directory, or a collection."""
@@ -73,12 +69,10 @@ class Repository:
     """A shadow repository.
 
     Raises:
-        InvalidInput: If this system has no locks of POSIX, or the directory is not Keel's.
+        InvalidInput: If the directory is not Keel's.
     """
 
     def __init__(self, path: Path) -> None:
-        if fcntl is None:
-            raise InvalidInput("workspace= needs the file locks of POSIX, which this system does not have")
         self.path = path.absolute()
         self.own = self.path / "keel"
         if not self.own.is_dir() and self.path.exists() and any(self.path.iterdir()):

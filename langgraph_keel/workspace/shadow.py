@@ -6,6 +6,7 @@ restore is announced in a file before its first change, and carried out again fr
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from langgraph_keel.engine import runs as live
 from langgraph_keel.errors import InvalidInput, NotFound, StoreError, StoreFull, WorkspaceTaken
 from langgraph_keel.git import find_git
 from langgraph_keel.workspace.records import Workspace, WorkspaceRestore
-from langgraph_keel.workspace.repository import Repository, fcntl, write_whole
+from langgraph_keel.workspace.repository import Repository, write_whole
 
 _log = logging.getLogger(__name__)
 ASIDE = ".keel-aside"
@@ -196,7 +197,7 @@ class Shadow:
         for entry in dict.fromkeys(listed.split(b"\0")[:-1]):
             path, is_known = entry[2:], not entry.startswith(b"?")
             reason = self._judge(path, folders)
-            if not reason and not (is_known and os.path.isdir(self._at(path))):
+            if not reason and not (is_known and self._is_folder(path)):
                 changed.append(path)
             elif is_known:
                 gone.append(path)
@@ -215,6 +216,9 @@ class Shadow:
 
     def _at(self, path: bytes) -> bytes:
         return os.path.join(self._bytes, path)
+
+    def _is_folder(self, path: bytes) -> bool:
+        return os.path.isdir(self._at(path)) and not os.path.islink(self._at(path))
 
     def _judge(self, path: bytes, folders: dict[bytes, str]) -> str:
         """Return why a path is not saved; empty if it is, or is gone."""
@@ -301,12 +305,11 @@ class Shadow:
         parts = path.split(b"/")
         for depth in range(1, len(parts) + 1):
             way = b"/".join(parts[:depth])
-            where = self._at(way)
-            if way in going or not os.path.lexists(where):
+            if way in going or not os.path.lexists(self._at(way)):
                 return None, False
-            if os.path.islink(where) or not os.path.isdir(where):
+            if not self._is_folder(way):
                 return way, False
-        walked = list(os.walk(where))
+        walked = list(os.walk(self._at(path)))
         inner = {os.path.relpath(os.path.join(at, name), self._bytes) for at, _, names in walked for name in names}
         is_nested = any(b".git" in (*names, *files) for _, names, files in walked)
         return (None if inner and inner <= set(going) else path), is_nested
