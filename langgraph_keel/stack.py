@@ -118,8 +118,8 @@ def stack_of(
     if keyring is not None:
         settled = SealedStore(settled, keyring)
         store = settled if mover is None else SealedStore(store, keyring)
-    drivers, about = (driver, async_driver), (gate, is_read_only, is_async_only)
-    return Stack(store, settled, *drivers, *about, keyring, objects, mover, upgrades, files)
+    above = keyring, objects, mover, upgrades, files
+    return Stack(store, settled, driver, async_driver, gate, is_read_only, is_async_only, *above)
 
 
 def _open_files(workspace: Workspace | None, beside: Path | None) -> RefHook | None:
