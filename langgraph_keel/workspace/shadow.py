@@ -284,7 +284,7 @@ class Shadow:
                 skipped.append(path)
             elif way:
                 aside[way] = None
-        left = [path for path in left if not any(path.startswith(each + b"/") for each in aside)]
+        left = [path for path in left if not any((path + b"/").startswith(each + b"/") for each in aside)]
         report = {"written": written, "removed": removed, "set_aside": aside, "left": left, "skipped": skipped}
         if name:
             write_whole(self.own / "restoring", json.dumps([thread, wanted, checkpoint_id, name]).encode())
