@@ -464,13 +464,13 @@ class KeelSaver(
             CheckpointConflict: If a run, or other input, came at the same time.
         """
         self.engine.run(self._check_accept(graph, input, config))
-        with accepting():
+        with accepting(graph.nodes):
             return cast(RunnableConfig, graph.update_state(config, input, as_node=INPUT))
 
     async def aaccept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
         """As `accept`, asynchronously."""
         await self.engine.arun(self._check_accept(graph, input, config))
-        with accepting():
+        with accepting(graph.nodes):
             return cast(RunnableConfig, await graph.aupdate_state(config, input, as_node=INPUT))
 
     def _check_accept(self, graph: Any, input: Any, config: RunnableConfig) -> Plan[None]:

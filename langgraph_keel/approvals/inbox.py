@@ -392,7 +392,8 @@ class Inbox:
         Args:
             graph: The graph, compiled with this saver.
             poll: Seconds between two looks, as for `wait`.
-            timeout: Seconds without work after which to end; `None` is never.
+            timeout: Seconds without work after which to end; `None` is never. With `None`, a store that cannot be
+                reached is waited for.
             config: What every run is given besides its thread, and `user_id` where the thread has an owner.
 
         Returns:

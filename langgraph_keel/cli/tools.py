@@ -58,8 +58,9 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     if call.args is not None:
         shown = json.dumps(as_json(call.args), ensure_ascii=False, sort_keys=True)  # models give them in any order
         name.append(" " + (plain(shown) if full else one_line(shown, 80)), "not bold dim")
-    if call.tool_call_id and (full or call.state == "unknown" or _is_not_kept(call)):
-        name.append("\ncall " + one_line(call.tool_call_id, 80), "not bold dim")
+    if full or call.state == "unknown" or _is_not_kept(call):
+        for what, value in (("call", call.tool_call_id), ("idempotency key", call.idempotency_key)):
+            name.append(f"\n{what} {one_line(value, 80)}" if value else "", "not bold dim")
     if call.error and not call.decided:
         name.append("\n" + (plain(call.error, "\n") if full else one_line(call.error, 120)), "not bold red")
     state = Text(_state(call), _STYLE.get(call.state, ""))

@@ -487,6 +487,8 @@ class KeptCall:
         retries: Whether it is made again by itself, should nobody know how it ended: its policy had `unknown="retry"`.
         original: For a call in doubt that a fork or a copy shares with other threads, the first of them that exists:
             settle it there, and this thread uses the result. Empty for the original's own calls.
+        idempotency_key: What the tool was given if its policy names an `idempotency_argument`: the same for every
+            attempt at this call. A provider that was sent it can say whether the call was carried out.
     """
 
     thread_id: str
@@ -510,6 +512,7 @@ class KeptCall:
     decided: str = ""
     retries: bool = field(default=False, repr=False)
     original: str = field(default="", repr=False)
+    idempotency_key: str = field(default="", repr=False)
 
     @property
     def saved(self) -> float:
@@ -580,6 +583,7 @@ def _describe(key: str, kept: Kept[CallRecord], original: str, hits: int, now: i
         record.decided,
         record.retries,
         "" if record.state == DONE else original,
+        record.lineage,
     )
 
 

@@ -58,6 +58,7 @@ async def test_the_page_says_what_is_said_in_every_situation(place: Place, face:
         "killed, with a claim",
         "its decision taken, and killed",
         "marked, drained",
+        "marked, cancelled after the grace time of a drain",
         "marked, its input accepted",
         "marked, killed",
         "marked, killed after a breakpoint",
