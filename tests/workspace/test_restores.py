@@ -49,7 +49,7 @@ def test_a_random_history(root: Path, seed: int) -> None:
             if chance.random() < 0.5:
                 config, wanted = chance.choice(moments)
                 before = held(root) if chance.random() < 0.5 else None
-                for _ in range(0 if before else chance.randrange(4)):
+                for _ in range(chance.randrange(4) if before is None else 0):
                     change(root, chance)
                 there = held(root)
                 shown, done = saver.workspace.preview(config), saver.workspace.restore(config)
