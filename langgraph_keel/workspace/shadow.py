@@ -312,7 +312,7 @@ class Shadow:
         walked = list(os.walk(self._at(path)))
         inner = {os.path.relpath(os.path.join(at, name), self._bytes) for at, _, names in walked for name in names}
         is_nested = any(b".git" in (*names, *files) for _, names, files in walked)
-        return (None if inner and inner <= set(going) else path), is_nested
+        return (None if inner <= set(going) else path), is_nested
 
     def _carry_out(
         self, wanted: str, aside: Sequence[bytes], left: Sequence[bytes], skipped: Sequence[bytes], name: str
