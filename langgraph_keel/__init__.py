@@ -58,6 +58,7 @@ from langgraph_keel.errors import (
     UnstorableValue,
     UpgradeFailed,
     ValueRefused,
+    WorkspaceTaken,
 )
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from langgraph_keel.tools.stats import CacheStats
     from langgraph_keel.upgrades.chain import upgrade
     from langgraph_keel.upgrades.state import StoredState
+    from langgraph_keel.workspace.records import Workspace, WorkspaceDiff, WorkspaceRestore
 
 __version__ = "0.1.0"
 
@@ -173,6 +175,7 @@ _NAMES = {
     "tools.stats": ("CacheStats",),
     "upgrades.chain": ("upgrade",),
     "upgrades.state": ("StoredState",),
+    "workspace.records": ("Workspace", "WorkspaceDiff", "WorkspaceRestore"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
@@ -303,6 +306,10 @@ __all__ = [
     "UpgradeFailed",
     "Usage",
     "ValueRefused",
+    "Workspace",
+    "WorkspaceDiff",
+    "WorkspaceRestore",
+    "WorkspaceTaken",
     "arequest_approval",
     "count_threads",
     "open_saver",

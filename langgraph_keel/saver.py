@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Ite
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from weakref import WeakValueDictionary
@@ -62,6 +63,7 @@ from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tenants.methods import TenantMethods
 from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.upgrades.hook import UpgradeHook
+from langgraph_keel.workspace.methods import WorkspaceMethods
 
 if TYPE_CHECKING:
     from langgraph_keel.approvals.inbox import Inbox
@@ -111,7 +113,7 @@ class KeelSaver(
         **options: Unpack[SaverOptions],
     ) -> None:
         self._options = options = read_options(type(self), options)
-        self.stack = stack_of(store, driver, async_driver, options, is_read_only, is_async_only)
+        self.stack = stack_of(store, driver, async_driver, options, is_read_only, is_async_only, self._beside())
         serde = options["serde"] or KeelSerializer(types=options["types"])
         super().__init__(serde=with_moved_classes(serde, self.stack.upgrades.moved))
         self._upkeep = upkeep_of(self, options["keep_last"], options["ttl"], options["upkeep_every"])
@@ -763,6 +765,15 @@ class KeelSaver(
     def tenants(self) -> TenantMethods:
         """The tenants of the store."""
         return TenantMethods(self)
+
+    @property
+    def workspace(self) -> WorkspaceMethods:
+        """The files that were saved with checkpoints (`workspace=`)."""
+        return WorkspaceMethods(self, getattr(self.stack.files, "shadow", None))
+
+    def _beside(self) -> Path | None:
+        """Return the file or directory that the store is; `None` for others."""
+        return None
 
     @property
     def _bell(self) -> Bell:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +46,11 @@ from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.upgrades.chain import Chain
 from langgraph_keel.upgrades.hook import UpgradeHook
+from langgraph_keel.workspace.records import Workspace
 
 if TYPE_CHECKING:
     from langgraph_keel.moving.touch import Mover
+    from langgraph_keel.workspace.hook import RefHook
 
 _CANNOT_MOVE = (
     "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
@@ -69,6 +73,7 @@ class Stack:
     objects: Objects | None  # the place of large values, if they are kept outside of the store
     mover: Mover | None
     upgrades: Chain
+    files: RefHook | None  # of a shadow repository
     drain: Drain = field(default_factory=Drain)
 
 
@@ -79,8 +84,11 @@ def stack_of(
     options: SaverOptions,
     is_read_only: bool = False,
     is_async_only: bool = False,
+    beside: Path | None = None,
 ) -> Stack:
     """Return a stack, built from the backend upwards: a put passes its layers from the last to the first.
+
+    The store lies at `beside`, if it is a file or directory: a shadow repository is looked for there.
 
     Large values go to objects below the seals, so objects are sealed. Threads move in above the objects and below the
     seals. Names are hidden below the seals, within `SealedStore`: the seals bind the names as the program knows them.
@@ -102,14 +110,28 @@ def stack_of(
         mover = Mover(source_of(options["moving_from"]))
         store = MovingStore(store, mover)
         kinds.append(Call)
+    files = _open_files(options["workspace"], beside)
+    if files and Call not in kinds:
+        kinds.append(Call)
     if kinds:
         driver, async_driver = ErrandDriver(driver, *kinds), AsyncErrandDriver(async_driver, *kinds)
     gate = Gate(settled, driver, async_driver) if keyring is None else None
     if keyring is not None:
         settled = SealedStore(settled, keyring)
         store = settled if mover is None else SealedStore(store, keyring)
-    drivers = driver, async_driver
-    return Stack(store, settled, *drivers, gate, is_read_only, is_async_only, keyring, objects, mover, upgrades)
+    above = keyring, objects, mover, upgrades, files
+    return Stack(store, settled, driver, async_driver, gate, is_read_only, is_async_only, *above)
+
+
+def _open_files(workspace: Workspace | None, beside: Path | None) -> RefHook | None:
+    """Return the hook of a shadow repository: of the one asked for, or one that lies beside the store."""
+    if workspace is None and (beside is None or not os.path.isdir(f"{os.path.realpath(beside)}.workspace/keel")):
+        return None
+    if os.name != "posix":
+        raise InvalidInput("workspace= needs the file locks of POSIX, which this system does not have")
+    from langgraph_keel.workspace.hook import open_hook
+
+    return open_hook(workspace, beside)
 
 
 def open_engine(
@@ -156,5 +178,7 @@ def _hooks_of(options: SaverOptions, stack: Stack, upkeep: Hook | None) -> Itera
         yield ArchiveRule(None if removed is True else frozenset(removed))
     if upkeep is not None:
         yield upkeep
+    if stack.files is not None:
+        yield stack.files
     if stack.upgrades.steps:
         yield UpgradeHook(stack.upgrades)

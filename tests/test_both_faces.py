@@ -40,7 +40,7 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
             name: attrgetter(name)
             for name in (
                 *("approvals", "history", "keys", "labels", "moving", "provenance", "retention", "runs", "tenants"),
-                "tools",
+                *("tools", "workspace"),
                 *("config_specs", "ddl", "engine", "raw", "serde", "tenant"),
             )
         },

@@ -17,9 +17,9 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "langgraph_keel"
 FLOORS = (
     {"errors", "_langgraph"},
-    {"display", "engine"},
+    {"display", "engine", "git"},
     {"blobs", "keys"},
-    {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades"},
+    {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades", "workspace"},
     {"history", "tenants"},
     {"moving", "recovery"},
     {"options"},

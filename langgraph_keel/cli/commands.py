@@ -65,6 +65,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "outcome": "Write how a decision ended that was noted before.",
         "notes": "List notes of a thread, or of all threads, the oldest first.",
     },
+    "Files": {"workspace": "The files that were saved with checkpoints."},
     "Decide": {
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
         "approval": (
@@ -153,6 +154,7 @@ _NAMES = {
     "upgrades": ("doctor", "upgrade"),
     "tail": ("tail",),
     "work": ("work",),
+    "workspace": ("workspace",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _NEGATIVE = re.compile("-[0-9]+")

@@ -107,6 +107,11 @@ class Hook:
         yield from ()
         return ()
 
+    def reclaim(self, session: Session, now: bool) -> Plan[str]:
+        """Give back space outside of the store, at once or when it is safe to; return a note on what was done."""
+        yield from ()
+        return ""
+
     def find_owners(self, session: Session, user: str) -> Plan[Sequence[Holding]]:
         """Return what a feature keeps of any thread, and whose that is: an erasure asks."""
         yield from ()

@@ -93,6 +93,7 @@ class Hooks:
     after_runs_removed: Sequence[Heard[Collection[str], Sequence[str]]]
     before_delete: Sequence[Heard[str]]
     before_sweep: Sequence[Callable[[Session, float | None], Plan[Sequence[Any]]]]
+    reclaim: Sequence[Callable[[Session, bool], Plan[str]]]
     find_owners: Sequence[Callable[[Session, str], Plan[Sequence[Holding]]]]
     find_warnings: Sequence[Callable[[Session, str, str, str], Plan[Mapping[str, str]]]]
     find_terms: Sequence[Callable[[Header], Mapping[str, Collection[Any]]]]

@@ -13,7 +13,7 @@ _PUBLIC = """
 ApprovalRequest Archived AuditEvent AuditVerdict CacheStats Change CopyReport Decision Difference DriftMark DriftReport
 Edit ExportReport FoundMessage ImportReport KeptCall Label ModelCall Moment PruneReport Receipt Reclaimed Replay
 Restored Resumed Retention StateDiff StatusChange StoreStats SweepReport TenantReceipt ThreadInfo ThreadPruned
-ThreadStatus ToolPolicy
+ThreadStatus ToolPolicy Workspace WorkspaceDiff WorkspaceRestore
 """
 OWN = frozenset({(PACKAGE, name) for name in _PUBLIC.split()}) | {
     (f"{PACKAGE}.engine.config", "Address"),
