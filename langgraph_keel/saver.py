@@ -769,7 +769,8 @@ class KeelSaver(
     @property
     def workspace(self) -> WorkspaceMethods:
         """The files that were saved with checkpoints (`workspace=`)."""
-        return WorkspaceMethods(self, getattr(self.stack.files, "shadow", None))
+        files = self.stack.files
+        return WorkspaceMethods(self, files.shadow if files else None)
 
     def _beside(self) -> Path | None:
         """Return the file or directory that the store is; `None` for others."""

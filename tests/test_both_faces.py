@@ -19,7 +19,7 @@ from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.faces import Component
 from langgraph_keel.history.moment import Moments
 
-MOST_NAMES = 55
+MOST_NAMES = 56
 OTHER_NAMES = {"wait": "await_decided"}
 """`await` is Python's own word."""
 AS_A_LIST = {"index", "count"}
