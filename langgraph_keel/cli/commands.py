@@ -52,6 +52,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "unlabel": "Take a name back.",
     },
     "Decide": {
+        "web": "Serve a page on which people decide what waits, and look at threads, until it is stopped.",
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
         "approval": (
             "Show a request: what will happen, the facts and how they have changed, who may decide, what happened "
@@ -137,6 +138,7 @@ _NAMES = {
     "moving": ("import",),
     "upgrades": ("doctor", "upgrade"),
     "work": ("work",),
+    "web": ("web",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _NEGATIVE = re.compile("-[0-9]+")
