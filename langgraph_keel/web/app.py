@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from langgraph_keel.approvals.requests import DECIDED, ApprovalRequest, Decision, apply_decision
+from langgraph_keel.display.html import text
 from langgraph_keel.display.text import plain
 from langgraph_keel.engine.entries import Status
 from langgraph_keel.engine.plan import Plan
@@ -127,12 +128,14 @@ def _find_doubts(saver: KeelSaver) -> Plan[Sequence[KeptCall]]:
     session = saver.engine.session
     names: dict[str | None, None] = {None: None}
     for wanted in (filter_of(error="ToolOutcomeUnknown"), filter_of(status="incomplete")):
-        names |= dict.fromkeys(info.thread_id for info, _ in (yield from _list_threads(saver, wanted, None, LOOKED)))
+        # One page of the index: those who wait for a person are listed as incomplete there, and may be many.
+        page = yield from ThreadPages(session, LOOKED, wanted).next()
+        names |= dict.fromkeys(info.thread_id for info in page or ())
     found: list[KeptCall] = []
     for name in names:
         calls = CallPages(session, name)
-        while (page := (yield from calls.next())) is not None:
-            found += [call for call in page if is_doubt(call)]
+        while (some := (yield from calls.next())) is not None:
+            found += [call for call in some if is_doubt(call)]
     return sorted(found, key=lambda call: call.started_at)
 
 
@@ -183,9 +186,9 @@ async def show_thread(visit: Visit) -> Shown:
     # A live page would take away what is typed into the form of a doubt.
     visit.live = EVERY if status.state in _LIVE and not (status.doubts or skip) else 0
     heads = [] if status.state == "new" else [timeline.pages.entries[0]]
-    texts = await raw.engine.arun(read_openings(raw.engine.session, heads))
+    openings = await raw.engine.arun(read_openings(raw.engine.session, heads))
     workers = pages.workers_text(processes)
-    return pages.thread_page(status, moments, skip, texts.get(name, ""), workers, visit.sign)
+    return pages.thread_page(status, moments, skip, openings.get(name, ""), workers, visit.sign)
 
 
 def _config(thread: str, checkpoint: str = "", ns: str = "") -> RunnableConfig:
@@ -266,7 +269,7 @@ async def _show(visit: Visit, found: ApprovalRequest, typed: str | None = None, 
     visit.title, visit.here = pages.what_of(found), "Inbox"
     visit.live = EVERY if found.status in DECIDED or status.state in _LIVE else 0
     shown = pages.request_page(found, status, visit.sign, typed)
-    return [pages.notice(pages.text(why), tone="bad"), *shown] if why else shown
+    return [pages.notice(text(why), tone="bad"), *shown] if why else shown
 
 
 async def decide(visit: Visit) -> Shown:

@@ -312,7 +312,7 @@ def preview_page(request: ApprovalRequest, args: Any, reason: str, fields: str) 
     """Yield what an edit changes, and the form that sends it."""
     from langgraph_keel.history.edits import edits
 
-    found = list(edits(request.args, args, json_text, ("arguments",)))
+    found = list(edits(request.args, args, lambda value: json_text(value).encode(), ("arguments",)))
     changed = diff_html(DiffRecord(Address(""), Address(""), found), has_title=False)
     yield el("h1", "Edit ", anchor("request", what_of(request), id=request.id))
     yield el("div", changed, class_="card")
@@ -369,8 +369,8 @@ def _filters(query: Mapping[str, str]) -> str:
 
     statuses = [("", "any"), *((each, each) for each in get_args(Status))]
     spans = [("", "any time"), ("1", "last day"), ("7", "last 7 days"), ("30", "last 30 days")]
-    inner = (word("q", "Id"), select("status", "Status", statuses), word("owner", "Owner"), word("label", "Label"))
-    inner += (word("error", "Error"), select("days", "Active", spans), _button("Search"))
+    inner = [word("q", "Id"), select("status", "Status", statuses), word("owner", "Owner"), word("label", "Label")]
+    inner += [word("error", "Error"), select("days", "Active", spans), _button("Search")]
     return el("form", *inner, method="get", action="threads", class_="filters", role="search")
 
 
@@ -399,8 +399,7 @@ def thread_page(
     links += [anchor("moment", "Latest state", thread=name, id=status.checkpoint_id)] if status.checkpoint_id else []
     yield el("p", " · ".join(links))
     yield el("h2", "Timeline")
-    drawn, older = moments._newest()
-    yield el("div", timeline_html(drawn, older if not skip else None, _moment_link), class_="card timeline")
+    yield el("div", timeline_html(moments, moments.older, _moment_link), class_="card timeline")
     pages = [anchor("thread", "Newer", id=name, skip=max(skip - STEPS, 0) or None)] if skip else []
     pages += [anchor("thread", "Older", id=name, skip=skip + STEPS)] if moments and moments[0].parent else []
     yield el("p", " · ".join(pages))
@@ -520,6 +519,7 @@ def usage_page(
 
 def _bars(what: str, found: Mapping[str, Usage]) -> str:
     """Return a chart of the cost, if any is known, or of the tokens, or else of the number of threads."""
+    measures: Sequence[Callable[[Usage], float]]
     measures = [lambda each: each.cost or 0.0, lambda each: sum(each.tokens), lambda each: each.threads]
     measure = next((each for each in measures if any(map(each, found.values()))), measures[0])
     most = max(map(measure, found.values()), default=0) or 1

@@ -51,6 +51,15 @@ HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_STATUSES: Sequence[tuple[tuple[type[KeelError], ...], int]] = (
+    ((NotFound,), 404),
+    ((AlreadyDecided, ThreadTaken, ThreadExists), 409),
+    ((NotAllowed, ReadOnlyStore), 403),
+    ((InvalidInput, ValueRefused), 400),
+    ((CorruptStore,), 500),
+    ((StoreError,), 503),
+)
+"""The status of a page by the error that it shows, the first that fits."""
 Identify: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
 """Returns the name of the person who has sent a request; `None` if it is not known, and the request is refused."""
 
@@ -207,14 +216,3 @@ def secret_of(given: str | bytes | None) -> bytes:
 def status_of(error: KeelError) -> int:
     """Return the status that fits an error of Keel."""
     return next((status for kinds, status in _STATUSES if isinstance(error, kinds)), 500)
-
-
-_STATUSES: Sequence[tuple[tuple[type[KeelError], ...], int]] = (
-    ((NotFound,), 404),
-    ((AlreadyDecided, ThreadTaken, ThreadExists), 409),
-    ((NotAllowed, ReadOnlyStore), 403),
-    ((InvalidInput, ValueRefused), 400),
-    ((CorruptStore,), 500),
-    ((StoreError,), 503),
-)
-"""The first that fits."""

@@ -30,8 +30,8 @@ from langgraph_keel.web.app import KeelApp
 from langgraph_keel.web.security import Guard
 
 CHROMIUM = shutil.which("chromium")
-ARGS = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
-ARGS += ("disable-component-update", "disable-sync")
+ARGS = ["no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"]
+ARGS += ["disable-component-update", "disable-sync"]
 Open = Callable[..., Any]
 pytestmark = pytest.mark.slow
 

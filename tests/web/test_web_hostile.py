@@ -116,8 +116,9 @@ async def hostile(saver: KeelSaver, evil: str) -> tuple[str, str]:
     for thread, action in ((name, talk), (f"{name} asks", ask), (f"{name} fails", fail)):
         graph = StateGraph(State).add_node(node, action).add_edge(START, node).compile(checkpointer=saver)
         config: Any = {"configurable": {"thread_id": thread, "user_id": name}}
+        given: Any = {"messages": [("user", evil)]}
         with suppress(Evil):
-            await graph.ainvoke({"messages": [("user", evil)]}, config)
+            await graph.ainvoke(given, config)
     return name, f"{name} asks"
 
 
@@ -199,7 +200,8 @@ async def test_ten_megabytes_in_one_value_do_not_become_a_page() -> None:
     async with MemorySaver() as saver, Client(keel_app(saver, identify=lambda _: "maria")) as page:
         graph = StateGraph(State).add_node("write", write).add_edge(START, "write").compile(checkpointer=saver)
         config: Any = {"configurable": {"thread_id": "big"}}
-        await graph.ainvoke({"messages": [("user", "z" * 100_000)]}, config)
+        given: Any = {"messages": [("user", "z" * 100_000)]}
+        await graph.ainvoke(given, config)
         shown = await page.page("/thread?id=big")
         for path in [
             "/threads",

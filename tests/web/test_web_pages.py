@@ -64,11 +64,11 @@ async def test_all_is_shown_and_done_on_each_backend(saver: KeelSaver) -> None:
             assert {"refund/A-1042": "approve by maria", "trip": "Seat: aisle"}.get(thread, "ignore") in str(state)
 
         listed = await page.page("/threads")
-        assert set(THREADS) <= set(re.findall(r"[\w/-]+", listed.words))
+        assert {link("thread", id=each) for each in THREADS} <= set(listed.links)
         assert "Refund my order, please" in listed.words  # the first line of its conversation
-        thread = await page.page("/thread?id=chat")
-        assert "is idle: it takes new input" in thread.words
-        moment = next(each for each in thread.links if each.startswith("moment?"))
+        talked = await page.page("/thread?id=chat")
+        assert "is idle: it takes new input" in talked.words
+        moment = next(each for each in talked.links if each.startswith("moment?"))
         shown = await page.page(moment)
         assert "answer 5" in shown.words
         await page.submit("label", shown.form("label") | {"name": "the end"})
@@ -82,8 +82,8 @@ async def test_all_is_shown_and_done_on_each_backend(saver: KeelSaver) -> None:
         usage = await page.page("/usage")
         assert "ada" in usage.words
         assert "By model" in usage.words
-    events = [(event.kind, event.content["by"]) for event in await saver.approvals.aaudit() if event.content.get("by")]
-    assert {("approval", "maria")} <= {(kind, by) for kind, by in events} or ("approved", "maria") in events
+    events = {(event.kind, (event.content or {}).get("by")) for event in await saver.approvals.aaudit()}
+    assert {("approved", "maria"), ("answered", "maria"), ("rejected", "maria")} <= events
 
 
 async def test_a_list_is_filtered_and_read_in_pages(memory: KeelSaver) -> None:
@@ -173,7 +173,8 @@ async def test_arguments_that_do_not_fit_are_refused_and_kept(memory: KeelSaver,
 
 
 async def test_an_answer_is_text_unless_it_is_said_to_be_json(memory: KeelSaver) -> None:
-    for given, value in (({"value": "12"}, "12"), ({"value": "[1, 2]", "as_json": "1"}, [1, 2])):
+    answers: Any = (({"value": "12"}, "12"), ({"value": "[1, 2]", "as_json": "1"}, [1, 2]))
+    for given, value in answers:
         name = await request_of(memory, "trip")
         async with client(memory) as page:
             await page.decide(f"/request?id={name}", 400, kind="answer", value="[", as_json="1")
