@@ -100,7 +100,7 @@ def layout(title: str, *main: str, store: str, person: str = "", live: int = 0, 
     head = "".join((
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        tag("title", text(f"{title} · Keel")),
+        tag("title", text(f"{title} · Keel" if title else "Keel")),
         f'<link rel="stylesheet" href="style.css"><link rel="icon" href="{icon}">',
         '<script src="live.js" defer></script>' if live else "",
     ))  # fmt: skip
@@ -503,7 +503,7 @@ def usage_page(
     spans = (anchor("usage", str(each), days=each) if each != days else el("b", str(each)) for each in (1, 7, 30, 365))
     yield el("p", "Threads that were active in the last ", " · ".join(spans), " days")
     if is_cut:
-        yield notice("These are the threads last active only: there are more.", tone="warn")
+        yield notice("Only the threads last active are counted: `keel usage` counts all.", tone="warn")
     facts = {
         "waits for a decision": f"{info.waiting:,}",
         **{f"threads {status}": f"{count:,}" for status, count in statuses.items()},
