@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
@@ -89,6 +90,8 @@ async def fill(saver: KeelSaver) -> None:
         await tools.ainvoke({"messages": [AIMessage("", tool_calls=[call])]}, config)
     except Gone:
         pass
+    while [call.state async for call in saver.tools.acalls("paid")] != ["unknown"]:  # noted behind the run
+        await asyncio.sleep(0.01)
 
 
 class Page(HTMLParser):
@@ -124,6 +127,7 @@ class Client(httpx.AsyncClient):
     """A browser, as far as the page can see."""
 
     def __init__(self, app: Any, base: str = "http://localhost/", **options: Any) -> None:
+        self.app = app
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         super().__init__(transport=transport, base_url=base, follow_redirects=True, **options)
 

@@ -193,8 +193,9 @@ async def test_a_request_that_has_expired_is_not_decided() -> None:
         await talk(saver, soon, "soon", "Refund")
         name = await request_of(saver, "soon")
         fields = (await page.page(f"/request?id={name}")).form("decide")
-        session = replace(saver._engine.session, clock=lambda: datetime.now(UTC) + timedelta(minutes=2))
-        saver._engine = replace(saver._engine, session=session)
+        # private: the clock of a saver that is open
+        session = replace(saver.engine.session, clock=lambda: datetime.now(UTC) + timedelta(minutes=2))
+        saver._engine = replace(saver.engine, session=session)  # private: as above
         shown = await page.page(f"/request?id={name}")
         assert not shown.forms
         assert "expired" in shown.words
@@ -203,8 +204,7 @@ async def test_a_request_that_has_expired_is_not_decided() -> None:
 
 def keel_token(page: Client, name: str, session: str = "by:maria") -> str:
     """The token that the page would have given for a request."""
-    app: Any = page._transport
-    return str(app.app.guard.sign("form", session, "decide", name))
+    return str(page.app.guard.sign("form", session, "decide", name))
 
 
 async def test_what_cannot_be_shown_whole_is_not_decided_here() -> None:
