@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from langgraph_keel.engine.serde.unread import Unread
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.edits import Edit
+    from langgraph_keel.history.feed import Feed, StatusChange
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
     from langgraph_keel.history.status import ThreadStatus
@@ -128,6 +129,7 @@ _NAMES = {
     "engine.serde.unread": ("Unread",),
     "history.diff": ("StateDiff",),
     "history.edits": ("Edit",),
+    "history.feed": ("Feed", "StatusChange"),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
     "history.status": ("ThreadStatus",),
@@ -213,6 +215,7 @@ __all__ = [
     "DurabilityWarning",
     "Edit",
     "ExportReport",
+    "Feed",
     "FileSaver",
     "FoundMessage",
     "ImportReport",
@@ -259,6 +262,7 @@ __all__ = [
     "SlidingWindow",
     "SqliteSaver",
     "StateDiff",
+    "StatusChange",
     "StoreBusy",
     "StoreClosed",
     "StoreError",

@@ -46,7 +46,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, with_allowlis
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.methods import HistoryMethods, LabelMethods
+from langgraph_keel.history.methods import FeedMethods, HistoryMethods, LabelMethods
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.methods import KeyMethods, describe_backups
 from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
@@ -65,7 +65,7 @@ from langgraph_keel.upgrades.hook import UpgradeHook
 
 if TYPE_CHECKING:
     from langgraph_keel.approvals.inbox import Inbox
-    from langgraph_keel.approvals.notices import AsyncSource, Source
+    from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
     from langgraph_keel.history.threads import Usage
     from langgraph_keel.history.usage import By
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
@@ -462,13 +462,13 @@ class KeelSaver(
             CheckpointConflict: If a run, or other input, came at the same time.
         """
         self.engine.run(self._check_accept(graph, input, config))
-        with accepting():
+        with accepting(graph.nodes):
             return cast(RunnableConfig, graph.update_state(config, input, as_node=INPUT))
 
     async def aaccept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
         """As `accept`, asynchronously."""
         await self.engine.arun(self._check_accept(graph, input, config))
-        with accepting():
+        with accepting(graph.nodes):
             return cast(RunnableConfig, await graph.aupdate_state(config, input, as_node=INPUT))
 
     def _check_accept(self, graph: Any, input: Any, config: RunnableConfig) -> Plan[None]:
@@ -711,6 +711,11 @@ class KeelSaver(
         return StoreInfo(**asdict(facts), threads=counts[0], checkpoints=counts[1], waiting=waiting)
 
     @property
+    def history(self) -> FeedMethods:
+        """What happens in threads, as it happens."""
+        return FeedMethods(self, self._bell)
+
+    @property
     def labels(self) -> LabelMethods:
         """Names that people give to checkpoints."""
         return LabelMethods(self)
@@ -734,9 +739,8 @@ class KeelSaver(
     def approvals(self) -> Inbox:
         """What waits for a person, in all threads, and what persons decide."""
         from langgraph_keel.approvals.inbox import Inbox
-        from langgraph_keel.approvals.notices import Bell
 
-        return Inbox(self.engine, Bell(self._notify, self._anotify, self._listen, self._alisten))
+        return Inbox(self.engine, self._bell)
 
     @property
     def keys(self) -> KeyMethods:
@@ -759,6 +763,12 @@ class KeelSaver(
     def tenants(self) -> TenantMethods:
         """The tenants of the store."""
         return TenantMethods(self)
+
+    @property
+    def _bell(self) -> Bell:
+        from langgraph_keel.approvals.notices import Bell
+
+        return Bell(self._notify, self._anotify, self._listen, self._alisten)
 
     def _notify(self) -> None:
         """Tell other processes that somebody has decided; backends with a server override it, and the next three."""

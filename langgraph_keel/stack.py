@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_keel.approvals.arrivals import ArrivalHook
 from langgraph_keel.approvals.hook import ApprovalHook
 from langgraph_keel.blobs.objects import Ask, Objects
 from langgraph_keel.blobs.opening import open_objects
@@ -27,7 +28,6 @@ from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.arrivals import ArrivalHook
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.keys.gate import Gate
 from langgraph_keel.keys.keyring import Keyring

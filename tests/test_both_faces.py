@@ -19,7 +19,7 @@ from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.faces import Component
 from langgraph_keel.history.moment import Moments
 
-MOST_NAMES = 54
+MOST_NAMES = 55
 OTHER_NAMES = {"wait": "await_decided"}
 """`await` is Python's own word."""
 AS_A_LIST = {"index", "count"}
@@ -39,7 +39,7 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
         **{
             name: attrgetter(name)
             for name in (
-                *("approvals", "keys", "labels", "moving", "provenance", "retention", "runs", "tenants"),
+                *("approvals", "history", "keys", "labels", "moving", "provenance", "retention", "runs", "tenants"),
                 "tools",
                 *("config_specs", "ddl", "engine", "raw", "serde", "tenant"),
             )

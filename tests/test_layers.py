@@ -28,7 +28,7 @@ FLOORS = (
     {"backends"},
     {"opening"},
     {""},  # the package itself: public names
-    {"cli", "testing", "serving", "web"},
+    {"cli", "testing", "serving", "tracing", "web"},
     {"__main__"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -37,6 +37,9 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "timeline": (
             "Draw a thread as a tree of moments: what ran, what changed, branches, subgraphs, labels, questions."
         ),
+        "tail": (
+            "Print the checkpoints and changes of status of a thread, or of all, in the order in which they are seen."
+        ),
         "diff": "Show what changed between two moments: messages word by word, other values by their paths.",
         "archive": "List what was taken out of a thread's messages, oldest first; or show messages of it.",
     },
@@ -137,6 +140,7 @@ _NAMES = {
     "keys": ("keys",),
     "moving": ("import",),
     "upgrades": ("doctor", "upgrade"),
+    "tail": ("tail",),
     "work": ("work",),
     "web": ("web",),
 }

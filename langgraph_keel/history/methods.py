@@ -14,7 +14,11 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.history.labels import Label, give_label, read_labels, remove_label
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from langgraph_keel.approvals.notices import Bell
     from langgraph_keel.history.diff import StateDiff
+    from langgraph_keel.history.feed import Feed
     from langgraph_keel.history.moment import Moment
     from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.timeline import Timeline
@@ -147,6 +151,64 @@ class HistoryMethods(EngineSaver):
         return fork_at(self.engine.session, address_at(at), thread_id, by)
 
     fork, afork = faces(_fork)
+
+
+class FeedMethods(Component):
+    """`saver.history`: what happens in threads, as it happens."""
+
+    def __init__(self, saver: HistoryMethods, bell: Bell) -> None:
+        super().__init__(saver)
+        self._timeline, self._bell = saver.timeline, bell
+
+    def follow(
+        self,
+        thread_id: str | None = None,
+        after: str | datetime | None = None,
+        payload: bool = True,
+        *,
+        poll: float = 1.0,
+        timeout: float | None = None,
+    ) -> Feed:
+        """Return the checkpoints of one thread or of all (`Moment`), and each `StatusChange`, as they come.
+
+            feed = saver.history.follow(after=stored_cursor)
+            for event in feed:
+                handle(event)
+                stored_cursor = feed.cursor
+
+        They are seen from any process, at least once, and those of a thread in their order. A checkpoint that is put
+        again comes again. Statuses between two looks, deletions, and older checkpoints of a fork or copy do not come.
+        Nothing is stored, and a put notifies nothing: while nothing happens, a look is up to five times `poll` seconds
+        after the last one. A person's decision is followed by a look at once, where the backend has notices.
+
+        A look costs one or two round trips for the threads active within a minute, one for those with steps left, and
+        three for each that has changed. Each tenth look covers an hour: a writer whose clock is behind is seen late.
+        Clocks that differ by more than an hour can hide a thread, unless it is followed by its id.
+
+        Args:
+            thread_id: The thread; all threads of the saver by default.
+            after: The `cursor` of an earlier feed, or a time. By default, all that is stored comes first, as it should
+                when a backup was restored.
+            payload: Whether moments carry values. Without, of changes there are the channels, of questions the ids, of
+                errors the classes, and of the metadata the source and the step.
+            poll: Seconds between two looks.
+            timeout: Seconds without an event after which the feed ends; 0 is after one look, `None` is never.
+
+        Raises:
+            InvalidInput: An argument is not usable, or the cursor is of another feed.
+            InvalidConfig: `thread_id` is no usable id.
+            StoreUnavailable: The store does not answer at the first look, or when the timeout ends; raised while
+                iterating. Other looks are repeated, with a warning in the log. The same is true of `StoreBusy`.
+        """
+        from langgraph_keel.history.feed import Feed
+        from langgraph_keel.runs.worker import PollTimer
+
+        session = self.engine.session.with_placeholders()
+        name, timer = None if thread_id is None else thread_id_of(thread_id), PollTimer(poll, timeout)
+        feed = Feed(self.engine, session, self._bell, timer, timer.poll, self._timeline, name, payload)
+        return feed.begin_at(after)
+
+    afollow = follow  # a feed has both faces: `async for event in saver.history.afollow()`
 
 
 class LabelMethods(Component):

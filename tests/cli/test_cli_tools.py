@@ -329,6 +329,7 @@ def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> No
     shown = keel("tools", "--unknown", "--url", url, COLUMNS="200").stdout
     assert shown.count("keel settle") == 2 * 3
     assert "--thread trip" in shown
+    assert all(call["idempotency_key"] in shown for call in found["calls"])
     assert not RAW.search(shown)
     assert [call["thread_id"] for call in keel_json("tools", "trip", "--unknown", "--url", url)["calls"]] == ["trip"]
     key = next(call["key"] for call in found["calls"] if call["thread_id"] == "trip")

@@ -118,6 +118,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "timeline of tools": ("timeline", "tools", *store),
         "diff": ("diff", "travel", "0", "5", *store),
         "diff of threads": ("diff", "tools", "0", "2", *store),
+        "tail": ("tail", "--after", "2020-01-01", *store),
         "provenance": ("provenance", "chat", *store),
         "archive": ("archive", "summarized", *store),
         "archive search": ("archive", "summarized", "--search", "question", *store),

@@ -39,7 +39,7 @@ def steps_in(path: Path, thread_id: str = "t") -> str:
     return "".join(step for thread, step in lines if thread == thread_id)
 
 
-def five(saver: KeelSaver, path: Path, deadly: str = "", names: str = STEPS, **options: Any) -> Any:
+def five(saver: Any, path: Path, deadly: str = "", names: str = STEPS, **options: Any) -> Any:
     """Return a graph of these steps; its process is killed at the deadly one."""
 
     def step(name: str) -> Any:

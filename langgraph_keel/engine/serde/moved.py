@@ -12,7 +12,7 @@ T = TypeVar("T")
 _PUBLIC = """
 ApprovalRequest Archived AuditEvent AuditVerdict CacheStats Change CopyReport Decision Difference DriftMark DriftReport
 Edit ExportReport FoundMessage ImportReport KeptCall Label ModelCall Moment PruneReport Receipt Reclaimed Replay
-Restored Resumed Retention StateDiff StoreStats SweepReport TenantReceipt ThreadInfo ThreadPruned
+Restored Resumed Retention StateDiff StatusChange StoreStats SweepReport TenantReceipt ThreadInfo ThreadPruned
 ThreadStatus ToolPolicy
 """
 OWN = frozenset({(PACKAGE, name) for name in _PUBLIC.split()}) | {
