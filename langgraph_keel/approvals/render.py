@@ -52,6 +52,8 @@ def _parts(request: ApprovalRequest, longest: int) -> Iterator[str]:
         said = f"Decided before: {earlier['kind']} by {earlier.get('by')}"
         said += f", {earlier['reason']}" if earlier.get("reason") else ""
         yield tag("div", text(one_line(said, _EVENT)), style=SMALL)
+    for warning in request.warnings:
+        yield tag("div", tag("mark", text(one_line(warning, 1_000))), style="margin-top:8px")
     if who := ", ".join(one_line(each, _NAME) for each in request.approvers):
         yield tag("div", text(f"May decide: {who}"), style=f"margin-top:8px;{SMALL};{FAINT}")
     if request.history:
