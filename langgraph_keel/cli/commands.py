@@ -67,6 +67,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     },
     "Files": {"workspace": "The files that were saved with checkpoints."},
     "Decide": {
+        "web": "Serve a page on which people decide what waits, and look at threads, until it is stopped.",
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
         "approval": (
             "Show a request: what will happen, the facts and how they have changed, who may decide, what happened "
@@ -155,6 +156,7 @@ _NAMES = {
     "tail": ("tail",),
     "work": ("work",),
     "workspace": ("workspace",),
+    "web": ("web",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _NEGATIVE = re.compile("-[0-9]+")

@@ -339,6 +339,13 @@ def judge_process(session: Session, mark: int) -> Plan[tuple[str, bool | None]]:
     return found.record.holder, _is_over(session, key_of(mark), found, asked)
 
 
+def read_processes(session: Session) -> Plan[Sequence[ProcessRecord]]:
+    """Return the heartbeats of processes that run graphs, or have done so lately; not of those known to be dead."""
+    cells, asked = Cells(session, PROCESSES, None), _timer(session)
+    kept = yield from cells.every()
+    return [each.record for key, each in kept if not _is_over(session, key, each, asked)]
+
+
 def _is_over(session: Session, key: str, found: Kept[ProcessRecord], asked: float) -> bool | None:
     holder, runs = found.record.holder, session.hooks.find(RunClaims)
     if is_dead(holder):
