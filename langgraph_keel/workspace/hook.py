@@ -51,6 +51,8 @@ def find_tree(session: Session, address: Address) -> Plan[tuple[str, str]]:
 class RefHook(Hook):
     """Keeps trees as long as their checkpoints, in a saver that need not save any itself."""
 
+    shadow: Shadow | None = None  # if this saver saves some itself
+
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
 

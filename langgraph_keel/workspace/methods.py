@@ -57,7 +57,7 @@ class WorkspaceMethods(Component):
         Only paths that the last snapshot of the thread has, as it has them, are removed or replaced. What has changed
         since is moved to `.keel-aside` in the directory, if it is in the way; new files stay. Afterwards the directory
         is compared with the checkpoint. A restore that is cut off is finished by the next snapshot, preview or restore.
-        One round trip, and some processes of git. Written files are on disk when this returns.
+        One round trip, and some processes of git.
 
         Args:
             config: Names the checkpoint, or the latest of its thread.

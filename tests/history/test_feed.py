@@ -483,7 +483,7 @@ def test_more_threads_than_a_page(saver: KeelSaver, monkeypatch: pytest.MonkeyPa
     for thread, step in put:
         put_one(saver, config(thread), timedelta(hours=30 - int(thread[1:])), step)
     feed = saver.history.follow(timeout=0)
-    found: list[tuple[str, int]] = []
+    found: list[tuple[str, int | None]] = []
     cursors: list[str | None] = [None]
     for event in feed:
         if isinstance(event, Moment):
