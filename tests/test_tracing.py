@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from checkpoints import config_for, put
 from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -21,7 +20,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from places import Place
+from support.checkpoints import config_for, put
+from support.places import Place
 
 from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver, StoreUnavailable
 from langgraph_keel.engine.engine import with_engine

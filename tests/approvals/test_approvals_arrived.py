@@ -6,9 +6,9 @@ from asyncio import to_thread
 from typing import Any
 
 import pytest
-from places import Place
+from support.places import Place
+from support.tool_graphs import run, thread
 from test_approvals_forked import answer, by_interrupt, by_middleware, by_request
-from tool_graphs import run, thread
 
 from langgraph_keel import Decision, KeelSaver, MemorySaver, Resumed
 

@@ -19,14 +19,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from feed_children import BEHIND, cursor_of, follow_until, ids_in, is_in_order, put_one, put_until, take
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from places import ON_SERVERS, Place
-from process_children import exit_code, forked
-from recovery_children import write
-from tiers import sized
+from support.feed_children import BEHIND, cursor_of, follow_until, ids_in, is_in_order, put_one, put_until, take
+from support.places import ON_SERVERS, Place
+from support.process_children import exit_code, forked
+from support.recovery.children import write
+from support.tiers import sized
 
 from langgraph_keel import (
     InvalidConfig,

@@ -16,7 +16,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from tool_graphs import Killed, Scripted, calls, hello, tool_graph
+from support.tool_graphs import Killed, Scripted, calls, hello, tool_graph
 
 from langgraph_keel import (
     Handoff,

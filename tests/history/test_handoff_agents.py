@@ -8,8 +8,8 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
-from places import Place
-from tool_graphs import Scripted, answers, calls, hello
+from support.places import Place
+from support.tool_graphs import Scripted, answers, calls, hello
 
 from langgraph_keel import MemorySaver
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import Place
-from process_children import exit_code, forked
-from timeline_talks import CONFIG, saver, talk
+from support.history.conversations import CONFIG, saver, talk
+from support.places import Place
+from support.process_children import exit_code, forked
 
 from langgraph_keel import (
     InvalidConfig,

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from checkpoints import METADATA
 from langgraph.checkpoint.base.id import uuid6
-from places import Place
-from recovery_children import write
 
 from langgraph_keel import KeelSaver, Moment
+from support.checkpoints import METADATA
+from support.places import Place
+from support.recovery.children import write
 
 BEHIND = timedelta(minutes=40)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from savers import each_face
+from support.savers import each_face
+from support.tool_graphs import ASKED, answers, hello, question, resume, run, thread
 from test_tools_forks import BOTH, Shop, die, graph_of, saver, shop, states_of
-from tool_graphs import ASKED, answers, hello, question, resume, run, thread
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
 from langgraph_keel.moving.copy import CopyReport

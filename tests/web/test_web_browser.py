@@ -23,7 +23,7 @@ import pytest
 import servers
 import uvicorn
 from servers.skipping import NOT_TESTED
-from web_threads import fill, graph_of, talk, trip
+from support.web_threads import fill, graph_of, talk, trip
 
 from langgraph_keel import KeelSaver, SqliteSaver
 from langgraph_keel.web.app import KeelApp

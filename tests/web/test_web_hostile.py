@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from web_threads import Client, Page
+from support.web_threads import Client, Page
 
 from langgraph_keel import KeelSaver, MemorySaver, request_approval
 from langgraph_keel.display.text import UNSAFE

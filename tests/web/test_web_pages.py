@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from web_threads import THREADS, Client, Page, chat, fill, graph_of, mail, refund, talk, trip
+from support.web_threads import THREADS, Client, Page, chat, fill, graph_of, mail, refund, talk, trip
 
 from langgraph_keel import KeelSaver, Keyring, MemorySaver, SqliteSaver, request_approval
 from langgraph_keel.keys.keyring import parse_keys

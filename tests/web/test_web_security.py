@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from support.web_threads import Client, Page, fill
 from typer.testing import CliRunner
-from web_threads import Client, Page, fill
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.cli import app as keel

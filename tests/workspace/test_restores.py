@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from disks import fill_up, small_disk
-from tiers import sized
-from workspaces import Held, change, held, look, save, set_aside, write
+from support.processes.full_disks import fill_up, small_disk
+from support.tiers import sized
+from support.workspaces import Held, change, held, look, save, set_aside, write
 
 from langgraph_keel import MemorySaver, SqliteSaver, StoreError, StoreFull, Workspace, WorkspaceTaken
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from log_graphs import CONFIG, graph
-from places import Place
-from repositories import Repository
+from support.log_graphs import CONFIG, graph
+from support.places import Place
+from support.repositories import Repository
+from support.workspaces import held, save, write
 from typer.testing import CliRunner
-from workspaces import held, save, write
 
 from langgraph_keel import (
     InvalidInput,
