@@ -17,8 +17,8 @@ from golden import KINDS, VERSIONS, aseen, expected, loaded, ours, seen, story
 from golden.kinds import TYPES
 from golden.seen import DELTA, thread_config, tuple_form
 from langchain_core.messages import AIMessage, HumanMessage
-from places import Place
-from resume_runs import runs_of
+from support.approvals.resuming import runs_of
+from support.places import Place
 
 from langgraph_keel import Decision, KeelSaver, KeelSerializer, NotFound, RefusedType, Retention
 

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import public_commands
-import public_names
 import pytest
-from cli_threads import COMMANDS
+from support.cli_threads import COMMANDS
+from support.surface import commands as public_commands
+from support.surface import names as public_names
 from test_golden import differences
 
 pytestmark = pytest.mark.slow

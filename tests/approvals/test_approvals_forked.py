@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from approval_children import graph_of
-from approval_questions import Asking, paying
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
 from langgraph.types import interrupt
-from savers import SAVERS, each_backend, each_face, needing
-from tool_graphs import ASKED, Scripted, calls, hello, run, thread
+from support.approvals.children import graph_of
+from support.approvals.questions import Asking, paying
+from support.savers import SAVERS, each_backend, each_face, needing
+from support.tool_graphs import ASKED, Scripted, calls, hello, run, thread
 
 from langgraph_keel import KeelSaver
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_requests import ARGS, asked, config, graph, id_of, questions, waiting, went_on
-from cli_threads import EVIL, keel, keel_json
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
-from tool_graphs import Scripted, answers, calls, hello
+from support.cli.waiting_threads import ARGS, asked, config, graph, id_of, questions, waiting, went_on
+from support.cli_threads import EVIL, keel, keel_json
+from support.tool_graphs import Scripted, answers, calls, hello
 from typer.testing import CliRunner
 
 from langgraph_keel import ToolCache, open_saver

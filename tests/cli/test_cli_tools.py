@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from support.cli_threads import EVIL, RAW, keel, keel_json
 
 from langgraph_keel import KeelCache, ToolCache, ToolOutcomeUnknown, ToolPolicy, open_saver
 from langgraph_keel.cli.options import url_to_name

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
-from tool_graphs import Killed, calls, turn_of
+from support.cli_threads import EVIL, RAW, keel, keel_json
+from support.tool_graphs import Killed, calls, turn_of
 
 from langgraph_keel import SqliteSaver, ToolCache
 

@@ -7,13 +7,15 @@ import subprocess
 import sys
 
 import pytest
-from tiers import sized
+from support.tiers import sized
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_class_of_langchain_langgraph_or_a_provider_is_a_gadget() -> None:
-    done = subprocess.run([sys.executable, "-m", "gadgets"], capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "support.engine.gadgets"], capture_output=True, text=True, timeout=800, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert found["faults"] == []

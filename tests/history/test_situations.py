@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
-from log_graphs import CONFIG, State, graph, say
-from places import Place
-from savers import SAVERS, each_backend, each_face, needing
-from situations import (
+from support.log_graphs import CONFIG, State, graph, say
+from support.places import Place
+from support.savers import SAVERS, each_backend, each_face, needing
+from support.situations import (
     PAGE,
     Broken,
     Stage,
@@ -26,7 +26,7 @@ from situations import (
     stopped,
     with_table,
 )
-from tool_graphs import run
+from support.tool_graphs import run
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver
 

@@ -16,9 +16,9 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, empty_checkpoint
 from langgraph.types import Interrupt
-from places import Place
 from redis import Redis
-from tiers import sized
+from support.places import Place
+from support.tiers import sized
 
 from langgraph_keel import (
     CheckpointConflict,

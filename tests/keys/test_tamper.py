@@ -13,7 +13,7 @@ from itertools import count, permutations
 from typing import Any
 
 import pytest
-from stores import MemoryUnderTest
+from support.stores import MemoryUnderTest
 
 from langgraph_keel import KeelSaver, Keyring, LocalKey
 from langgraph_keel.engine import cells, records

@@ -19,9 +19,9 @@ from typing import Any
 
 import httpx
 import pytest
-from places import Place
+from support.places import Place
+from support.tiers import sized
 from test_docs import ROOT, blocks_of
-from tiers import sized
 
 from langgraph_keel import KeelSaver
 

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from langgraph.errors import GraphDrained
 from langgraph.types import interrupt
-from log_graphs import CONFIG, State, graph, say
-from places import Place
-from process_children import exit_code, forked
-from races import context
-from recovery_children import (
+from support.log_graphs import CONFIG, State, graph, say
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.races import context
+from support.recovery.children import (
     INPUT,
     LONG,
     STEPS,
@@ -36,8 +36,8 @@ from recovery_children import (
     steps_in,
     work,
 )
-from savers import each_face
-from situations import SITUATIONS, Stage, graph_of
+from support.savers import each_face
+from support.situations import SITUATIONS, Stage, graph_of
 
 from langgraph_keel import (
     InvalidInput,

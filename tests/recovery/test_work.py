@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import Place, file_place
-from recovery_children import INPUT, config_of, killed, steps_in
+from support.places import Place, file_place
+from support.recovery.children import INPUT, config_of, killed, steps_in
 from typer.testing import CliRunner
 
 from langgraph_keel import KeelSaver, MemorySaver
@@ -27,7 +27,7 @@ SHOP = """
 import os
 from pathlib import Path
 from langgraph.checkpoint.memory import InMemorySaver
-from recovery_children import five
+from support.recovery.children import five
 from langgraph_keel import MemorySaver, open_saver
 
 steps = Path(os.environ["STEPS"])
@@ -47,7 +47,7 @@ def make(saver):
     return five(saver, steps)
 
 def slow():
-    import recovery_children
+    from support.recovery import children as recovery_children
     write = recovery_children.write
     def wait(path, line):
         write(path, line)
@@ -72,7 +72,7 @@ def steps(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iter
     path = tmp_path / "steps"
     os.mkfifo(tmp_path / "go")
     tests = Path(__file__).parent.parent
-    paths = [str(tmp_path), str(tests), str(tests / "support"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(tmp_path), str(tests), os.environ.get("PYTHONPATH", "")]
     given = {"STEPS": str(path), "STORE": place.url, "GO": str(tmp_path / "go"), "PYTHONPATH": os.pathsep.join(paths)}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -163,7 +163,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(steps: Path, place:
 
 
 def gate(saver: KeelSaver, steps: Path) -> None:
-    from recovery_children import five
+    from support.recovery.children import five
 
     five(saver, steps, interrupt_before_nodes=["2"]).invoke(INPUT, config_of("gate"))
 

@@ -21,14 +21,14 @@ from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
-from log_graphs import State
-from places import Place
-from races import context
-from tool_graphs import Killed
 
 import langgraph_keel
 from langgraph_keel import KeelSaver, MemorySaver, ThreadStatus, ToolCache, ToolOutcomeUnknown
 from langgraph_keel.runs.hook import RunClaims
+from support.log_graphs import State
+from support.places import Place
+from support.races import context
+from support.tool_graphs import Killed
 
 PATIENCE = 600
 """Seconds that another process is waited for."""

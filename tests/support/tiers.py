@@ -11,7 +11,7 @@ ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite
         parameter has each of its values, and once on the rest; a test marked heavy on its first backend, and once on
         one other.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
-        the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
+        the stores that keep the data, and by two of these four on the stores upon them (support/contract/brief.py).
 
 A test that is named on the command line (`pytest file.py::test`) runs in any tier.
 """

@@ -10,8 +10,8 @@ import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
-from tool_graphs import FACES, Killed, answers, calls, hello, run, strictly, thread, tool_graph
-from tool_keeping import THREAD
+from support.tool_graphs import FACES, Killed, answers, calls, hello, run, strictly, thread, tool_graph
+from support.tools.caches import THREAD
 
 from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.engine import EngineSaver

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.tool_graphs import ASKED, hello, resume, run, thread
 from test_tools_forks import BOTH, Shop, die, graph_of
-from tool_graphs import ASKED, hello, resume, run, thread
 
 from langgraph_keel import KeelSaver, SqliteSaver, ToolOutcomeUnknown
 from langgraph_keel.moving.copy import CopyReport
