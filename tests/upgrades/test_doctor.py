@@ -71,7 +71,7 @@ def test_another_serializer_is_found(said: Any) -> None:
     assert {each["kind"] for each in breaks_in(said, "another serializer")} == {"serializer"}
 
 
-# -- the two versions of `support.upgrades.apps`, before the upgrade and with it -----------------------------------------------
+# -- the two versions of `support.upgrades.apps`, before the upgrade and with it ---------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tries every class that LangChain, LangGraph and the packages of providers import as a gadget; `python -m support.engine.gadgets`.
+"""Tries every class that LangChain, LangGraph and providers import as a gadget; `python -m support.engine.gadgets`.
 
 A stored record names the class with too few fields, too many, or all of them, in each form that there is. Whatever it
 says, no code of a class may run, and what comes back is a named error or an object with exactly what was stored. Every
