@@ -80,7 +80,7 @@ def _asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def asked_url(_asked: Path, tmp_path: Path) -> str:
-    """The URL of a store of the test's own with the threads of `support.cli.waiting_threads.asked`, which wait for somebody."""
+    """The URL of a store of the test's own with the waiting threads of `support.cli.waiting_threads`."""
     copied = shutil.copytree(_asked, tmp_path / "copy")
     return f"sqlite:///{copied / 'agent.db'}"
 

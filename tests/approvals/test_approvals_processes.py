@@ -23,7 +23,7 @@ from langgraph_keel import AlreadyDecided, KeelSaver
 PAID, MAILED = ["pay", {"amount": 100}], ["mail", {"to": "ada"}]
 EDITED = {"amount": 7}
 EXPIRY = 1.5
-"""Seconds: those of `support.approvals.children`. Who is asked for less may find that nobody decided before the graph stops."""
+"""Seconds, as in `support.approvals.children`. A shorter time could end before the graph stops."""
 
 
 class Story(NamedTuple):

@@ -60,8 +60,8 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
     assert rows[0]["pending_writes"] == ["lines"]
     assert rows[0]["interrupts"][0]["value"] == {"question": "Send it?", "order": PAID}
     assert (
-        history.stderr
-        == f"2 values not read, of support.shop.models.Order, support.shop.models.Status: this program has no such class: {ADVICE}"
+        history.stderr == "2 values not read, of support.shop.models.Order, support.shop.models.Status: "
+        f"this program has no such class: {ADVICE}"
     )
 
     timeline = keel("timeline", "t", "--url", url, "--json")

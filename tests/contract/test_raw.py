@@ -33,7 +33,7 @@ CONFIG = config_for("t")
 
 
 def check_state(values: dict[str, Any]) -> None:
-    """The state of `support.shop.application.write`: a placeholder at each smallest spot, and what is around it as it was put."""
+    """Check the state of `support.shop.application`: a placeholder at each smallest spot, the rest as it was put."""
     hello, paid, said = values["messages"]
     assert (hello, said.content) == (HumanMessage("Hello", id="h1"), "It is paid.")
     assert (paid.content, paid.artifact.type_name) == ("paid", "support.shop.models.Order")

@@ -264,7 +264,8 @@ def test_another_serializers_value_is_named() -> None:
         record(Record.NDARRAY, "|O", [1], "C", b"12345678"), record(Record.NDARRAY, "<i4", [2], "C", b"1234"),
         record(Record.NDARRAY, "<i4", [1], "C", b"12345678"), record(Record.NDARRAY, "<i4", [-1], "C", b""),
         record(Record.NDARRAY, "<i4", [2**62, 2**62], "C", b""), record(Record.SCALAR, "<i4", b""),
-        record(Record.DATACLASS, 1, 2, {}, {}, []), record(Record.DATACLASS, "support.engine.samples", "Plain", 5, {}, []),
+        record(Record.DATACLASS, 1, 2, {}, {}, []),
+        record(Record.DATACLASS, "support.engine.samples", "Plain", 5, {}, []),
     ],
 )  # fmt: skip
 def test_damage_is_named(data: bytes) -> None:

@@ -71,7 +71,7 @@ def test_another_serializer_is_found(said: Any) -> None:
     assert {each["kind"] for each in breaks_in(said, "another serializer")} == {"serializer"}
 
 
-# -- the two versions of `support.upgrades.apps`, before the upgrade and with it -----------------------------------------------
+# -- the two versions of `support.upgrades.apps`, before the upgrade and with it ---------------------------------------
 
 
 @pytest.fixture
@@ -170,7 +170,8 @@ def test_a_graph_is_named_by_its_file_or_module_and_made_by_a_function(
     for file in ("agent.py", "shop/agent.py", "shop/__init__.py"):
         (tmp_path / file).write_text(APP if file.endswith("agent.py") else "")
     for module in ("agent", "shop", "shop.agent"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.setitem(sys.modules, module, sys)  # so that the end of the test removes what is imported now
+        monkeypatch.delitem(sys.modules, module)
     with file_place(tmp_path).open() as saver:
         saver.put({"configurable": {"thread_id": "a", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
         url = file_place(tmp_path).url
