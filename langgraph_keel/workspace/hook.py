@@ -86,6 +86,8 @@ class RefHook(Hook):
 class WorkspaceHook(RefHook):
     """Claims the directory for each run, and saves it with each root checkpoint."""
 
+    shadow: Shadow
+
     def __init__(self, shadow: Shadow) -> None:
         super().__init__(shadow.repository)
         self.shadow = shadow
