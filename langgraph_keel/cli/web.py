@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -87,11 +89,8 @@ def web(
         login=not user_header,
         by=by or "",
     )
-    try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise InvalidInput(f"cannot listen on {host}, port {port} ({error}): give another --port, or 0") from None
-    with listening, open_store(url, read_only=True) if only_shows else open_to_change(url) as saver:
+    opened = open_store(url, read_only=True) if only_shows else open_to_change(url)
+    with opened as saver, _listen(host, port) as listening:
         name = f"[{host}]" if ":" in host else host
         at = f"http://{name}:{listening.getsockname()[1]}"
         typer.echo(f"Open {at}/login?token={guard.token}" if guard.login else f"Listening on {at}, behind the proxy")
@@ -102,3 +101,13 @@ def web(
         options: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
         options |= {"proxy_headers": False, "lifespan": "off", "timeout_graceful_shutdown": 3}
         uvicorn.Server(uvicorn.Config(KeelApp(saver, guard), **options)).run(sockets=[listening])
+
+
+@contextmanager
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InvalidInput(f"cannot listen on {host}, port {port} ({error}): give another --port, or 0") from None
+    with listening:
+        yield listening
