@@ -18,13 +18,11 @@ from langgraph_keel.workspace.records import Workspace
 
 workspace = typer.Typer(help="The files that were saved with checkpoints.", no_args_is_help=True)
 
-Directory = Annotated[
+_BESIDE = "The shadow repository, if it does not lie beside the store."
+Dir = Annotated[
     Path, typer.Option("--dir", envvar="KEEL_WORKSPACE", metavar="DIR", help="The directory that is saved.")
 ]
-Repository = Annotated[
-    Path | None,
-    typer.Option("--repository", metavar="DIR", help="The shadow repository, if it does not lie beside the store."),
-]
+Repo = Annotated[Path | None, typer.Option("--repository", metavar="DIR", help=_BESIDE)]
 Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Restore into this directory instead.")]
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="PATTERN", help="A pattern of the saver's `ignore`. Repeatable.")
@@ -47,8 +45,8 @@ def ls(
     thread: Thread,
     at: At = "-1",
     url: Url = DEFAULT_URL,
-    directory: Directory = Path(),
-    repository: Repository = None,
+    directory: Dir = Path(),
+    repository: Repo = None,
     json: AsJson = False,
 ) -> None:
     """List the files that were saved with a moment.
@@ -57,8 +55,8 @@ def ls(
     """
     with _open(url, directory, repository) as saver:
         files = saver.workspace.files(_config(saver, thread, at))
-    lines = (f"{format_size(size):>8} {plain(path)}" for path, size in files.items())
     rows = [{"path": plain(path), "size": size} for path, size in files.items()]
+    lines = (f"{format_size(size):>8} {plain(path)}" for path, size in files.items())
     print_answer({"files": rows}, Text("\n".join(lines) or "No files."), as_json=json)
 
 
@@ -68,8 +66,8 @@ def diff(
     before: At,
     after: At = "-1",
     url: Url = DEFAULT_URL,
-    directory: Directory = Path(),
-    repository: Repository = None,
+    directory: Dir = Path(),
+    repository: Repo = None,
     json: AsJson = False,
 ) -> None:
     """Show how the files of two moments differ.
@@ -86,8 +84,8 @@ def restore(
     thread: Thread,
     at: At = "-1",
     url: Url = DEFAULT_URL,
-    directory: Directory = Path(),
-    repository: Repository = None,
+    directory: Dir = Path(),
+    repository: Repo = None,
     ignore: Ignore = None,
     into: Into = None,
     yes: Yes = False,

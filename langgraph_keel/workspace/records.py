@@ -47,9 +47,8 @@ class Workspace:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if isinstance(self.ignore, str) or not all(
-            isinstance(each, str) and each.isprintable() for each in self.ignore
-        ):
+        is_list = not isinstance(self.ignore, str)
+        if not is_list or not all(isinstance(each, str) and each.isprintable() for each in self.ignore):
             raise InvalidInput(f"ignore must be a list of patterns, such as ['.env'], not {self.ignore!r:.100}")
         if type(self.largest) is not int or self.largest < 1:
             raise InvalidInput(f"largest must be a number of bytes, at least 1, not {self.largest!r:.100}")

@@ -60,17 +60,8 @@ def write_whole(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def place_beside(store: Path) -> Path:
-    """Return where the shadow repository of a store lies by default."""
-    return Path(f"{os.path.realpath(store)}.workspace")
-
-
 class Repository:
-    """A shadow repository.
-
-    Raises:
-        InvalidInput: If the directory is not Keel's.
-    """
+    """A shadow repository; `InvalidInput` if its directory is not Keel's."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -89,28 +80,14 @@ class Repository:
     def run(
         self, *arguments: str, stdin: Sequence[bytes] = (), at: Path | None = None, handle: int = -1, **variables: str
     ) -> bytes:
-        """Run git in the repository and return its output.
-
-        Args:
-            *arguments: Its arguments.
-            stdin: Records that it reads, each ended by NUL.
-            at: The directory to run it in.
-            handle: A lock that git holds, too, so that it is held if this process dies before git.
-            **variables: Variables of its environment.
-
-        Raises:
-            StoreFull: If the disk is full.
-            StoreError: If git fails.
-        """
+        """Run git; return its output. It inherits the lock `handle`, which is held if this process dies before git."""
         ours = {"GIT_DIR": str(self.path), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", **variables}
         command, given = [find_git("workspace="), *_OPTIONS, *arguments], b"".join(each + b"\0" for each in stdin)
-        done = run_git(command, at or self.own, given, _LONGEST, () if handle < 0 else (handle,), **ours)
+        done = run_git(command, at or self.own, given, _LONGEST, handle, **ours)
         if done.status == 0:
             return done.output
         kind = StoreFull if _FULL.search(done.errors) else StoreError
         raise kind(f"{self.path}: git {arguments[0]} failed, see to its reason and try again: {done.errors}")
-
-    # -- refs ------------------------------------------------------------------------------------------------------
 
     def _ref(self, thread: str, name: str = "") -> Path:
         return self.path / "refs" / "keel" / thread / name
@@ -138,11 +115,9 @@ class Repository:
 
     def copy(self, source: str, target: str, trees: Collection[str] | None = None) -> None:
         """Keep trees of a thread for another one, too: those named, or all of them; and take over its last ones."""
-        for ref in sorted(self._ref(source).iterdir()) if self.has(source) else ():
+        for ref in self._ref(source).iterdir() if self.has(source) else ():
             if (tree := _read_ref(ref)) and (trees is None or tree in trees or ref.name.startswith(_LAST)):
                 write_whole(self._ref(target, ref.name), f"{tree}\n".encode())
-
-    # -- trees -----------------------------------------------------------------------------------------------------
 
     def compare(self, before: str, after: str) -> Sequence[Difference]:
         """Return the paths that differ between two trees."""
@@ -150,9 +125,8 @@ class Repository:
         found = []
         for head in parts:  # ":<mode> <mode> <object> <object> <status>", and the path
             old, new, *oids = head.decode().lstrip(":").split(" ")[:4]
-            found.append(
-                Difference(next(parts), *((m, o) if int(m) else None for m, o in zip((old, new), oids, strict=True)))
-            )
+            sides = ((mode, oid) if int(mode) else None for mode, oid in zip((old, new), oids, strict=True))
+            found.append(Difference(next(parts), *sides))
         return found
 
     def patch(self, before: str, after: str) -> str:
@@ -164,8 +138,6 @@ class Repository:
         """Return the files of a tree, with their sizes."""
         lines = (line.partition(b"\t") for line in self.run("ls-tree", "-r", "-l", "-z", tree).split(b"\0")[:-1])
         return {path: int(head.split()[3]) for head, _, path in lines}
-
-    # -- space -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def locked(self, *, alone: bool = False) -> Iterator[None]:
