@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,11 +27,9 @@ Ignore = Annotated[
 ]
 
 
-@contextmanager
-def _open(url: str, directory: Path, repository: Path | None, ignore: list[str] | None = None) -> Iterator[Any]:
+def _open(url: str, directory: Path, repository: Path | None, ignore: list[str] | None = None) -> Any:
     check_store(url)
-    with open_store(url, workspace=Workspace(directory, ignore=ignore or (), repository=repository)) as saver:
-        yield saver
+    return open_store(url, workspace=Workspace(directory, ignore=ignore or (), repository=repository))
 
 
 def _config(saver: Any, thread: str, at: str) -> Any:
@@ -42,18 +38,13 @@ def _config(saver: Any, thread: str, at: str) -> Any:
 
 @workspace.command()
 def ls(
-    thread: Thread,
-    at: At = "-1",
-    url: Url = DEFAULT_URL,
-    directory: Dir = Path(),
-    repository: Repo = None,
-    json: AsJson = False,
+    thread: Thread, at: At = "-1", url: Url = DEFAULT_URL, where: Dir = Path(), repo: Repo = None, json: AsJson = False
 ) -> None:
     """List the files that were saved with a moment.
 
     Example: `keel workspace ls my-thread`
     """
-    with _open(url, directory, repository) as saver:
+    with _open(url, where, repo) as saver:
         files = saver.workspace.files(_config(saver, thread, at))
     rows = [{"path": plain(path), "size": size} for path, size in files.items()]
     lines = (f"{format_size(size):>8} {plain(path)}" for path, size in files.items())

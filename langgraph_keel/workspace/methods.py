@@ -87,7 +87,8 @@ class WorkspaceMethods(Component):
         old, _ = yield from find_tree(session, address_of(before))
         new, _ = yield from find_tree(session, address_of(after))
         found, patch = yield Call(lambda: (repository.compare(old, new), repository.patch(old, new)))
-        return WorkspaceDiff({os.fsdecode(path): _kind_of(*sides) for path, *sides in found}, patch)
+        kinds = {(True, False): "removed", (False, True): "added", (True, True): "changed"}
+        return WorkspaceDiff({os.fsdecode(path): kinds[had, has] for path, had, has in found}, patch)
 
     diff, adiff = faces(_diff)
 
@@ -101,9 +102,3 @@ class WorkspaceMethods(Component):
         return {os.fsdecode(path): size for path, size in found.items()}
 
     files, afiles = faces(_files)
-
-
-def _kind_of(before: tuple[str, str] | None, after: tuple[str, str] | None) -> str:
-    if before is None or after is None:
-        return "added" if before is None else "removed"
-    return "mode" if before[1] == after[1] else "changed"

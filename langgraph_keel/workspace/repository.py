@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,11 +37,11 @@ _OPTIONS = [*NO_HOOKS, *(part for name, value in _SETTINGS.items() for part in (
 
 
 class Difference(NamedTuple):
-    """A path of two trees, and its mode and content in each; a side that does not have it is `None`."""
+    """A path that differs between two trees, and which of them have it."""
 
     path: bytes
-    before: tuple[str, str] | None
-    after: tuple[str, str] | None
+    before: bool
+    after: bool
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -115,19 +115,16 @@ class Repository:
 
     def copy(self, source: str, target: str, trees: Collection[str] | None = None) -> None:
         """Keep trees of a thread for another one, too: those named, or all of them; and take over its last ones."""
-        for ref in self._ref(source).iterdir() if self.has(source) else ():
+        for ref in sorted(self._ref(source).iterdir()) if self.has(source) else ():
             if (tree := _read_ref(ref)) and (trees is None or tree in trees or ref.name.startswith(_LAST)):
                 write_whole(self._ref(target, ref.name), f"{tree}\n".encode())
 
     def compare(self, before: str, after: str) -> Sequence[Difference]:
         """Return the paths that differ between two trees."""
-        parts = iter(self.run("diff-tree", "-r", "-z", "--no-renames", before, after, "--").split(b"\0")[:-1])
-        found = []
-        for head in parts:  # ":<mode> <mode> <object> <object> <status>", and the path
-            old, new, *oids = head.decode().lstrip(":").split(" ")[:4]
-            sides = ((mode, oid) if int(mode) else None for mode, oid in zip((old, new), oids, strict=True))
-            found.append(Difference(next(parts), *sides))
-        return found
+        options = ("-r", "-z", "--name-status", "--no-renames")
+        parts = self.run("diff-tree", *options, before, after, "--").split(b"\0")[:-1]
+        sides = zip(parts[::2], parts[1::2], strict=True)  # "A", "D", or another letter if both trees have it
+        return [Difference(path, status != b"A", status != b"D") for status, path in sides]
 
     def patch(self, before: str, after: str) -> str:
         """Return the difference of two trees as text."""
@@ -158,9 +155,8 @@ class Repository:
         return "files that no checkpoint has were collected (git gc)"
 
 
-def _read_ref(path: Path) -> str | None:
-    try:
+def _read_ref(path: Path) -> str:
+    with suppress(OSError, ValueError):
         text = path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return text if _TREE.fullmatch(text) else None
+        return text if _TREE.fullmatch(text) else ""
+    return ""

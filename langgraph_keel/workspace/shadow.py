@@ -72,7 +72,8 @@ class Shadow:
         with self._busy:
             self._check_free(thread)
             if run is not None:
-                self._handle = self._take() if self._handle < 0 else self._handle
+                if self._handle < 0:
+                    self._take()
                 self._run, self._thread, then = run, thread, run.on_end
 
                 def end(error: BaseException | None, later: bool) -> None:
@@ -100,12 +101,16 @@ class Shadow:
         """Give the directory back, if this run has it; by default, if any run has it."""
         with self._busy:
             if self._handle >= 0 and run in (None, self._run):
-                self._run, handle, self._handle = None, self._handle, -1
-                if self._process == os.getpid():  # else it was forked, and the lock is the other process's, too
-                    fcntl.flock(handle, fcntl.LOCK_UN)
-                os.close(handle)
+                self._run = None
+                self._release()
 
-    def _take(self) -> int:
+    def _release(self) -> None:
+        handle, self._handle = self._handle, -1
+        if self._process == os.getpid():  # else it was forked, and the lock is the other process's, too
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+    def _take(self) -> None:
         self.repository.setup()
         self.own.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -114,7 +119,7 @@ class Shadow:
         except OSError as error:
             os.close(handle)
             raise WorkspaceTaken(str(self.root)) from error
-        return handle
+        self._handle = handle
 
     def _check_free(self, thread: str) -> None:
         """Check that no run of this process on another thread has the directory."""
@@ -130,8 +135,8 @@ class Shadow:
         """Hold the directory for an operation on a thread, whose run may have it; finish what was cut off."""
         with self._busy:
             self._check_free(thread)
-            is_held = self._handle >= 0
-            self._handle = self._handle if is_held else self._take()
+            if not (is_held := self._handle >= 0):
+                self._take()
             try:
                 with self.repository.locked():
                     self.root.mkdir(parents=True, exist_ok=True)
@@ -145,8 +150,7 @@ class Shadow:
                     yield
             finally:
                 if not is_held:
-                    handle, self._handle = self._handle, -1
-                    os.close(handle)
+                    self._release()
 
     def save(self, thread: str) -> str:
         """Save the directory for a thread; return its tree. Nothing is written if nothing has changed."""
@@ -227,12 +231,9 @@ class Shadow:
 
     def _judge_folder(self, folder: bytes, folders: dict[bytes, str]) -> str:
         if folder and folder not in folders:
-            reason = self._judge_folder(os.path.dirname(folder), folders)
-            if not reason and os.path.islink(self._at(folder)):
-                reason = _BEHIND
-            elif not reason and os.path.lexists(self._at(folder + b"/.git")):
-                reason = _NESTED
-            folders[folder] = reason
+            is_nested = os.path.lexists(self._at(folder + b"/.git"))
+            reason = _BEHIND if os.path.islink(self._at(folder)) else _NESTED if is_nested else ""
+            folders[folder] = self._judge_folder(os.path.dirname(folder), folders) or reason
         return folders.get(folder, "")
 
     def restore(self, thread: str, wanted: str, checkpoint_id: str, name: str) -> WorkspaceRestore:
@@ -251,11 +252,11 @@ class Shadow:
         differences = self.repository.compare(tree, wanted)
         for path, before, after in differences:
             since = changed.get(path)
-            if after is None and since is None:
+            if not after and since is None:
                 removed.append(path)
-            elif after is None and since and since.before is None:
+            elif not after and since and not since.before:
                 left.append(path)
-            elif after is None or (before and since):
+            elif not after or (before and since):
                 aside[path] = None
             if after and self._judge_folder(os.path.dirname(path), folders) == _NESTED:
                 skipped.append(path)
