@@ -76,7 +76,8 @@ class RefHook(Hook):
 
     def reclaim(self, session: Session, now: bool) -> Plan[str]:
         """Collect what no ref keeps."""
-        return (yield Call(partial(self.repository.collect, now=now)))
+        note: str = yield Call(partial(self.repository.collect, now=now))
+        return note
 
 
 class WorkspaceHook(RefHook):
