@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -200,7 +201,10 @@ def cut_off(root: Path, config: Any, seconds: float) -> None:
     os.waitpid(pid, os.WUNTRACED)
     with suppress(FileNotFoundError):
         for git in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            ends = os.pidfd_open(int(git))
             os.kill(int(git), signal.SIGKILL)
+            select.select([ends], [], [])  # until then it has the lock
+            os.close(ends)
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
