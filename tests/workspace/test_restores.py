@@ -186,8 +186,8 @@ def test_a_full_disk_loses_no_file() -> None:
 # -- cut off -----------------------------------------------------------------------------------------------------------
 
 
-def cut_off(root: Path, config: Any, seconds: float) -> None:
-    """Restore in another process and kill it, with the git that it runs, after so long."""
+def cut_off(root: Path, config: Any, seconds: float, *, is_announced: bool = False) -> None:
+    """Restore in another process and kill it, with the git that it runs, so long after its start or announcement."""
     begun, begins = os.pipe()
     pid = os.fork()
     if not pid:
@@ -196,6 +196,9 @@ def cut_off(root: Path, config: Any, seconds: float) -> None:
             saver.workspace.restore(config)
         os._exit(0)
     os.read(begun, 1)
+    while is_announced and not [*(root.parent / "agent.db.workspace/keel").glob("*/restoring")]:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            break
     time.sleep(seconds)
     os.kill(pid, signal.SIGSTOP)  # it starts no git any more
     os.waitpid(pid, os.WUNTRACED)
@@ -231,7 +234,7 @@ def test_a_restore_that_is_killed_is_finished(root: Path) -> None:
         whole = time.monotonic() - started
     for point in range(points):
         old, (config, new) = held(root), moments[1 - point % 2]
-        cut_off(root, config, whole * point / points)
+        cut_off(root, config, whole * point / points, is_announced=bool(point % 2))
         cut_off(root, config, whole * (point * 7 % points) / points)  # and what finishes it
         with opened(root) as saver:
             saver.workspace.preview(config)
