@@ -98,7 +98,8 @@ def _line(event: Event) -> Text:
         said = " · ".join([row.nodes, *([row.model] if row.model else []), *(note.text for note in row.notes)])
         where = f"{row.where} " if row.where else ""
         time = local_time(event.time.isoformat()) if event.time else ""
-        return Text.assemble((time, "dim"), "  ", name, (f"  {where}{row.step}  ", "dim"), said)
+        # Not the number of the step: other commands take one for the place in the history.
+        return Text.assemble((time, "dim"), "  ", name, (f"  {where}{one_line(event.id[-8:])}  ", "dim"), said)
     more = " ".join([*([f"before {join_names(event.next)}"] if event.next else []), one_line(event.error)])
     status = event.status, _STYLES.get(event.status, "cyan")
     return Text.assemble("          ", name, "  ", status, f" {more}".rstrip())

@@ -280,6 +280,8 @@ def doubt_card(call: KeptCall, sign: Sign | None) -> str:
     args = [pre(cut(json_text(call.args), SHORT))] if call.args is not None else []
     facts = [badge(call.state), "began ", when(call.started_at), " in "]
     facts.append(anchor("thread", one_line(call.thread_id, 60), id=call.thread_id))
+    if call.idempotency_key:
+        facts += [", with the idempotency key ", code(call.idempotency_key)]
     title = el("h3", text(one_line(call.tool, 80)), " ", code(short_key(call.key)))
     parts = [title, el("p", *facts, class_="faint"), *args]
     if call.original:
