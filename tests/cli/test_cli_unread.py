@@ -17,8 +17,8 @@ from langgraph_keel.backends.sqlite.store import SqliteStore
 # `--url` says all there is to say of these.
 BY_URL = pytest.mark.parametrize("place", ["sqlite", "files", "postgres"], indirect=True)
 SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-ADVICE = "import its module before reading, or pass it in types=[...] If you trust it: --import shop_models\n"
-REASON = ADVICE.removesuffix(" If you trust it: --import shop_models\n")
+ADVICE = "import its module before reading, or pass it in types=[...] If you trust it: --import support.shop.models\n"
+REASON = ADVICE.removesuffix(" If you trust it: --import support.shop.models\n")
 
 
 def unread(name: str, stored: Any) -> dict[str, Any]:
