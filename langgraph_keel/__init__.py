@@ -58,6 +58,7 @@ from langgraph_keel.errors import (
     UnstorableValue,
     UpgradeFailed,
     ValueRefused,
+    WorkspaceTaken,
 )
 
 if TYPE_CHECKING:
@@ -75,8 +76,11 @@ if TYPE_CHECKING:
     from langgraph_keel.engine.serde.unread import Unread
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.edits import Edit
+    from langgraph_keel.history.feed import Feed, StatusChange
+    from langgraph_keel.history.handoff import Handoff, HandoffLine
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.notes import Note
     from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.threads import ThreadCounts, Usage, count_threads
     from langgraph_keel.history.timeline import Timeline
@@ -114,6 +118,7 @@ if TYPE_CHECKING:
     from langgraph_keel.tools.stats import CacheStats
     from langgraph_keel.upgrades.chain import upgrade
     from langgraph_keel.upgrades.state import StoredState
+    from langgraph_keel.workspace.records import Workspace, WorkspaceDiff, WorkspaceRestore
 
 __version__ = "0.1.0"
 
@@ -128,8 +133,11 @@ _NAMES = {
     "engine.serde.unread": ("Unread",),
     "history.diff": ("StateDiff",),
     "history.edits": ("Edit",),
+    "history.feed": ("Feed", "StatusChange"),
+    "history.handoff": ("Handoff", "HandoffLine"),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
+    "history.notes": ("Note",),
     "history.status": ("ThreadStatus",),
     "history.threads": ("ThreadCounts", "Usage", "count_threads"),
     "history.timeline": ("Timeline",),
@@ -168,6 +176,7 @@ _NAMES = {
     "tools.stats": ("CacheStats",),
     "upgrades.chain": ("upgrade",),
     "upgrades.state": ("StoredState",),
+    "workspace.records": ("Workspace", "WorkspaceDiff", "WorkspaceRestore"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
@@ -214,8 +223,11 @@ __all__ = [
     "DurabilityWarning",
     "Edit",
     "ExportReport",
+    "Feed",
     "FileSaver",
     "FoundMessage",
+    "Handoff",
+    "HandoffLine",
     "ImportReport",
     "InvalidConfig",
     "InvalidInput",
@@ -242,6 +254,7 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotSetUp",
+    "Note",
     "OpenOptions",
     "PostgresSaver",
     "PruneReport",
@@ -261,6 +274,7 @@ __all__ = [
     "SlidingWindow",
     "SqliteSaver",
     "StateDiff",
+    "StatusChange",
     "StoreBusy",
     "StoreClosed",
     "StoreError",
@@ -294,6 +308,10 @@ __all__ = [
     "UpgradeFailed",
     "Usage",
     "ValueRefused",
+    "Workspace",
+    "WorkspaceDiff",
+    "WorkspaceRestore",
+    "WorkspaceTaken",
     "arequest_approval",
     "count_threads",
     "open_saver",

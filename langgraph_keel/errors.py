@@ -11,6 +11,7 @@
     ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
     ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
+    ├── WorkspaceTaken (RuntimeError)      another run has the directory: let it, or use another directory
     ├── ThreadUnfinished (RuntimeError)    the thread has steps left, which new input would drop: see to these first
     ├── SaverDraining (RuntimeError)       the process is about to end: run this elsewhere, or later
     ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
@@ -299,6 +300,26 @@ class ThreadTaken(KeelError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str, float]]:
         return type(self), (self.thread_id, self.holder, self.since, self.waited)
+
+
+class WorkspaceTaken(KeelError, RuntimeError):
+    """Another run, or a restore, has the directory of a workspace; nothing of this one was done.
+
+    Attributes:
+        directory: The directory.
+    """
+
+    code = "workspace_taken"
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory}: another run, or a restore, has this directory. Nothing was done: try again when that ends "
+            "(a stream that was left half read ends when it is closed), or give each thread a directory of its own"
+        )
+
+    def __reduce__(self) -> tuple[type[WorkspaceTaken], tuple[str]]:
+        return type(self), (self.directory,)
 
 
 class ThreadUnfinished(KeelError, RuntimeError):

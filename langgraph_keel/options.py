@@ -31,6 +31,7 @@ from langgraph_keel.retention.policy import seconds_of
 from langgraph_keel.runs.hook import OnBusy, OnUnfinished, PlainResume
 from langgraph_keel.tenants.methods import Tenants
 from langgraph_keel.upgrades.chain import Upgrades
+from langgraph_keel.workspace.records import Workspace
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -236,6 +237,12 @@ class SaverOptions(TypedDict, total=False):
     `postgresql://...`, or a saver object of LangGraph's interface. Each thread moves in at its first touch, and the old
     store is only read. `moving.import_from` fetches the rest; then leave the option out again. None by default."""
 
+    workspace: Annotated[
+        Workspace | None, Option(None, "a Workspace, or None", lambda value: isinstance(value, Workspace | None))
+    ]
+    """A directory whose files are saved with each root checkpoint, in a shadow git repository (`Workspace`). Runs need
+    `durability="sync"`. It cannot be combined with `encryption`, as git's objects are not sealed. None by default."""
+
     extra_hooks: Annotated[
         Sequence[Hook],
         Option(
@@ -379,6 +386,11 @@ def read_options(saver: type, given: SaverOptions) -> SaverOptions:
         raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
     if given.get("recoverable") and given.get("on_conflict") == "fork":
         raise InvalidInput("recoverable=True needs on_conflict='raise': one run at a time resumes a thread")
+    if given.get("workspace") and given.get("encryption"):
+        raise InvalidInput(
+            "workspace= cannot be combined with encryption=: the files would lie unsealed in a git repository. "
+            "Leave workspace= out, or keep store and repository on an encrypted disk, without encryption="
+        )
     if given.get("on_drift") == "raise" and given.get("provenance") is False:
         raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
     return {**{name: option.default for name, option in options.items()}, **given}  # type: ignore[typeddict-item]

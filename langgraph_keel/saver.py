@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Ite
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from weakref import WeakValueDictionary
@@ -46,7 +47,7 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, with_allowlis
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.methods import HistoryMethods, LabelMethods
+from langgraph_keel.history.methods import HistoryMethods, LabelMethods, ThreadHistory
 from langgraph_keel.history.threads import Order, ThreadPages, filter_of
 from langgraph_keel.keys.methods import KeyMethods, describe_backups
 from langgraph_keel.moving.methods import MovingMethods, StatsMethods, describe_source
@@ -62,12 +63,13 @@ from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tenants.methods import TenantMethods
 from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.upgrades.hook import UpgradeHook
+from langgraph_keel.workspace.methods import WorkspaceMethods
 
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig
 
     from langgraph_keel.approvals.inbox import Inbox
-    from langgraph_keel.approvals.notices import AsyncSource, Source
+    from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
     from langgraph_keel.history.threads import Usage
     from langgraph_keel.history.usage import By
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
@@ -114,7 +116,7 @@ class KeelSaver(
         **options: Unpack[SaverOptions],
     ) -> None:
         self._options = options = read_options(type(self), options)
-        self.stack = stack_of(store, driver, async_driver, options, is_read_only, is_async_only)
+        self.stack = stack_of(store, driver, async_driver, options, is_read_only, is_async_only, self._beside())
         serde = options["serde"] or KeelSerializer(types=options["types"])
         super().__init__(serde=with_moved_classes(serde, self.stack.upgrades.moved))
         self._upkeep = upkeep_of(self, options["keep_last"], options["ttl"], options["upkeep_every"])
@@ -465,13 +467,13 @@ class KeelSaver(
             CheckpointConflict: If a run, or other input, came at the same time.
         """
         self.engine.run(self._check_accept(graph, input, config))
-        with accepting():
+        with accepting(graph.nodes):
             return cast(RunnableConfig, graph.update_state(config, input, as_node=INPUT))
 
     async def aaccept(self, graph: Any, input: Any, config: RunnableConfig) -> RunnableConfig:
         """As `accept`, asynchronously."""
         await self.engine.arun(self._check_accept(graph, input, config))
-        with accepting():
+        with accepting(graph.nodes):
             return cast(RunnableConfig, await graph.aupdate_state(config, input, as_node=INPUT))
 
     def _check_accept(self, graph: Any, input: Any, config: RunnableConfig) -> Plan[None]:
@@ -714,6 +716,11 @@ class KeelSaver(
         return StoreInfo(**asdict(facts), threads=counts[0], checkpoints=counts[1], waiting=waiting)
 
     @property
+    def history(self) -> ThreadHistory:
+        """A feed of what happens in threads; notes beside a thread, its hand-off and its journal."""
+        return ThreadHistory(self, self._bell)
+
+    @property
     def labels(self) -> LabelMethods:
         """Names that people give to checkpoints."""
         return LabelMethods(self)
@@ -757,9 +764,8 @@ class KeelSaver(
     def approvals(self) -> Inbox:
         """What waits for a person, in all threads, and what persons decide."""
         from langgraph_keel.approvals.inbox import Inbox
-        from langgraph_keel.approvals.notices import Bell
 
-        return Inbox(self.engine, Bell(self._notify, self._anotify, self._listen, self._alisten))
+        return Inbox(self.engine, self._bell)
 
     @property
     def keys(self) -> KeyMethods:
@@ -782,6 +788,22 @@ class KeelSaver(
     def tenants(self) -> TenantMethods:
         """The tenants of the store."""
         return TenantMethods(self)
+
+    @property
+    def workspace(self) -> WorkspaceMethods:
+        """The files that were saved with checkpoints (`workspace=`)."""
+        files = self.stack.files
+        return WorkspaceMethods(self, files.shadow if files else None)
+
+    def _beside(self) -> Path | None:
+        """Return the file or directory that the store is; `None` for others."""
+        return None
+
+    @property
+    def _bell(self) -> Bell:
+        from langgraph_keel.approvals.notices import Bell
+
+        return Bell(self._notify, self._anotify, self._listen, self._alisten)
 
     def _notify(self) -> None:
         """Tell other processes that somebody has decided; backends with a server override it, and the next three."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_keel.approvals.arrivals import ArrivalHook
 from langgraph_keel.approvals.hook import ApprovalHook
 from langgraph_keel.blobs.objects import Ask, Objects
 from langgraph_keel.blobs.opening import open_objects
@@ -27,8 +30,8 @@ from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.arrivals import ArrivalHook
 from langgraph_keel.history.labels import LabelHook
+from langgraph_keel.history.notes import NoteHook
 from langgraph_keel.keys.gate import Gate
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.store import SealedStore
@@ -44,9 +47,11 @@ from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.upgrades.chain import Chain
 from langgraph_keel.upgrades.hook import UpgradeHook
+from langgraph_keel.workspace.records import Workspace
 
 if TYPE_CHECKING:
     from langgraph_keel.moving.touch import Mover
+    from langgraph_keel.workspace.hook import RefHook
 
 _CANNOT_MOVE = (
     "moving_from= puts threads of no tenant, so it needs a saver that may write, and not tenants='required'. "
@@ -69,6 +74,7 @@ class Stack:
     objects: Objects | None  # the place of large values, if they are kept outside of the store
     mover: Mover | None
     upgrades: Chain
+    files: RefHook | None  # of a shadow repository
     drain: Drain = field(default_factory=Drain)
 
 
@@ -79,8 +85,11 @@ def stack_of(
     options: SaverOptions,
     is_read_only: bool = False,
     is_async_only: bool = False,
+    beside: Path | None = None,
 ) -> Stack:
     """Return a stack, built from the backend upwards: a put passes its layers from the last to the first.
+
+    The store lies at `beside`, if it is a file or directory: a shadow repository is looked for there.
 
     Large values go to objects below the seals, so objects are sealed. Threads move in above the objects and below the
     seals. Names are hidden below the seals, within `SealedStore`: the seals bind the names as the program knows them.
@@ -102,14 +111,28 @@ def stack_of(
         mover = Mover(source_of(options["moving_from"]))
         store = MovingStore(store, mover)
         kinds.append(Call)
+    files = _open_files(options["workspace"], beside)
+    if files and Call not in kinds:
+        kinds.append(Call)
     if kinds:
         driver, async_driver = ErrandDriver(driver, *kinds), AsyncErrandDriver(async_driver, *kinds)
     gate = Gate(settled, driver, async_driver) if keyring is None else None
     if keyring is not None:
         settled = SealedStore(settled, keyring)
         store = settled if mover is None else SealedStore(store, keyring)
-    drivers = driver, async_driver
-    return Stack(store, settled, *drivers, gate, is_read_only, is_async_only, keyring, objects, mover, upgrades)
+    above = keyring, objects, mover, upgrades, files
+    return Stack(store, settled, driver, async_driver, gate, is_read_only, is_async_only, *above)
+
+
+def _open_files(workspace: Workspace | None, beside: Path | None) -> RefHook | None:
+    """Return the hook of a shadow repository: of the one asked for, or one that lies beside the store."""
+    if workspace is None and (beside is None or not os.path.isdir(f"{os.path.realpath(beside)}.workspace/keel")):
+        return None
+    if os.name != "posix":
+        raise InvalidInput("workspace= needs the file locks of POSIX, which this system does not have")
+    from langgraph_keel.workspace.hook import open_hook
+
+    return open_hook(workspace, beside)
 
 
 def open_engine(
@@ -151,10 +174,13 @@ def _hooks_of(options: SaverOptions, stack: Stack, upkeep: Hook | None) -> Itera
         yield Marks(claims.keeper)
     yield from (OwnerHook(), ApprovalHook())
     yield Recorder(PACKAGE_VERSIONS, options["graph_version"], options["on_drift"], options["provenance"])
-    yield from (LabelHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), ItemHook(), MovedHook(), CopyHook())
+    yield from (LabelHook(), NoteHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), ItemHook())
+    yield from (MovedHook(), CopyHook())
     if removed := options["archive_removed"]:
         yield ArchiveRule(None if removed is True else frozenset(removed))
     if upkeep is not None:
         yield upkeep
+    if stack.files is not None:
+        yield stack.files
     if stack.upgrades.steps:
         yield UpgradeHook(stack.upgrades)

@@ -20,24 +20,24 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import servers
-from blocking import no_blocking
-from cli_requests import asked
-from cli_threads import made_store
 from hypothesis import given
 from hypothesis.strategies import just
-from places import KINDS, Place, file_place, files_place, postgres_place, redis_place
 from redis import Redis
-from savers import BACKENDS, SAVERS, SERVERS, needing
 from servers.server import Server
-from stores import each_store
-from tiers import Tiers
+from support.blocking import no_blocking
+from support.cli.waiting_threads import asked
+from support.cli_threads import made_store
+from support.places import KINDS, Place, file_place, files_place, postgres_place, redis_place
+from support.savers import BACKENDS, SAVERS, SERVERS, needing
+from support.stores import each_store
+from support.tiers import Tiers
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.cli import app
 
 # Child processes import what the tests share, as the tests do (`pythonpath` in pyproject.toml).
 _TESTS = Path(__file__).parent
-_PATHS = (str(_TESTS), str(_TESTS / "support"), os.environ.get("PYTHONPATH", ""))
+_PATHS = (str(_TESTS), os.environ.get("PYTHONPATH", ""))
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in _PATHS if path)
 
 
@@ -80,7 +80,7 @@ def _asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def asked_url(_asked: Path, tmp_path: Path) -> str:
-    """The URL of a store of the test's own with the threads of `cli_requests.asked`, which wait for somebody."""
+    """The URL of a store of the test's own with the waiting threads of `support.cli.waiting_threads`."""
     copied = shutil.copytree(_asked, tmp_path / "copy")
     return f"sqlite:///{copied / 'agent.db'}"
 

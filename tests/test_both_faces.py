@@ -19,7 +19,7 @@ from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.faces import Component
 from langgraph_keel.history.moment import Moments
 
-MOST_NAMES = 54
+MOST_NAMES = 56
 OTHER_NAMES = {"wait": "await_decided"}
 """`await` is Python's own word."""
 AS_A_LIST = {"index", "count"}
@@ -39,8 +39,8 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
         **{
             name: attrgetter(name)
             for name in (
-                *("approvals", "keys", "labels", "moving", "provenance", "retention", "runs", "tenants"),
-                "tools",
+                *("approvals", "history", "keys", "labels", "moving", "provenance", "retention", "runs", "tenants"),
+                *("tools", "workspace"),
                 *("config_specs", "ddl", "engine", "raw", "serde", "tenant"),
             )
         },
@@ -61,6 +61,10 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
         "policy_of": lambda saver: ToolCache(saver).policy_of("look"),
         "stats": lambda saver: ToolCache(saver).stats,
         "tool": lambda saver: ToolCache(saver).tool(look),
+    },
+    "ThreadHistory": {
+        "agent_tools": lambda saver: saver.history.agent_tools(),
+        "handoff_middleware": lambda saver: saver.history.handoff_middleware(),
     },
     "Inbox": {"plans": lambda saver: saver.approvals.plans},
     "component": {"engine": lambda saver: saver.labels.engine},

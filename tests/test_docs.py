@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from commands import COMMANDS, reference
+from support.cli.reference import COMMANDS, reference
 from typer.testing import CliRunner
 
 import langgraph_keel

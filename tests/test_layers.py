@@ -17,9 +17,9 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "langgraph_keel"
 FLOORS = (
     {"errors", "_langgraph"},
-    {"display", "engine"},
+    {"display", "engine", "git"},
     {"blobs", "keys"},
-    {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades"},
+    {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades", "workspace"},
     {"history", "tenants"},
     {"moving", "recovery", "store"},
     {"options"},
@@ -28,13 +28,15 @@ FLOORS = (
     {"backends"},
     {"opening"},
     {""},  # the package itself: public names
-    {"cli", "testing", "serving"},
+    {"cli", "testing", "serving", "tracing", "web"},
     {"__main__"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Rooms on one floor that may know each other: a replay answers with what the ledger of tools says, and what is shown of
 # a stored value may be its placeholder. A decision asks which run has the thread, and a run that ends closes questions.
+# `keel web` serves the page.
 NEIGHBOURS = {("provenance", "tools"), ("display", "engine"), ("approvals", "runs"), ("runs", "approvals")}
+NEIGHBOURS |= {("cli", "web")}
 
 PRIVATE = "_langgraph"
 """The only module that knows what LangGraph and LangChain keep private."""

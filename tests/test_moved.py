@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import pytest
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, TypeAdapter
-from tool_graphs import strictly
+from support.tool_graphs import strictly
 
 import langgraph_keel
 from langgraph_keel import (

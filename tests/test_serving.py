@@ -15,17 +15,17 @@ import httpx
 import pytest
 from langgraph_sdk import get_sync_client
 from langgraph_sdk.client import SyncLangGraphClient
-from places import KINDS, Place
 from servers import Launched
 from servers.launch import running, workspace
-from tiers import sized
+from support.places import KINDS, Place
+from support.tiers import sized
 
 from langgraph_keel import InvalidInput
 from langgraph_keel.serving import checkpointer
 
 SETTINGS = {
     "dependencies": ["."],
-    "graphs": {"agent": "served_graph:graph"},
+    "graphs": {"agent": "support.served_graph:graph"},
     "checkpointer": {"path": "langgraph_keel.serving.checkpointer"},
 }
 
@@ -41,7 +41,7 @@ def server(served: Place) -> Iterator[Launched]:
     """`langgraph dev` on a store, not started yet. It asks for no licence, and for no network."""
     environment = (
         f"KEEL_URL={served.url}",
-        "KEEL_TYPES=served_graph",
+        "KEEL_TYPES=support.served_graph",
         "LANGSMITH_TRACING=false",
         "LANGGRAPH_CLI_NO_ANALYTICS=1",
     )

@@ -39,8 +39,7 @@ def main(what: str, *words: str, only_check: bool) -> None:
     elif what == "situations":
         import asyncio
 
-        import places
-        import situations
+        from support import places, situations
 
         with TemporaryDirectory() as directory:
             rows = asyncio.run(situations.rows_of(places.file_place(Path(directory)), "sync"))
@@ -57,7 +56,7 @@ def main(what: str, *words: str, only_check: bool) -> None:
 
         test_notebooks.save()
     elif what in PROGRAMS:
-        paths = os.pathsep.join(map(str, [TESTS.parent, TESTS, TESTS / "support"]))
+        paths = os.pathsep.join(map(str, [TESTS.parent, TESTS]))
         command = [sys.executable, "-m", PROGRAMS[what], *words]
         sys.exit(subprocess.run(command, cwd=TESTS, env={**os.environ, "PYTHONPATH": paths}, check=False).returncode)
     else:
@@ -65,6 +64,6 @@ def main(what: str, *words: str, only_check: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(TESTS), str(TESTS / "support")]
+    sys.path.insert(0, str(TESTS))
     given = [word for word in sys.argv[1:] if word != "--check"]
     main(*given or [""], only_check="--check" in sys.argv)

@@ -79,7 +79,8 @@ def _question(request: ApprovalRequest) -> Iterator[str]:
         yield code(f"{request.action}({arguments(request.args)})")
     elif not request.description:
         yield text(one_line(str(request.value)))
-    yield from _small(request.description)
+    for said in (request.description, *request.warnings):
+        yield from _small(said)
 
 
 def arguments(args: Any) -> str:
@@ -140,8 +141,9 @@ class Inbox:
     ) -> Plan[Requests]:
         """Return what waits for a person, the oldest first.
 
-        One round trip for each 1,000 requests that are not over, and one for each that is returned, to see that its
-        checkpoint is there: if a run died before it stored the checkpoint, its requests are superseded.
+        One round trip for each 1,000 requests that are not over, and three for each that is returned, to see that its
+        checkpoint is there (if a run died before it stored the checkpoint, its requests are superseded), and
+        whether its thread has forks or came from elsewhere, which its `warnings` say.
 
         Args:
             thread_id: Only of this thread. It is looked at itself then, and what it has gone on without is closed.
@@ -180,7 +182,7 @@ class Inbox:
                 break
             now = yield from plans.request_now(session, request)
             if now.status in wanted:
-                page.append(now)
+                page.append((yield from plans.with_warnings(session, now)))
         return page
 
     pending, apending = faces(_pending)
@@ -197,7 +199,7 @@ class Inbox:
         return found
 
     def _get(self, request_id: str) -> Plan[ApprovalRequest]:
-        """Return a request, also one that is over, by its id or the beginning of it: two round trips, mostly.
+        """Return a request, also one that is over, by its id or the beginning of it: four round trips, mostly.
 
         If several ids begin so, the request that waits is returned.
 
@@ -205,7 +207,8 @@ class Inbox:
             NotFound: No request has such an id; or several that wait, or that are all over: they are listed.
         """
         held = yield from plans.find_request(self.engine.session, request_id)
-        return (yield from plans.request_now(self.engine.session, held.request))
+        request = yield from plans.request_now(self.engine.session, held.request)
+        return (yield from plans.with_warnings(self.engine.session, request))
 
     get, aget = faces(_get)
 
@@ -285,7 +288,7 @@ class Inbox:
 
         Returns:
             The command, or `None` if there is nothing to do: the agent has acted on the decision, a run of the thread
-            is under way, or its step needs other decisions, too.
+            is under way, its step needs other decisions, too, or one of them is left to an operator (`saver.status`).
 
         Raises:
             AlreadyDecided: If a different decision stands. Other errors are those of `approve` and `edit`.
@@ -392,7 +395,8 @@ class Inbox:
         Args:
             graph: The graph, compiled with this saver.
             poll: Seconds between two looks, as for `wait`.
-            timeout: Seconds without work after which to end; `None` is never.
+            timeout: Seconds without work after which to end; `None` is never. With `None`, a store that cannot be
+                reached is waited for.
             config: What every run is given besides its thread, and `user_id` where the thread has an owner.
 
         Returns:

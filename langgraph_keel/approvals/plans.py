@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph_keel._langgraph import INTERRUPT, RESUME
+from langgraph_keel.approvals.arrivals import has_arrived
 from langgraph_keel.approvals.asked import Asked, find_questions, waiting_in
 from langgraph_keel.approvals.checks import time_after
 from langgraph_keel.approvals.interrupts import answer_of, answer_with, describe_question, interrupts_in
@@ -269,11 +270,15 @@ def read_request(session: Session, name: str) -> Plan[KeptRequest]:
 
 
 def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the answers for a thread; none while a run has it. One trip then, else three or more."""
+    """Return the answers for a thread that a program may give: none while a run has it.
+
+    Nor if a decision came with the thread from another store, or a fork has acted since it was made. One trip if a run
+    has it, else four or more.
+    """
     # If one look cannot tell whether a run has it, the run that is resumed watches the claim.
     if (yield from is_taken(session, thread_id)):
         return {}
-    return (yield from find_answers(session, thread_id))
+    return (yield from find_answers(session, thread_id, by_itself=True))
 
 
 def revise_request(session: Session, name: str, by: str, reason: str) -> Plan[ApprovalRequest]:
@@ -309,6 +314,19 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
     yield from session.store.write_batch(address, batch)
 
 
+def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
+    """Return a request with what its reviewer has to know. Two trips, and some for each fork of its thread."""
+    found: dict[str, str] = {}
+    for find in session.hooks.find_warnings if request.status not in CLOSED else ():
+        found |= yield from find(session, request.thread_id, request.checkpoint_id, request.action)
+    return replace(request, warnings=tuple(found), warned_at=max(found.values(), default=""))
+
+
+def is_overtaken(request: ApprovalRequest) -> bool:
+    """Return whether a fork has done since the decision what it allows: the reviewer cannot have known."""
+    return request.decision is not None and request.warned_at > request.decision.at
+
+
 def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
     until = time_after("seconds", seconds, session.clock())
@@ -320,11 +338,18 @@ def claim_request(session: Session, name: str, by: str, seconds: float) -> Plan[
             return changed.request
 
 
-def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the decisions of a thread, by interrupt, in the askers' formats."""
+def find_answers(session: Session, thread_id: str, *, by_itself: bool = False) -> Plan[Mapping[str, Any]]:
+    """Return the decisions of a thread, by interrupt, in the askers' formats; for `by_itself` see above."""
     # Questions of one task are answered together: LangGraph runs a task from its beginning at each answer. A decision
     # that was taken is given again until the step has ended: the process that took it may have died.
-    answers = answers_of([held.request for held in (yield from refresh_thread(session, thread_id))])
+    requests = [held.request for held in (yield from refresh_thread(session, thread_id))]
+    answers, decided = answers_of(requests), settled_in(requests)
+    if answers and by_itself:
+        if (yield from has_arrived(session, thread_id, decided[0].checkpoint_id, decided)):
+            return {}
+        for request in decided:
+            if is_overtaken((yield from with_warnings(session, request))):
+                return {}
     if not answers or not session.hooks.revive:
         return answers
     # What is asked is known by the names of nodes, which an upgrade may have changed. One trip more.

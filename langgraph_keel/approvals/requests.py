@@ -119,6 +119,9 @@ class ApprovalRequest:
         parts: How many there are.
         history: What has happened to it, oldest first: plain data.
         audited: How many of those stand in the audit trail.
+        warnings: What to know before it is decided, such as that a fork of the thread has called this tool: sentences.
+            Found when `get`, `pending` or `status` reads it, and not stored.
+        warned_at: ISO time of the latest of these events.
     """
 
     id: str
@@ -150,6 +153,8 @@ class ApprovalRequest:
     parts: int = 1
     history: Sequence[Mapping[str, Any]] = ()
     audited: int = 0
+    warnings: Sequence[str] = ()
+    warned_at: str = ""
 
     def __repr__(self) -> str:
         """Say what is asked, in short: a list of requests is to be read."""
@@ -300,7 +305,8 @@ def check_reviewer(request: ApprovalRequest, by: str) -> None:
 
 def _pack(request: ApprovalRequest) -> list[dict[str, Any]]:
     # What was asked or answered may be 0 or False.
-    return [{name: value for name, value in asdict(request).items() if value or name in ("args", "value")}]
+    fields = asdict(replace(request, warnings=(), warned_at=""))
+    return [{name: value for name, value in fields.items() if value or name in ("args", "value")}]
 
 
 def _unpack(stored: Sequence[Any]) -> ApprovalRequest:

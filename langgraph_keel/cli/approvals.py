@@ -58,7 +58,7 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.edits import edits
 from langgraph_keel.history.records import DiffRecord
 from langgraph_keel.history.render.diff import DiffPage
-from langgraph_keel.tools.copies import find_later, find_origins, find_unused
+from langgraph_keel.tools.copies import find_unused
 from langgraph_keel.tools.ledger import iso_time
 
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
@@ -116,7 +116,7 @@ def _wants(request: ApprovalRequest, full: bool) -> Text:
         decision = request.decision
         args = decision.args if decision and decision.kind == "edit" else request.args
         text.append("" if args is None else f" {_short(args, full)}", "not bold")
-    facts = []
+    facts = [one_line(warning, 200) for warning in request.warnings]
     for name, now in request.facts.items():
         was = request.before.get(name, now)
         earlier = f" (was {_short(was, full)})" if was != now else ""
@@ -487,18 +487,17 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
 
 
 def _made_before(saver: Any, request: ApprovalRequest) -> Iterator[Text]:
-    """Yield the calls of its tool that the thread made before a rewind, or its original after the fork point."""
+    """Yield the calls of its tool that the thread made before a rewind, and the warnings of the request."""
     run, session, thread = saver.engine.run, saver.engine.session.with_placeholders(), request.thread_id
     graph = run(session.store.read_graph(thread))
-    own = [each for each in run(find_unused(session, thread, graph)) if each.checkpoint_id != request.checkpoint_id]
-    theirs = [each for name in run(find_origins(session, thread)) for each in run(find_later(session, name, thread))]
-    for call in [*own, *theirs]:
-        if call.tool == request.action and request.status in OPEN:
-            is_own = call.thread_id == thread
-            again = "an equal call counts as the same" if is_own else "with an approval, it is called again"
+    for call in run(find_unused(session, thread, graph)):
+        if call.checkpoint_id != request.checkpoint_id and call.tool == request.action and request.status in OPEN:
             at = local_time(iso_time(call.started_at))
-            text = f"Thread {plain(call.thread_id)} called {plain(call.tool)} at {at} ({plain(call.state)}): {again}"
-            yield Text(text, "yellow")
+            args = "" if call.args is None else f" {_short(as_json(call.args), full=False)}"
+            what = f"Thread {plain(thread)} called {plain(call.tool)}{args} at {at} ({plain(call.state)})"
+            yield Text(f"{what}: an equal call counts as the same, one with other arguments is made", "yellow")
+    for warning in request.warnings:
+        yield Text(plain(warning), "yellow")
 
 
 def _loads(text: str) -> Any:

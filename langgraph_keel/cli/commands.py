@@ -37,6 +37,9 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "timeline": (
             "Draw a thread as a tree of moments: what ran, what changed, branches, subgraphs, labels, questions."
         ),
+        "tail": (
+            "Print the checkpoints and changes of status of a thread, or of all, in the order in which they are seen."
+        ),
         "diff": "Show what changed between two moments: messages word by word, other values by their paths.",
         "archive": "List what was taken out of a thread's messages, oldest first; or show messages of it.",
     },
@@ -51,7 +54,20 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "label": "Give a moment a name, by which every command finds it; it is kept when the thread is pruned.",
         "unlabel": "Take a name back.",
     },
+    "Hand over": {
+        "handoff": (
+            "Say what the next session must know to continue a thread: goal, done, failed, decided, what is next."
+        ),
+        "journal": (
+            "Tell day by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions."
+        ),
+        "note": "Write a note beside a thread: a decision before the act, a finding, a goal or the next step.",
+        "outcome": "Write how a decision ended that was noted before.",
+        "notes": "List notes of a thread, or of all threads, the oldest first.",
+    },
+    "Files": {"workspace": "The files that were saved with checkpoints."},
     "Decide": {
+        "web": "Serve a page on which people decide what waits, and look at threads, until it is stopped.",
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
         "approval": (
             "Show a request: what will happen, the facts and how they have changed, who may decide, what happened "
@@ -125,6 +141,7 @@ _NAMES = {
     "threads": ("threads", "usage", "status"),
     "show": ("show",),
     "history": ("history", "timeline", "diff", "rewind", "fork", "label", "unlabel"),
+    "notes": ("note", "outcome", "notes", "handoff", "journal"),
     "provenance": ("provenance", "export"),
     "archive": ("archive",),
     "copy": ("copy", "stats"),
@@ -136,7 +153,10 @@ _NAMES = {
     "keys": ("keys",),
     "moving": ("import",),
     "upgrades": ("doctor", "upgrade"),
+    "tail": ("tail",),
     "work": ("work",),
+    "workspace": ("workspace",),
+    "web": ("web",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _NEGATIVE = re.compile("-[0-9]+")

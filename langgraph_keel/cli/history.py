@@ -121,7 +121,7 @@ def history(
         rows = []
         for place, moment in enumerate(moments):
             before = next((each for each in found[place + 1 :] if each.namespace == moment.namespace), None)
-            rows.append(_moment_json(moment) | {"follows_previous": before is None or moment.parent == before.id})
+            rows.append(moment_json(moment) | {"follows_previous": before is None or moment.parent == before.id})
         print_json({"thread_id": thread, "checkpoints": rows, "more": more})
     else:
         console().print(history_table(thread, found, limit, full=full, every_ns=ns == EVERY_NS))
@@ -139,7 +139,8 @@ def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
         count *= 2
 
 
-def _moment_json(moment: Moment) -> dict[str, Any]:
+def moment_json(moment: Moment) -> dict[str, Any]:
+    """Return a moment as the JSON of commands has it."""
     return {
         "position": moment.position,
         "checkpoint_id": moment.id,
@@ -212,7 +213,7 @@ def timeline(
         moments = found[:] if every else found.latest(limit)
         if json:
             rows = [
-                _moment_json(moment)
+                moment_json(moment)
                 | {
                     "changes": {change.channel: change.text for change in moment.changes},
                     "labels": list(moment.labels),

@@ -98,7 +98,7 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _read_time(param: typer.CallbackParam, text: str | None) -> Any:
+def read_time(param: typer.CallbackParam, text: str | None) -> Any:
     """Parse the time of an option: an age (`12h`, `7d`), or a date or time in ISO form."""
     if text is None:
         return None
@@ -119,7 +119,7 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        callback=_read_time,
+        callback=read_time,
         help="Only threads active since: so long ago (12h, 7d), or 2026-11-23.",
     ),
 ]
@@ -128,7 +128,7 @@ Until = Annotated[
     typer.Option(
         "--until",
         metavar="TIME",
-        callback=_read_time,
+        callback=read_time,
         help="Only threads not active after: so long ago, or 2026-11-23.",
     ),
 ]

@@ -39,6 +39,7 @@ from langgraph_keel.tools.ledger import KeptCall, begins_with, is_doubt
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
 _DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}
+_COPIED = "Settle it here as it was settled there: done if it happened, skip if it shall not be repeated here"
 _ADVISED = 5
 """Most calls for which commands are shown."""
 
@@ -58,8 +59,9 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     if call.args is not None:
         shown = json.dumps(as_json(call.args), ensure_ascii=False, sort_keys=True)  # models give them in any order
         name.append(" " + (plain(shown) if full else one_line(shown, 80)), "not bold dim")
-    if call.tool_call_id and (full or call.state == "unknown" or _is_not_kept(call)):
-        name.append("\ncall " + one_line(call.tool_call_id, 80), "not bold dim")
+    if full or call.state == "unknown" or _is_not_kept(call):
+        for what, value in (("call", call.tool_call_id), ("idempotency key", call.idempotency_key)):
+            name.append(f"\n{what} {one_line(value, 80)}" if value else "", "not bold dim")
     if call.error and not call.decided:
         name.append("\n" + (plain(call.error, "\n") if full else one_line(call.error, 120)), "not bold red")
     state = Text(_state(call), _STYLE.get(call.state, ""))
@@ -98,7 +100,11 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         yield Text(f"{text}. If it may be made again there, it is made when that thread goes on", "magenta")
         yield Text(f"  {command_line(url, 'tools', original, '--unknown')}", "cyan")
     doubts = [call for call in calls if is_doubt(call) and not call.original]
-    yield from _commands(question, DECISIONS, url, where, doubts)
+    for place in sorted({call.copied_from for call in doubts if call.copied_from}):
+        text = f"Copied from {plain(place)}: the original may make the call there, or has made it. Look there first"
+        yield Text(f"{text} (`keel tools`). Only if it will never run again: retry --moved", "magenta")
+    yield from _commands(question, DECISIONS, url, where, [call for call in doubts if not call.copied_from])
+    yield from _commands(_COPIED, DECISIONS[::2], url, where, [call for call in doubts if call.copied_from])
     if owner is not None and doubts and doubts[-1].args is None:
         shown = command_line(url, "show", owner, doubts[-1].checkpoint_id)
         yield Text(f"{shown}  shows the arguments, which ToolCache(store_arguments=True) keeps here", "dim")
@@ -243,6 +249,9 @@ def settle(
     shared: Shared = False,
     result: Result = None,
     by: Actor = None,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="With retry: the original, in another store, will never run again.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Say what became of a tool call that was cut off, so that its thread can go on.
@@ -251,7 +260,7 @@ def settle(
     """
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
-        saver.tools.settle(owner, key, decision, result, by=by)
+        saver.tools.settle(owner, key, decision, result, by=by, moved=moved)
         (call,) = [call for call in saver.tools.calls(owner) if begins_with(call.key, key)]
         status = "" if json else str(saver.status(call.thread_id))
     if json:

@@ -111,7 +111,7 @@ def _show(saver: Any, compiled: Any, attempts: int, match: str | None, as_json: 
     from langgraph_keel.runs.worker import RetryList
 
     check_graph(saver.engine, compiled)
-    found = Recovery(saver.engine.session, compiled, {}, attempts, match, RetryList(1.0), lasts=False)
+    found = Recovery(saver.engine.session, compiled, {}, attempts, match, RetryList(1.0))
     looks, rows, lines = list[Look](), [], list[str]()
     while (page := saver.engine.run(found.look())) is not None:
         looks += page

@@ -29,7 +29,7 @@ def text(text: str) -> str:
     return escape(plain(text, keep="\n\t"))
 
 
-def tag(name: str, *inner: str, **attributes: str) -> str:
+def tag(name: str, /, *inner: str, **attributes: str) -> str:
     """Return an element; `inner` is HTML. Empty attributes are left out."""
     given = "".join(f' {key}="{text(value)}"' for key, value in attributes.items() if value)
     return f"<{name}{given}>{''.join(inner)}</{name}>"

@@ -145,7 +145,7 @@ def put(
         weight = sum(len(row.body) for rows in entry.appends.values() for row in rows)
         if inheritance.is_asked or weight > LARGE:
             base, entry = yield from _recall(session, new, inheritance, entry)
-    new.refs, new.base = entry.refs, base
+    new.refs, new.base, new.entry = entry.refs, base, entry
     storing[new] = session.store, address.thread_id
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
@@ -341,9 +341,13 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
     reading = Reading(config, address_of(config), is_async)
     if is_hidden(reading.address) and begins_run(config):
         raise _gone(reading.address)
-    for hear in session.hooks.begin:
-        yield from hear(session, reading) or ()
-    yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
+    try:
+        for hear in session.hooks.begin:
+            yield from hear(session, reading) or ()
+        yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
+    except BaseException as error:
+        yield from tell(session.hooks.read_failed, session, reading, error)
+        raise
     found = reading.result
     if found is None and reading.address.checkpoint_id and begins_run(config):
         raise _gone(reading.address)
@@ -381,6 +385,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
     if found is None:
         return None
     known = base if isinstance(found, Unchanged) else None
+    reading.found = None if isinstance(found, Unchanged) else found
     if isinstance(found, Unchanged):
         assert base is not None, "a store knows what nobody has named"
         found = base.refresh(found, bool(session.hooks.revive))
@@ -638,6 +643,7 @@ def put_writes(
     if not address.checkpoint_ns and (terms := [*terms_of_writes(kept, session.codec), *new.terms]):
         batch = replace(batch, terms=marks_of(terms))
     try:
+        new.nbytes = len(batch.body)
         for hear in session.hooks.before_writes:
             yield from hear(session, new) or ()
         yield from session.store.write_batch(address, batch)

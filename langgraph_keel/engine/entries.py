@@ -45,6 +45,9 @@ _PARTS = ("checkpoint", "metadata", "inline", "about")
 STATE = "state"
 """In a header's `about`, and beside writes: the version of the application's state (`upgrades`); none is the first."""
 
+TREE = "tree"
+"""In a header's `about`: the tree of the files that were saved with this checkpoint (`workspace`), 20 bytes."""
+
 MARK, MARK_BYTES = "by", 8
 """In a header's `about`: the mark of the process that put this checkpoint (`runs.marks`), and its length. It is a
 number of 64 bits, of which the first is set: with bytes in it, the serializer checks every value of a header."""

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, Checkpoint
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.memo import KnownEntry
-from langgraph_keel.engine.records import Batch, Graph, Node, Ref, Stamp
+from langgraph_keel.engine.records import Batch, Found, Graph, NewEntry, Node, Ref, Stamp
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +26,7 @@ class Reading:
         batches: Its writes as they were stored, in the order of arrival.
         beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
         is_revived: Whether it is not as it was stored (`Hook.revive`).
+        found: What the store has returned; `None` if it was known.
         notes: Private to each hook, between two events.
     """
 
@@ -37,7 +38,15 @@ class Reading:
     batches: Sequence[Batch] = ()
     beside: Sequence[Any] = ()
     is_revived: bool = False
+    found: Found | None = None
     notes: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the store has returned, without writes."""
+        found = self.found
+        rows = [row for rows in found.rows.values() for row in rows] if found else ()
+        return sum(len(row.body) for row in rows) + (len(found.entry.header) if found else 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +76,7 @@ class Put:
         address: Where it will be.
         header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
             it is encoded, after `draft_put`.
+        entry: The checkpoint as it is encoded.
         refs: Where its values will be, once they are encoded.
         base: The last known checkpoint of its thread and namespace, once values are encoded.
         terms: What its thread can be found by while it is the latest, such as `"owner:ada"`. A hook may add to it,
@@ -85,7 +95,15 @@ class Put:
     refs: Mapping[str, Ref] = field(default_factory=dict)
     base: KnownEntry | None = None
     terms: list[str] = field(default_factory=list)
+    entry: NewEntry | None = None
     notes: dict[object, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes: header, and rows that are appended or packed anew."""
+        entry = self.entry
+        packs = [rows for each in (entry.appends, entry.repacks) for rows in each.values()] if entry else ()
+        return sum(len(row.body) for rows in packs for row in rows) + (len(entry.header) if entry else 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +115,7 @@ class Writes:
         writes: Channels and values.
         beside: Items that hooks store with the writes. They are not seen as writes.
         terms: More terms of the thread (`Put.terms`), as long as the checkpoint is its latest.
+        nbytes: The bytes that they take, once they are encoded.
         notes: Private to each hook, between two events.
     """
 
@@ -106,6 +125,7 @@ class Writes:
     task_id: str
     beside: list[Any] = field(default_factory=list)
     terms: list[str] = field(default_factory=list)
+    nbytes: int = 0
     notes: dict[object, Any] = field(default_factory=dict)
 
 

@@ -44,6 +44,9 @@ class Hook:
     def read(self, session: Session, reading: Reading) -> Plan[None] | None:
         """A checkpoint was read, and is about to be returned."""
 
+    def read_failed(self, session: Session, reading: Reading, error: BaseException) -> Plan[None] | None:
+        """The checkpoint that a run asked for could not be read. Round trips for an `Exception` only."""
+
     def draft_put(self, session: Session, put: Put) -> Plan[None] | None:
         """A checkpoint is about to be encoded. No round trip: the values are the program's own, which may go on."""
 
@@ -104,10 +107,22 @@ class Hook:
         yield from ()
         return ()
 
+    def reclaim(self, session: Session, now: bool) -> Plan[str]:
+        """Give back space outside of the store, at once or when it is safe to; return a note on what was done."""
+        yield from ()
+        return ""
+
     def find_owners(self, session: Session, user: str) -> Plan[Sequence[Holding]]:
         """Return what a feature keeps of any thread, and whose that is: an erasure asks."""
         yield from ()
         return ()
+
+    def find_warnings(
+        self, session: Session, thread_id: str, checkpoint_id: str, action: str
+    ) -> Plan[Mapping[str, str]]:
+        """Return what a reviewer has to know before this step may act: sentences, and the ISO times of the events."""
+        yield from ()
+        return {}
 
     # -- no plans at all: answered at once ---------------------------------------------------------------------------
 

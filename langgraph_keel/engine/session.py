@@ -74,6 +74,7 @@ class Hooks:
 
     begin: Sequence[Heard[Reading]]
     read: Sequence[Heard[Reading]]
+    read_failed: Sequence[Heard[Reading, BaseException]]
     draft_put: Sequence[Heard[Put]]
     before_put: Sequence[Heard[Put]]
     after_put: Sequence[Heard[Put]]
@@ -92,7 +93,9 @@ class Hooks:
     after_runs_removed: Sequence[Heard[Collection[str], Sequence[str]]]
     before_delete: Sequence[Heard[str]]
     before_sweep: Sequence[Callable[[Session, float | None], Plan[Sequence[Any]]]]
+    reclaim: Sequence[Callable[[Session, bool], Plan[str]]]
     find_owners: Sequence[Callable[[Session, str], Plan[Sequence[Holding]]]]
+    find_warnings: Sequence[Callable[[Session, str, str, str], Plan[Mapping[str, str]]]]
     find_terms: Sequence[Callable[[Header], Mapping[str, Collection[Any]]]]
     describe_thread: Sequence[Callable[[ThreadInfo, Header], ThreadInfo]]
     revive: Sequence[Callable[[Session, Found, Header, Collection[str] | None], Revived | None]]

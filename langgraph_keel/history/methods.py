@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -14,8 +15,15 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.history.labels import Label, give_label, read_labels, remove_label
 
 if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_core.tools import BaseTool
+
+    from langgraph_keel.approvals.notices import Bell
     from langgraph_keel.history.diff import StateDiff
+    from langgraph_keel.history.feed import Feed
+    from langgraph_keel.history.handoff import Handoff
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.notes import Note, NoteKind
     from langgraph_keel.history.status import ThreadStatus
     from langgraph_keel.history.timeline import Timeline
 
@@ -182,6 +190,201 @@ class LabelMethods(Component):
         return read_labels(self.engine.session, thread_id_of(thread_id))
 
     list, alist = faces(_list)
+
+
+class ThreadHistory(Component):
+    """`saver.history`: a thread's notes, hand-off and journal, and a feed of what happens in threads."""
+
+    def __init__(self, saver: HistoryMethods, bell: Bell) -> None:
+        super().__init__(saver)
+        self._timeline, self._bell = saver.timeline, bell
+
+    def follow(
+        self,
+        thread_id: str | None = None,
+        after: str | datetime | None = None,
+        payload: bool = True,
+        *,
+        poll: float = 1.0,
+        timeout: float | None = None,
+    ) -> Feed:
+        """Return the checkpoints of one thread or of all (`Moment`), and each `StatusChange`, as they come.
+
+            feed = saver.history.follow(after=stored_cursor)
+            for event in feed:
+                handle(event)
+                stored_cursor = feed.cursor
+
+        They are seen from any process, at least once, and those of a thread in their order. A checkpoint that is put
+        again comes again. Statuses between two looks, deletions, and older checkpoints of a fork or copy do not come.
+        Nothing is stored, and a put notifies nothing: while nothing happens, a look is up to five times `poll` seconds
+        after the last one. A person's decision is followed by a look at once, where the backend has notices.
+
+        A look costs one or two round trips for the threads active within a minute, one for those with steps left, and
+        three for each that has changed. Each tenth look covers an hour: a writer whose clock is behind is seen late.
+        Clocks that differ by more than an hour can hide a thread, unless it is followed by its id.
+
+        Args:
+            thread_id: The thread; all threads of the saver by default.
+            after: The `cursor` of an earlier feed, or a time. By default, all that is stored comes first, as it should
+                when a backup was restored.
+            payload: Whether moments carry values. Without, of changes there are the channels, of questions the ids, of
+                errors the classes, and of the metadata the source and the step.
+            poll: Seconds between two looks.
+            timeout: Seconds without an event after which the feed ends; 0 is after one look, `None` is never.
+
+        Raises:
+            InvalidInput: An argument is not usable, or the cursor is of another feed.
+            InvalidConfig: `thread_id` is no usable id.
+            StoreUnavailable: The store does not answer at the first look, or when the timeout ends; raised while
+                iterating. Other looks are repeated, with a warning in the log. The same is true of `StoreBusy`.
+        """
+        from langgraph_keel.history.feed import Feed
+        from langgraph_keel.runs.worker import PollTimer
+
+        session = self.engine.session.with_placeholders()
+        name, timer = None if thread_id is None else thread_id_of(thread_id), PollTimer(poll, timeout)
+        feed = Feed(self.engine, session, self._bell, timer, timer.poll, self._timeline, name, payload)
+        return feed.begin_at(after)
+
+    afollow = follow  # a feed has both faces: `async for event in saver.history.afollow()`
+
+    def _note(
+        self,
+        thread_id: str,
+        text: str,
+        kind: NoteKind = "decision",
+        *,
+        because: str = "",
+        outcome: str | None = None,
+    ) -> Plan[Note]:
+        """Write something down beside a thread. Two round trips; durable when it returns.
+
+        Write a decision before the act, and its outcome afterwards (`set_outcome`): if the process dies in between,
+        `notes(open=True)` lists the decision. A note is deleted, erased and moved to another store with its thread. It
+        survives a prune, which may remove its checkpoint, and is not copied to a fork.
+
+        Args:
+            thread_id: The thread; it need not have a checkpoint yet.
+            text: What was decided or found, or is to be done: 1 to 10,000 characters.
+            kind: `"decision"`, `"finding"`, `"goal"` or `"next"`.
+            because: The reason.
+            outcome: How a decision ended, if that is known already.
+
+        Raises:
+            InvalidConfig: `thread_id` is no usable id.
+            InvalidInput: A text is empty or too long, there is no such kind, or a note of this kind has no outcome.
+        """
+        from langgraph_keel.history.notes import write_note
+
+        return write_note(self.engine.session, thread_id, text, kind, because, outcome)
+
+    note, anote = faces(_note)
+
+    def _set_outcome(self, note_id: str, outcome: str) -> Plan[Note]:
+        """Write how a decision ended. Two round trips, and one for each 500 notes; durable when it returns.
+
+        Args:
+            note_id: The note's id, or at least 6 characters of its beginning or end.
+            outcome: 1 to 10,000 characters.
+
+        Raises:
+            NotFound: There is no such note.
+            InvalidInput: Several notes have such ids, the note is no decision, or it has another outcome already.
+        """
+        from langgraph_keel.history.notes import set_outcome
+
+        return set_outcome(self.engine.session, note_id, outcome)
+
+    set_outcome, aset_outcome = faces(_set_outcome)
+
+    def _notes(self, thread_id: str | None = None, *, open: bool = False) -> Plan[Sequence[Note]]:
+        """Return the notes of a thread, or of all threads, the oldest first. One round trip for each 500.
+
+        Args:
+            thread_id: The thread; `None` for all.
+            open: Only decisions without an outcome: of these, nobody has written whether they were carried out.
+        """
+        from langgraph_keel.history.notes import read_notes
+
+        return read_notes(self.engine.session, thread_id, is_open=open)
+
+    notes, anotes = faces(_notes)
+
+    def _handoff(self, thread_id: str, tokens: int = 1500, *, at: At | None = None) -> Plan[Handoff]:
+        """Return what the next session needs in order to continue a thread. No model is asked, nothing is written.
+
+        About fifteen round trips, and one for each 250 checkpoints, of which one page is in memory.
+
+        Args:
+            thread_id: The thread.
+            tokens: The most it may take, four characters each; at least 400. Lines are cut by rank: work that is done
+                first, then the plan and decisions; the newest failure of each tool and what waits come last, and goal
+                and next step are never cut.
+            at: An earlier checkpoint of the root graph to hand off, with what was known then.
+
+        Raises:
+            NotFound: There is no such thread, or checkpoint.
+            InvalidInput: `tokens` is too small, or `at` is of another thread or of a subgraph.
+            CorruptStore: Stored bytes do not add up.
+        """
+        from langgraph_keel.history.handoff import read_handoff
+
+        return read_handoff(self.engine.session, thread_id, tokens, None if at is None else address_at(at))
+
+    handoff, ahandoff = faces(_handoff)
+
+    def _journal(
+        self, thread_id: str | None = None, *, owner: str | None = None, since: datetime | None = None
+    ) -> Plan[str]:
+        """Return runs, calls of tools, notes, decisions and failures by day (UTC), as Markdown.
+
+        Args:
+            thread_id: The thread.
+            owner: Instead of a thread, all threads of this owner (`configurable["user_id"]`).
+            since: Only what happened from then on.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidInput: Neither a thread nor an owner is given, or both.
+        """
+        from langgraph_keel.history.journal import read_journal
+
+        return read_journal(self.engine.session, thread_id, owner, since)
+
+    journal, ajournal = faces(_journal)
+
+    def agent_tools(self) -> Sequence[BaseTool]:
+        """Return two tools for an agent: `note`, and `handoff` of the last other thread of the same owner."""
+        from langgraph_keel.history.agents import agent_tools
+
+        return agent_tools(self)
+
+    def handoff_middleware(self, tokens: int = 1500) -> AgentMiddleware[Any, Any]:
+        """Return a middleware for `create_agent` that begins a thread with the last hand-off of the same owner.
+
+        A run without an owner (`configurable["user_id"]`) gets none. The hand-off is stored once, as the first message.
+
+        Args:
+            tokens: As in `handoff`.
+        """
+        from langgraph_keel.history.agents import HandoffMiddleware
+
+        return HandoffMiddleware(self, tokens)
+
+    def _last_handoff(self, owner: str, *, but: str = "", tokens: int = 1500) -> Plan[Handoff | None]:
+        """Return the hand-off of the owner's thread that was last active; `None` if there is none.
+
+        Args:
+            owner: The owner (`configurable["user_id"]`).
+            but: A thread to pass over: the one that asks.
+            tokens: As in `handoff`.
+        """
+        from langgraph_keel.history.agents import read_last_handoff
+
+        return read_last_handoff(self.engine.session, owner, but, tokens)
+
+    last_handoff, alast_handoff = faces(_last_handoff)
 
 
 def address_at(at: At) -> Address:

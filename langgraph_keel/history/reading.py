@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import PendingWrite
 
 from langgraph_keel._langgraph import ERROR, NULL_TASK_ID, RESUME
 from langgraph_keel.approvals.asked import read_questions
+from langgraph_keel.display.messages import message_text
+from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import REWOUND_TO, Header, is_trigger, next_nodes, pending_writes, unpack_header
@@ -228,6 +231,37 @@ def read_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address
         source, following = read.header.metadata.get("source", ""), next_nodes(read.header.checkpoint, read.triggers)
         doing[each.entry.address] = Doing(str(source), following, bool(read.waits), read.errors)
     return doing
+
+
+def read_openings(session: Session, heads: Collection[Entry], channel: str = "messages") -> Plan[Mapping[str, str]]:
+    """Return the first message of conversations on one line, by threads, given their latest checkpoints. One trip."""
+    wanted, texts = [], dict[str, str]()
+    codec = session.codec.with_placeholders()
+    for head in heads:
+        if (ref := head.refs.get(channel)) is not None:
+            # Of a list, its first element only: the store reads the row that holds it.
+            first = (
+                Ref(ref.kind, ((ref.runs[0][0], ref.runs[0][0] + 1),)) if ref.kind is Kind.LIST and ref.runs else ref
+            )
+            wanted.append(replace(head, refs={channel: first}))
+    try:
+        found = (yield from session.store.read_values(wanted)) if wanted else ()
+    except CorruptStore:
+        return {}
+    refs, unpacker = {entry.address: entry.refs for entry in wanted}, Unpacker(codec)
+    for each in found:
+        where = each.entry.address
+        try:
+            if refs[where][channel].kind is Kind.INLINE:
+                value = unpack_header(each.entry.header, codec, where).inline.get(channel)
+            else:
+                value = unpacker.values(refs[where], each.rows, where)[channel]
+        except CorruptStore:
+            continue
+        first_of = value[0] if isinstance(value, list) and value else None
+        if isinstance(first_of, BaseMessage | Unread):
+            texts[where.thread_id] = one_line(message_text(first_of))
+    return texts
 
 
 def _nodes(read: _Read, parent: _Read | None) -> tuple[str, ...]:

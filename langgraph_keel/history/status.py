@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
+from langgraph_keel.approvals.arrivals import has_arrived
 from langgraph_keel.approvals.asked import find_questions, waiting_in
-from langgraph_keel.approvals.plans import answers_of, find_open_requests
+from langgraph_keel.approvals.plans import answers_of, find_open_requests, is_overtaken, settled_in, with_warnings
 from langgraph_keel.approvals.requests import CURRENT, OPEN, ApprovalRequest, Approvals
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import Address
@@ -35,14 +36,13 @@ from langgraph_keel.errors import (
     ValueRefused,
     short_key,
 )
-from langgraph_keel.history.arrivals import has_arrived
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moment_of_head, read_heads
 from langgraph_keel.history.threads import Order, ThreadFilter, ThreadPages
 from langgraph_keel.runs.claims import CLAIMED, ClaimRecord
 from langgraph_keel.runs.hook import judge_claim
 from langgraph_keel.runs.marks import Processes, judge_run, mark_in
-from langgraph_keel.tools.copies import find_later, find_origins
+from langgraph_keel.tools.copies import find_kin, find_later
 from langgraph_keel.tools.ledger import DONE, UNKNOWN, CallPages, KeptCall, is_doubt
 
 _TEXT, _NAMED = 120, 3
@@ -92,15 +92,17 @@ class ThreadStatus:
             has marked its latest checkpoint (`recoverable=True`) and whose process is alive. `"waits"`: for persons.
             `"decided"`: its question is decided, and no run has taken the decision. `"failed"`: a task of its next step
             raised. `"forked"`, `"rewound"`, `"arrived"`: it became what it is by a fork, by a rewind, or by a copy or
-            an import, has steps left, and nothing was added since. `"cut off"`: it has steps left, and the process of
-            its last run is known to be dead, or lost its store. `"stopped"`: its last run has ended with steps left,
-            as `stopped` says. `"unfinished"`: it has steps left, and may be running, stopped, or cut off. With
-            `recoverable=True` that is said only of a process of another machine, until one saver has watched its
-            heartbeat for a lease (30 seconds); without it, of each run that has no claim.
+            an import, has steps left, and nothing was added since, except a decision. `"cut off"`: it has steps left,
+            and the process of its last run is known to be dead, or lost its store. `"stopped"`: its last run has ended
+            with steps left, as `stopped` says. `"unfinished"`: it has steps left, and may be running, stopped, or cut
+            off. With `recoverable=True` that is said only of a process of another machine, until one saver has watched
+            its heartbeat for a lease (30 seconds); without it, of each run that has no claim.
         can_go_on: Whether `graph.invoke(given, config)` may be called without a look at the thread: a decision waits
-            for its run; or no call of a tool is in doubt, and the run was drained, or its input was accepted, or it was
-            cut off, and the one before it was not.
-        given: If it can go on, what to invoke the graph with: `None`, or a `Command` with what was decided.
+            for its run, and no fork or copy has done the same since (`ApprovalRequest.warnings`); or the run was
+            drained, or its input was accepted, or it was cut off, and the one before it was not. And no call of a tool
+            is in doubt.
+        given: What to invoke the graph with, if it can go on, or you have looked: `None`, or a `Command` with what was
+            decided.
         checkpoint_id: Its latest checkpoint; empty if it has none.
         updated_at: When its latest checkpoint was made, ISO time.
         next: The nodes that run next.
@@ -141,6 +143,8 @@ class ThreadStatus:
     def __str__(self) -> str:
         """Return the state and the next step, in a sentence or two."""
         said = f"thread {self.thread_id!r} {self._says()}."
+        if self.state in ("waits", "decided"):
+            said = " ".join((said, *dict.fromkeys(each for request in self.requests for each in request.warnings)))
         if not self.doubts:
             return said
         names = ", ".join(f"{each.tool} {short_key(each.key)}" for each in self.doubts[:_NAMED])
@@ -177,13 +181,15 @@ class ThreadStatus:
             "runs": f"is run by a process of {host}{since}",
             "waits": "waits for a person: "
             + (ids or f"{questions} without a request: graph.invoke(Command(resume=...), config)"),
-            "decided": f"was decided, and no run has gone on with it: {resume}",
+            "decided": "was decided, and no run has gone on with it: "
+            + (resume if self.can_go_on else f"{_LOOK}. If it is still to be done, {resume} does it"),
             "failed": f"failed with {left} ({error}): {_LOOK}; a tool that raised an error may have acted before",
             "forked": f"is a fork of thread {self.source!r} with {left}, and has not run since: {self.outlook}",
             "rewound": f"was rewound, has {left}, and has not run since: a run does again what these steps did before, "
-            "except for calls in its ledger of tools",
+            "except for equal calls in its ledger of tools",
             "arrived": f"came from elsewhere with {left}, and has not run here. Its original may be running them, or "
-            "have done so: look at the original first, in its own store (`keel history`, `keel tools`)",
+            "have done so: look at the original first, in its own store (`keel history`, `keel tools`)"
+            + (f". What was decided there is not acted on here by itself: {resume} does that" if self.given else ""),
             "cut off": f"was cut off{where}, as its {lost}: {rest}",
             "stopped": _STOPPED.get(self.stopped, "").format(where=where, left=left, rest=rest),
             "unfinished": unfinished,
@@ -193,7 +199,7 @@ class ThreadStatus:
 def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     """Read the state of a thread. Nothing is written.
 
-    Four trips, one for each request, and mostly one more. Of a thread with steps left and a mark, up to three more.
+    Four trips, two for each request, and mostly one more. Of a thread with steps left and a mark, up to three more.
     """
     while True:
         found = yield from session.store.read_entry(Address(thread_id))
@@ -221,7 +227,10 @@ def _judge(
     moment = moment_of_head(session, found) if found else None
     claim, is_over = yield from judge_claim(session, thread_id)
     open_ = (yield from find_open_requests(session, thread_id)) if may_ask else ()
-    requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
+    requests: tuple[ApprovalRequest, ...] = ()
+    for each in open_:
+        if moment and each.checkpoint_id == moment.address.checkpoint_id:
+            requests += ((yield from with_warnings(session, each)),)
     answers = answers_of(requests)
     questions = (yield from _count_questions(session, found, moment)) if moment and found else 0
     calls: list[KeptCall] = []  # those in doubt, or that were until a person settled them
@@ -259,7 +268,7 @@ def _judge(
         state = "failed"
     elif run and is_dead(run.holder) and (answers or (CLAIMED in about and mark_in(about) is None)):
         state = "cut off"  # of a head that was put without a claim, a run may be active beside an older claim
-    elif (yield from has_arrived(session, moment.address)):
+    elif (yield from has_arrived(session, thread_id, head, settled_in(requests))):
         state = "arrived"
     elif answers and not run:
         state = "decided"
@@ -272,7 +281,8 @@ def _judge(
     outlook = (yield from _look_ahead(session, thread_id, source, kept)) if source else ""
     goes_on = state == "cut off" or (verdict is not None and verdict.why in _GOES_ON)
     deaths = (run.deaths if run else 0) + (verdict.is_second if verdict else 0)
-    can_go_on = state == "decided" or (goes_on and not (doubts or deaths))
+    is_current = not any(is_overtaken(each) for each in requests)
+    can_go_on = not doubts and ((state == "decided" and is_current) or (goes_on and not deaths))
     if verdict and goes_on and (yield from _has_moved(session, moment)):
         return None
     holder = verdict.holder if verdict else ""
@@ -280,7 +290,7 @@ def _judge(
         holder = run.holder if run and is_run else this_holder()
     updated_at = moment.time.isoformat() if moment and moment.time else ""
     given: Any = None
-    if can_go_on and answers:
+    if answers:
         from langgraph.types import Command
 
         given = Command(resume=dict(answers))
@@ -314,21 +324,22 @@ def _has_moved(session: Session, moment: Moment | None) -> Plan[bool]:
 
 
 def _look_ahead(session: Session, thread_id: str, source: str, kept: Set[str]) -> Plan[str]:
-    """Describe which tools a run of a fork calls again. Two trips or more for each original."""
+    """Describe which tools a run of a fork calls again. Two trips, and two or more for each thread of its family."""
     later: dict[str, set[str]] = {}
-    for origin in (yield from find_origins(session, thread_id)):
-        for call in (yield from find_later(session, origin, thread_id)):
-            later.setdefault(origin, set()).add(call.tool)
+    kin = yield from find_kin(session, thread_id)
+    for name in sorted(kin, key=lambda name: name != source):
+        for call in (yield from find_later(session, name, thread_id)):
+            later.setdefault(name, set()).add(call.tool)
     answered = f", answers calls of tools from its ledger ({', '.join(sorted(kept))})" if kept else ""
-    again = f"; no call of a tool is known that {source!r} made after this point"
-    if later:
-        called = [
-            f"{name!r} has called after this point: {', '.join(sorted(tools))} (`keel tools {shlex.quote(name)}`)"
-            for name, tools in later.items()
-        ]
-        again = f", and calls again what {'; what '.join(called)}"
-    elif (yield from session.store.read_entry(Address(source))) is None:
-        again = f"; {source!r} was deleted, so nothing says which tools it called after this point"
+    called = [
+        f"{name!r} has called after this point: {', '.join(sorted(tools))} (`keel tools {shlex.quote(name)}`)"
+        for name, tools in later.items()
+    ]
+    again = f", and calls again what {'; what '.join(called)}" if later else ""
+    if source not in kin:
+        again += f"; {source!r} was deleted, so nothing says which tools it called after this point"
+    elif not later:
+        again = f"; no call of a tool is known that {source!r} made after this point"
     return f"a run does these steps again{answered}{again}"
 
 

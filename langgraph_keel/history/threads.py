@@ -205,7 +205,7 @@ class ThreadPages:
                 if self._wanted.label in (None, *(label.name for label in labels)):
                     chosen.append((told, head))
         self.heads = {info.thread_id: head for info, head in chosen if head}
-        doing = yield from _read_all(self._session, [head for _, head in chosen if head])
+        doing = yield from read_all_doing(self._session, [head for _, head in chosen if head])
         found = []
         for info, head in chosen:
             if head and (it := doing.get(head.address)):
@@ -227,7 +227,7 @@ def read_names_of(session: Session, wanted: ThreadFilter) -> Plan[list[str]]:
     return names
 
 
-def _read_all(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:
+def read_all_doing(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address, Doing]]:
     """Read what threads are doing at their heads. One trip; if one is damaged, one for each, and that is logged."""
     try:
         return (yield from read_doing(session, heads)) if heads else {}
@@ -237,7 +237,7 @@ def _read_all(session: Session, heads: Sequence[Entry]) -> Plan[Mapping[Address,
             return {}
     found: dict[Address, Doing] = {}
     for head in heads:
-        found |= yield from _read_all(session, [head])
+        found |= yield from read_all_doing(session, [head])
     return found
 
 

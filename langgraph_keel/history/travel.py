@@ -19,6 +19,7 @@ from langgraph_keel.engine.entries import (
     FORKED_FROM,
     REWOUND_TO,
     STATE,
+    TREE,
     Header,
     pack_header,
     rest_of,
@@ -33,8 +34,8 @@ from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 from langgraph_keel.history.labels import find_entry
 
-CARRIED = ("known", "first", STATE)
-"""The keys of a header's `about` that describe the thread, not the step that led there (`provenance.hook`)."""
+CARRIED = ("known", "first", STATE, TREE)
+"""The keys of a header's `about` that describe the thread and its files, not the step that led there."""
 
 
 def rewind_to(session: Session, address: Address, by: str | None) -> Plan[RunnableConfig]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
+from langgraph_keel.approvals.arrivals import note_arrival, note_decisions
 from langgraph_keel.display.text import count_of, format_size
 from langgraph_keel.engine.cells import OBJECTS, Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
@@ -16,7 +17,6 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing, NotFound, ThreadExists
-from langgraph_keel.history.arrivals import note_arrival
 from langgraph_keel.history.threads import ThreadFilter, read_names_of
 from langgraph_keel.keys.datakeys import KIND, STORE
 from langgraph_keel.moving.cells import CHAIN, CellCopy, Moved
@@ -25,7 +25,7 @@ from langgraph_keel.moving.marks import COPIES, KEY, PROBE, Mark
 from langgraph_keel.moving.outline import Outline, read_cells_digest, read_outline
 from langgraph_keel.moving.pair import SOURCE, TARGET, on
 from langgraph_keel.moving.thread import ThreadChanged, ThreadCopy
-from langgraph_keel.tools.copies import find_unused
+from langgraph_keel.tools.copies import find_open, find_unused, note_brought
 from langgraph_keel.tools.keys import HashSecret
 
 Tell: TypeAlias = Callable[[int, int | None, int], object]
@@ -212,6 +212,8 @@ class StoreCopy:
                 self._looked += 1
                 self._tell(self._looked, self._total, self._nbytes)
             yield from self._copy_shared(is_whole, is_ours, number == passes - 1)
+            if self._mode == "copy":
+                yield from on(TARGET, note_decisions(self._target, self._done.keys() - self._own))
         if is_ours:
             have: bytes = yield from on(TARGET, read_cells_digest(self._target.store, None, self._is_copied))
             yield from self._mark(None, have.hex())
@@ -374,6 +376,9 @@ class StoreCopy:
             yield from on(TARGET, self._target.store.delete_thread(thread_id))
             yield from self._mark(thread_id, "")
             have = yield from self._look(TARGET, thread_id)
+        session = self._source.with_placeholders()  # no class of the application is needed
+        calls = yield from on(SOURCE, find_open(session, thread_id))
+        yield from on(TARGET, note_brought(self._target, thread_id, calls, self._origin or "another store"))
         yield from self._thread.add(thread_id, want, have)
         self._done[thread_id] = "copied"
         have = yield from self._look(TARGET, thread_id)

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, cast
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.approvals.arrivals import note_arrival
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.questions import record_interrupt
 from langgraph_keel.display.text import count_of
@@ -34,7 +35,6 @@ from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, StoreError, ThreadExists, ValueRefused
-from langgraph_keel.history.arrivals import note_arrival
 from langgraph_keel.moving.damage import UNREADABLE, say_unreadable
 from langgraph_keel.moving.notes import LEFT, MovedThread, find_note, note
 from langgraph_keel.moving.sources import Index, Reader, Spot, StoredCheckpoint, StoredWrite

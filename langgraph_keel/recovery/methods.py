@@ -48,9 +48,9 @@ class RecoveryMethods(EngineSaver):
         A look costs the round trips of `saver.unfinished()`. To take a thread over costs about ten.
 
         Args:
-            graph: The graph, compiled with this saver. A thread is taken if the nodes that run next are all in it. That
-                cannot tell graphs apart whose nodes have the same names, nor in a thread whose first step has not run:
-                then use `match`.
+            graph: The graph, compiled with this saver. A thread is taken if the nodes that run next are all in it; and
+                before its first step, if it has one of the nodes that are known of the thread's graph. That cannot tell
+                graphs apart whose nodes have the same names, nor where nothing is known: then use `match`.
             attempts: How often a thread is continued from the same checkpoint.
             match: Only threads whose ids fit this pattern: `orders/*`.
             poll: Seconds between two looks.
@@ -104,5 +104,5 @@ class RecoveryMethods(EngineSaver):
         engine, timer = self.engine, PollTimer(poll, timeout)
         check_graph(engine, graph, self.stack.is_read_only)
         retries = RetryList(poll)
-        found = Recovery(engine.session, graph, config or {}, attempts, match, retries, timeout is None)
+        found = Recovery(engine.session, graph, config or {}, attempts, match, retries)
         return Worker(engine, SILENT, found, timer, stop.is_set if stop else bool)

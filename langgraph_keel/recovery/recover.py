@@ -14,7 +14,6 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import START
-from langgraph.errors import GraphDrained
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 
@@ -22,7 +21,7 @@ from langgraph_keel.approvals.plans import answers_of
 from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.config import owner_in
 from langgraph_keel.engine.engine import Engine, engine_of
-from langgraph_keel.engine.entries import state_of, unpack_header
+from langgraph_keel.engine.entries import Header, state_of, unpack_header
 from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
@@ -40,13 +39,13 @@ from langgraph_keel.errors import (
 from langgraph_keel.history.status import ThreadStatus, UnfinishedThreads
 from langgraph_keel.history.threads import filter_of
 from langgraph_keel.runs.hook import begins_at
-from langgraph_keel.runs.marks import Marks, mark_in
+from langgraph_keel.runs.marks import Marks, mark_in, nodes_known
 from langgraph_keel.runs.records import LAST, TRIES, Tries
 from langgraph_keel.runs.worker import DueThread, Resumed, RetryList, config_of, is_late
 
 _log = logging.getLogger(__name__)
 _AWAY = (StoreBusy, StoreUnavailable)
-_NO_ATTEMPT = (GraphDrained, NewerState, CheckpointConflict, *_AWAY)
+_NO_ATTEMPT = (NewerState, CheckpointConflict, *_AWAY)
 """Errors that say nothing about the thread: another version, run or moment may continue it."""
 _TEXT = 300
 """Characters of an error that are kept."""
@@ -111,7 +110,6 @@ class Recovery:
         attempts: int,
         match: str | None,
         retries: RetryList,
-        lasts: bool,
     ) -> None:
         if type(attempts) is not int or attempts < 1:
             raise InvalidInput(f"attempts must be a number, 1 or more, not {attempts!r}")
@@ -121,8 +119,7 @@ class Recovery:
         self._attempts = attempts
         self._wanted = filter_of(match=match)
         self._retries = retries
-        self._lasts = lasts  # it outlives a store that is away
-        self._nodes = {START, *graph.nodes}
+        self._nodes = {*graph.nodes}
         self._pages: UnfinishedThreads | None = None
         self._found: list[CutOffThread] = []  # since the look began
 
@@ -130,12 +127,9 @@ class Recovery:
         """Return the next thread to take over; `None` at the end. Those come first that were active least recently."""
         try:
             looks = yield from self.look()
-        except _AWAY as error:
+        except StoreError:
             self._pages = None
-            if not self._lasts:
-                raise
-            _log.warning("no threads are recovered before the next look: %s", error)
-            return None
+            raise
         if looks is None:
             self._retries.due(self._found)  # it forgets the others
             return None
@@ -179,7 +173,7 @@ class Recovery:
             why = "no saver with recoverable=True has put its latest checkpoint"
         elif state_of(header.about) > self._session.state_version:
             why = "a newer version of the application has stored its state"
-        elif not status.next or not self._nodes.issuperset(status.next):
+        elif not self._has_graph_of(status.next, header):
             why = "it is not of this graph"
         elif last.count >= self._attempts:
             why = f"given up after {count_of(last.count, 'attempt')}" + (f": {last.error}" if last.error else "")
@@ -199,6 +193,14 @@ class Recovery:
                 count=last.count,
             ),
         )
+
+    def _has_graph_of(self, nodes: Sequence[str], header: Header) -> bool:
+        """Return whether the graph has the nodes that run next; before the first step, whether it has known ones."""
+        if START not in nodes:
+            return bool(nodes) and self._nodes.issuperset(nodes)
+        # A newer version of a graph may have more nodes, or fewer: one in common is enough.
+        known = nodes_known(header)
+        return not known or not known.isdisjoint(self._nodes)
 
     def resume(self, due: CutOffThread) -> Plan[Resumed | None]:
         """Take a thread over and continue it, unless another worker or run is quicker."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.audit import check_by
-from langgraph_keel.engine.engine import EngineSaver
+from langgraph_keel.engine.engine import EngineSaver, shared_engine
 from langgraph_keel.engine.errands import Call
 from langgraph_keel.engine.faces import Component, Pages, faces, iterator_faces
 from langgraph_keel.engine.plan import Plan
@@ -351,7 +351,7 @@ class RetentionMethods(Component):
         before = (yield Call(self._saver._weight)) if full or strays else None
         tell = on_progress or ignore_progress
         leftovers = yield from sweep_all(self.engine.session, tell, rows=full, strays=strays)
-        return _compare_with(before, (yield _reclaiming(self._saver, full=full, scrub=strays)), str(leftovers))
+        return _compare_with(before, (yield from _reclaiming(self._saver, full=full, scrub=strays)), str(leftovers))
 
     reclaim_space, areclaim_space = faces(_reclaim_space)
 
@@ -370,7 +370,7 @@ def delete_and_scrub(
     if dry_run or not reclaim:
         return receipt
     try:
-        reclaimed = yield _reclaiming(saver, full=reclaim == "full", scrub=True)
+        reclaimed = yield from _reclaiming(saver, full=reclaim == "full", scrub=True)
         return replace(receipt, reclaimed=_compare_with(before, reclaimed))
     except KeelError as error:
         # The threads are gone by now, and the receipt must say so.
@@ -381,8 +381,14 @@ def delete_and_scrub(
         return replace(receipt, problems=(*receipt.problems, problem))
 
 
-def _reclaiming(saver: RetentionSaver, *, full: bool, scrub: bool) -> Call:
-    return Call(partial(saver._reclaim, full=full, scrub=scrub), partial(saver._areclaim, full=full, scrub=scrub))
+def _reclaiming(saver: RetentionSaver, *, full: bool, scrub: bool) -> Plan[Reclaimed]:
+    asked = {"full": full, "scrub": scrub}
+    done: Reclaimed = yield Call(partial(saver._reclaim, **asked), partial(saver._areclaim, **asked))
+    session = shared_engine(saver).session
+    for hear in session.hooks.reclaim:
+        if note := (yield from hear(session, full or scrub)):
+            done = replace(done, note=f"{done.note}; {note}")
+    return done
 
 
 def _compare_with(before: int | None, reclaimed: Reclaimed, also: str = "") -> Reclaimed:

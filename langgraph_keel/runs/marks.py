@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 from asyncio import CancelledError
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from weakref import WeakSet
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, ERROR
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import Address, begins_run, run_of
-from langgraph_keel.engine.entries import MARK
+from langgraph_keel.engine.entries import MARK, Header
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.leases import Keeper, is_alive, is_dead, this_holder
@@ -40,6 +40,8 @@ NOBODY = 1 << 63
 ACCEPTED = NOBODY + 1
 """The mark of input that no run has put either, and that any process may run: see `KeelSaver.accept`."""
 _BY_HAND = {NOBODY: "updated", ACCEPTED: "accepted"}
+_NODES = "nodes"
+"""In a header's `about`, of accepted input: the nodes of its graph."""
 IDLE = 30
 """Heartbeats without a run after which a saver removes its heartbeat, until its next run."""
 _INCOMPLETE = "status:incomplete"
@@ -59,18 +61,18 @@ def write_stop(session: Session, thread_id: str, stop: Stop) -> Plan[bool]:
 
 
 _all: WeakSet[Marks] = WeakSet()
-_by_hand: ContextVar[int] = ContextVar("keel_by_hand", default=NOBODY)
+_accepts: ContextVar[Sequence[str] | None] = ContextVar("keel_accepts", default=None)
 
 
 @contextmanager
-def accepting() -> Iterator[None]:
-    """Mark a checkpoint that is put here, without a run, as accepted input."""
+def accepting(nodes: Iterable[str]) -> Iterator[None]:
+    """Mark a checkpoint that is put here, without a run, as accepted input of the graph with these nodes."""
     # Not a note that follows the checkpoint: a crash between the two would leave neither idle nor accepted.
-    token = _by_hand.set(ACCEPTED)
+    token = _accepts.set(sorted(nodes))
     try:
         yield
     finally:
-        _by_hand.reset(token)
+        _accepts.reset(token)
 
 
 class Marks(Hook):
@@ -111,7 +113,8 @@ class Marks(Hook):
             put.header.about[MARK] = self.mark
             put.terms.append(self._term)
         elif CONFIG_KEY_RUNTIME not in (put.config.get("configurable") or {}):
-            put.header.about[MARK] = _by_hand.get()
+            nodes = _accepts.get()
+            put.header.about.update({MARK: NOBODY} if nodes is None else {MARK: ACCEPTED, _NODES: nodes})
 
     def before_put(self, session: Session, put: Put) -> Plan[None] | None:
         """Store the heartbeat before the first checkpoint that names it. One trip then, else none."""
@@ -147,7 +150,8 @@ class Marks(Hook):
         left = ended.left or () if error is None else _left_by(ended)
         if not left or ended.refusal or not {ended.asked_at, ended.failed_at}.isdisjoint(left):
             return
-        self.stops[ended.thread_id] = stop = Stop(left, _why(error))
+        drains = ended.drain is not None and bool(ended.drain.reason)
+        self.stops[ended.thread_id] = stop = Stop(left, _why(error, drains))
         write = partial(self._write_stop, session, ended.thread_id, stop)
         if later:
             self._keeper.defer(write)
@@ -220,14 +224,16 @@ def _left_by(ended: live.LiveRun) -> tuple[str, ...]:
     return (ended.began_at,) if ended.goes_on and ended.began_at else ()
 
 
-def _why(error: BaseException | None) -> Why:
+def _why(error: BaseException | None, drains: bool) -> Why:
     from langgraph.errors import GraphDrained
 
     if error is None:
         return "breakpoint"
-    if isinstance(error, GraphDrained):
+    is_cancelled = isinstance(error, GeneratorExit | CancelledError | KeyboardInterrupt | SystemExit)
+    # The end of a process cancels what has not ended within the grace time of a drain.
+    if isinstance(error, GraphDrained) or (is_cancelled and drains):
         return "drained"
-    if isinstance(error, GeneratorExit | CancelledError | KeyboardInterrupt | SystemExit):
+    if is_cancelled:
         return "cancelled"
     return "unreachable" if isinstance(error, StoreUnavailable | StoreBusy) else "failed"
 
@@ -309,6 +315,13 @@ def mark_in(about: Mapping[str, Any]) -> int | None:
     return mark if type(mark) is int and mark >> 63 == 1 else None
 
 
+def nodes_known(header: Header) -> set[str]:
+    """Return nodes of the graph of a thread: those that have run, and those of the graph that its input is for."""
+    named, seen = header.about.get(_NODES), header.checkpoint.get("versions_seen") or {}
+    found = (*seen, *(named if isinstance(named, list) else ()))
+    return {node for node in found if isinstance(node, str) and not node.startswith("__")}
+
+
 def key_of(mark: int) -> str:
     """Return the key of the heartbeat of a process."""
     return f"{mark:x}"
@@ -324,6 +337,13 @@ def judge_process(session: Session, mark: int) -> Plan[tuple[str, bool | None]]:
     if found is None:  # it is removed only when no run is left
         return "", True
     return found.record.holder, _is_over(session, key_of(mark), found, asked)
+
+
+def read_processes(session: Session) -> Plan[Sequence[ProcessRecord]]:
+    """Return the heartbeats of processes that run graphs, or have done so lately; not of those known to be dead."""
+    cells, asked = Cells(session, PROCESSES, None), _timer(session)
+    kept = yield from cells.every()
+    return [each.record for key, each in kept if not _is_over(session, key, each, asked)]
 
 
 def _is_over(session: Session, key: str, found: Kept[ProcessRecord], asked: float) -> bool | None:

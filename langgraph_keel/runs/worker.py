@@ -155,6 +155,11 @@ class PollTimer:
         self._end = time.monotonic() + self._timeout
 
     @property
+    def is_endless(self) -> bool:
+        """Whether it never comes to an end."""
+        return self._timeout == inf
+
+    @property
     def left(self) -> float:
         """Seconds to wait now; 0 at the end."""
         return max(0.0, min(self.poll, self._end - time.monotonic()))
@@ -218,6 +223,15 @@ class Worker:
     timer: PollTimer
     is_stopped: Callable[[], bool] = bool  # asked before each page, and before it waits
 
+    def _next(self) -> Plan[Sequence[Any] | None]:
+        try:
+            return (yield from self.trigger.next())
+        except (StoreBusy, StoreUnavailable) as error:
+            if not self.timer.is_endless:
+                raise
+            _log.warning("no threads are continued before the next look: %s", error)
+            return None
+
     def _has_to_end(self) -> bool:
         claims = self.engine.session.hooks.find(RunClaims)
         return self.is_stopped() or bool(claims and claims.drain.reason)
@@ -227,7 +241,7 @@ class Worker:
         with self.bell.notices() as notices:
             while True:
                 did = False
-                while not self._has_to_end() and (page := self.engine.run(self.trigger.next())) is not None:
+                while not self._has_to_end() and (page := self.engine.run(self._next())) is not None:
                     for each in page:
                         if resumed := self.engine.run_patiently(self.trigger.resume(each)):
                             did = True
@@ -244,7 +258,7 @@ class Worker:
         async with self.bell.anotices() as notices:
             while True:
                 did = False
-                while not self._has_to_end() and (page := await self.engine.arun(self.trigger.next())) is not None:
+                while not self._has_to_end() and (page := await self.engine.arun(self._next())) is not None:
                     for each in page:
                         if resumed := await self.engine.arun_patiently(self.trigger.resume(each)):
                             did = True
@@ -266,10 +280,10 @@ def config_of(each: DueThread, config: RunnableConfig) -> RunnableConfig:
 
 
 def is_late(error: Exception, each: DueThread) -> bool:
-    """Return whether a run was refused: another one has its thread, or has answered there, or the saver drains."""
+    """Return whether a run was refused, or drained: another one has its thread, or has answered there."""
     if isinstance(error, ThreadTaken):
         return error.thread_id == each.thread_id
-    return isinstance(error, (SaverDraining, _NOT_ASKED))
+    return isinstance(error, (SaverDraining, errors.GraphDrained, _NOT_ASKED))
 
 
 @dataclass(slots=True)
@@ -284,12 +298,13 @@ class Decisions:
 
     def next(self) -> Plan[Sequence[DueThread] | None]:
         """Return the threads to try, all at once. A trip for each of several."""
-        self._is_listed = not self._is_listed
-        if not self._is_listed:
+        if self._is_listed:
+            self._is_listed = False
             return None
         # Threads whose claims must be watched come last, and have all been looked at by then: if a host has died with
         # many threads, a worker waits for one lease, and not for one after the other.
         due = self.retries.due((yield from find_settled(self.session)))
+        self._is_listed = True
         if len(due) == 1:
             return due
         last: list[DueThread] = []
@@ -307,7 +322,10 @@ class Decisions:
                 state = yield Call(lambda: graph.get_state(config), lambda: graph.aget_state(config))
                 command = _command_for(found, state)
             if command:
-                result = yield Call(lambda: graph.invoke(command, config), lambda: graph.ainvoke(command, config))
+                options = {"durability": "sync"}  # so that another worker can continue where this one dies
+                result = yield Call(
+                    lambda: graph.invoke(command, config, **options), lambda: graph.ainvoke(command, config, **options)
+                )
         except Exception as error:
             return self._fail(each, error)
         if command is None:
@@ -320,9 +338,8 @@ class Decisions:
         if is_late(error, each):
             self.retries.later(each)
             return None
-        # A store that was away for a moment, or a drain, is no reason to leave the thread for good.
-        passes = isinstance(error, StoreBusy | StoreUnavailable | errors.GraphDrained)
-        again = self.retries.later if passes else self.retries.done
+        # A store that was away for a moment is no reason to leave the thread for good.
+        again = self.retries.later if isinstance(error, StoreBusy | StoreUnavailable) else self.retries.done
         again(each)
         return Resumed(each.thread_id, error=error)
 

@@ -424,7 +424,7 @@ class ToolCache(Component):
     ) -> Plan[None]:
         """Say what became of a call whose outcome is unknown; see `saver.tools.settle`."""
         # What this cache has seen of the claim shortens the wait.
-        return settle_call(self.engine.session, thread_id, key, decision, result, by, _now(), self._watch)
+        return settle_call(self.engine.session, thread_id, key, decision, result, by, False, _now(), self._watch)
 
     settle, asettle = faces(_settle)
 

@@ -5,24 +5,26 @@ A fork must not repeat a call that its history has made, nor one whose outcome i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from langgraph_keel.engine.entries import FORKED_FROM, UnreadHeader
+from langgraph_keel.engine.entries import UnreadHeader
 from langgraph_keel.engine.events import Copy
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.tables import Cells
+from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.tools.ledger import (
+    BROUGHT,
     CALLS,
     CLAIMED,
     DONE,
-    FAILED,
     SHOWN,
     UNKNOWN,
     WAITING,
     CallRecord,
+    digest_of,
+    may_run_again,
     read_ledger,
     share_call,
 )
@@ -32,6 +34,42 @@ _MADE = (CLAIMED, UNKNOWN, DONE)
 """The states of calls that may have acted."""
 _LOT = 100
 """Calls whose results are read in one trip, and are in memory at once."""
+
+
+def _kin_keys(family: str, thread_id: str) -> Sequence[str]:
+    return f"of.{digest_of(thread_id)}", f"{family}.{digest_of(thread_id)}"
+
+
+KIN: CellTable[tuple[str, str]] = CellTable(
+    "kin",
+    "the note of a thread that shares its history with others",
+    list,
+    lambda parts: (str(parts[0]), str(parts[1])),
+    thread_of=lambda key, note: note[1] if key in _kin_keys(*note) else "",
+)
+"""The threads that were made of each other by forks and copies: the random name of their family, and their own.
+
+They go with their threads, so another thread that gets the name of a deleted one is not of its family.
+"""
+
+
+def join_kin(session: Session, copy: Copy) -> Plan[None]:
+    """Note that a fork or a copy shares its history with its source, and with the kin of that. Four trips."""
+    notes, family = Cells(session, KIN, None), session.new_token()
+    for nth in range(2):  # first the family of the source, which may have one
+        key, note = _kin_keys(family, copy.source)[nth], (family, copy.source)
+        _, kept = yield from notes.swap(key, None, note, origin=copy.source)
+        family = kept.record[0] if kept else family
+    for key in _kin_keys(family, copy.target):
+        yield from notes.overwrite_raw(key, notes.cell((family, copy.target), origin=copy.target))
+
+
+def find_kin(session: Session, thread_id: str) -> Plan[list[str]]:
+    """Return the other threads that share their history with a thread. One trip, or two."""
+    notes = Cells(session, KIN, None)
+    kept = yield from notes.find(_kin_keys("", thread_id)[0])
+    found = (yield from notes.every(f"{kept.record[0]}.")) if kept else ()
+    return sorted(each.record[1] for _, each in found if each.record[1] != thread_id)
 
 
 def copy_calls(session: Session, copy: Copy) -> Plan[None]:
@@ -47,7 +85,7 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
             record = calls.keep(key, cell).record
             # The source settles its claims, and makes a call again if a person has allowed that. Until then, the
             # outcome of the call is unknown in the copy.
-            if record.state == CLAIMED or (record.state == FAILED and record.decided == "retry"):
+            if record.state == CLAIMED or may_run_again(record):
                 record = replace(record, state=UNKNOWN, decided="", error=None)
             if record.state == UNKNOWN:
                 yield from share_call(session, record.lineage, copy.source, copy.target)
@@ -57,8 +95,28 @@ def copy_calls(session: Session, copy: Copy) -> Plan[None]:
                 record = replace(record, answers=(), decisions=(), taken=())
             new = target.cell(record, body=cell.body, origin=copy.target, expires_at=cell.expires_at)
             yield from target.swap_raw(key, None, new)
+    if found:
+        yield from Cells(session, BROUGHT, copy.source).copy_raw(copy.target)
     if found and copy.graph is None:
         yield from Cells(session, SHOWN, copy.source).copy_raw(copy.target)
+
+
+def find_open(session: Session, thread_id: str) -> Plan[set[str]]:
+    """Return the idempotency keys of the calls that a thread may make or may have made. One trip a page."""
+    calls, found = Cells(session, CALLS, thread_id), set[str]()
+    page = yield from calls.page()
+    while page:
+        records = [kept.record for _, kept in page]
+        found |= {call.lineage for call in records if call.state in (CLAIMED, UNKNOWN) or may_run_again(call)}
+        page = yield from calls.page(after=page[-1][0])
+    return found
+
+
+def note_brought(session: Session, thread_id: str, lineages: Collection[str], place: str) -> Plan[None]:
+    """Note that a thread is copied from another store with these open calls. One trip for each."""
+    notes = Cells(session, BROUGHT, thread_id)
+    for lineage in lineages:
+        yield from notes.overwrite_raw(digest_of(lineage), notes.cell(place))
 
 
 def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[CallRecord]]:
@@ -67,23 +125,12 @@ def find_unused(session: Session, thread_id: str, graph: Graph) -> Plan[list[Cal
     roots = [node for node in graph.nodes if calls and not (node.address.checkpoint_ns or node.is_ghost)]
     moments = [(node, UnreadHeader(node, session.codec)) for node in roots]
     past = read_past(moments, [node for node in roots if node.is_head])
-    made = [call for call in calls if call.state in _MADE]
+    made = [call for call in calls if call.state in _MADE or may_run_again(call)]
     return [call for call in made if not past.knows(call, steps_of(call).get("", ""))]
 
 
-def find_origins(session: Session, thread_id: str) -> Plan[list[str]]:
-    """Return the threads that a thread was forked from, and those that they were forked from. One trip for each."""
-    names = [thread_id]
-    for name in names:  # it grows meanwhile
-        for node in (yield from session.store.read_graph(name)).nodes:
-            mark = UnreadHeader(node, session.codec).metadata.get(FORKED_FROM)
-            source = str(mark.get("thread_id")) if isinstance(mark, Mapping) else name
-            names += [source] if source not in names else []
-    return names[1:]
-
-
 def find_later(session: Session, source: str, fork: str) -> Plan[list[CallRecord]]:
-    """Return the calls that a thread has made after it was forked. One trip a page of both ledgers."""
+    """Return the calls that a thread has made, and a fork or an original of it has not. One trip a page of both."""
     ours = {call.lineage for call in (yield from read_ledger(session, fork)).values()}
     calls = (yield from read_ledger(session, source)).values()
     return [call for call in calls if call.lineage not in ours and call.state in _MADE]

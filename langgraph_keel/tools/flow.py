@@ -437,7 +437,7 @@ class Flow:
                 yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_for_calls_under_way(call)
             raise error_of_doubt(call, doubt.record)
-        original, _ = yield from find_original(self._session, call.shelf, call.key, doubt.record)
+        original = yield from find_original(self._session, call.shelf, call.key, doubt.record)
         is_same = is_same_call(doubt.record, call.record)
         answers = Answers(call, doubt.record.decisions if is_same else ())
         ours = replace(call.record, started_at=doubt.record.started_at, until=doubt.record.until)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -14,9 +14,10 @@ from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import PAGE, Cells
-from langgraph_keel.tools.copies import copy_calls
+from langgraph_keel.tools.copies import KIN, copy_calls, find_kin, find_later, join_kin
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.ledger import (
+    BROUGHT,
     CALLS,
     COUNTS,
     DONE,
@@ -26,6 +27,7 @@ from langgraph_keel.tools.ledger import (
     SHOWN,
     TOOLS,
     CallRecord,
+    iso_time,
     rewrite,
     speaks_for_one,
     tell_settlement,
@@ -36,8 +38,8 @@ from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
 class LedgerHook(Hook):
     """Removes calls from the ledger with what they led to, and gives a copy those of its history."""
 
-    tables = (CALLS, COUNTS, SHOWN)
-    shared_tables = (CALLS, COUNTS, SECRETS, SHARERS)
+    tables = (CALLS, COUNTS, SHOWN, BROUGHT)
+    shared_tables = (CALLS, COUNTS, SECRETS, SHARERS, KIN)
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in the last checkpoint of an invocation that has stored no other which one it was (`orphans.py`)."""
@@ -46,7 +48,23 @@ class LedgerHook(Hook):
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Copy the calls of the history that a copy or a fork shares with its source; see `copies.py`."""
+        yield from join_kin(session, copy)
         yield from copy_calls(session, copy)
+
+    def find_warnings(
+        self, session: Session, thread_id: str, checkpoint_id: str, action: str
+    ) -> Plan[Mapping[str, str]]:
+        """Name the calls of a tool that forks, copies and originals of a thread have made, and it has not.
+
+        One trip, or two and those of `find_later` for each of these threads.
+        """
+        found: dict[str, str] = {}
+        for name in (yield from find_kin(session, thread_id)):
+            for call in (yield from find_later(session, name, thread_id)):
+                if call.tool == action:
+                    at, said = iso_time(call.started_at), f"Thread {name!r}, of the same history, called {action}"
+                    found[f"{said} at {at} ({call.state}): with an approval, it is called again."] = at
+        return found
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Forget the calls that a prune has left behind. One trip, if nothing is forgotten."""

@@ -40,6 +40,15 @@ LEASE = 30.0
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
 
+BROUGHT: CellTable[str] = CellTable(
+    "brought",
+    "the note of a tool call from another store",
+    lambda place: [place],
+    lambda parts: str(parts[0]),
+    moves="never",
+)
+"""By digests of idempotency keys: the store from which the thread was copied with a call in doubt, or to be retried."""
+
 # What is empty or zero is not written.
 _DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
@@ -143,8 +152,13 @@ SECRETS: CellTable[bytes] = CellTable(
 )
 
 
+def digest_of(name: str) -> str:
+    """Return what tells a thread or a call from all others in the key of a note: 32 hexadecimal digits."""
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
 def _sharer_key(lineage: str, thread_id: str) -> str:
-    return f"{lineage}.{sha256(thread_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+    return f"{lineage}.{digest_of(thread_id)}"
 
 
 SHARERS: CellTable[tuple[int, str]] = CellTable(
@@ -234,6 +248,7 @@ class Ledger:
             draft.expected, draft.record = None, mine
             if found is not None:
                 yield from tell_settlement(self._session, draft.shelf, draft.key, found)
+                found = yield from as_brought(self._session, draft.shelf, found)
                 verdict = self._verdict(found, mine, asked)
                 if isinstance(verdict, Doubtful) and (yield from adopt(self._session, draft.shelf, draft.key, found)):
                     continue
@@ -303,7 +318,10 @@ class Ledger:
         for other, kept in calls:
             if other != key and kept.record.state == UNKNOWN and (yield from adopt(self._session, shelf, other, kept)):
                 return (yield from self.read_equals(shelf, key))
-        return {other: kept for other, kept in calls if other != key}
+        others = {other: kept for other, kept in calls if other != key}
+        for other, kept in others.items():
+            others[other] = yield from as_brought(self._session, shelf, kept)
+        return others
 
     def take_over(self, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
         """Take over how a call has ended, with its body; `None` if another call was quicker. One trip, or two."""
@@ -332,15 +350,23 @@ class Ledger:
         return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
 
 
-def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) -> Plan[tuple[str, Cell | None]]:
-    """Return the thread in which a call in doubt is to be settled, and how the call ended if another thread knows that.
+class Original(NamedTuple):
+    """What is known elsewhere of a call in doubt."""
 
-    The first thread of `SHARERS` that still has the call is the original; for its own calls, the name is empty. A call
-    that a person has skipped in another thread is skipped there only. One trip, and one a page of each noted thread.
+    thread_id: str = ""  # in which it is to be settled; empty for a thread's own calls
+    place: str = ""  # the store that this thread was copied from, if it had the call in doubt then
+    end: Cell | None = None  # how it ended, if another thread knows that
+
+
+def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) -> Plan[Original]:
+    """Return where a call in doubt is to be settled, and how it ended if another thread of the store knows that.
+
+    The first thread of `SHARERS` that still has the call is the original. A call that a person has skipped in another
+    thread is skipped there only. Two trips, and one a page of each noted thread.
     """
     original, is_before = "", True
     if record.state not in (CLAIMED, UNKNOWN) or not record.lineage or shelf.thread_id is None:
-        return "", None
+        return Original()
     sharers = yield from Cells(session, SHARERS, None).every(f"{record.lineage}.")
     for _, name in sorted(kept.record for _, kept in sharers):
         calls = Cells(session, CALLS, name)
@@ -353,10 +379,28 @@ def find_original(session: Session, shelf: Shelf, key: str, record: CallRecord) 
             if other == key and there.state == DONE and (is_original or there.decided != "skip"):
                 if cell := (yield from calls.read_raw([key])).get(key):
                     there = replace(there, thread_id=shelf.thread_id, untold={})
-                    return name, calls.cell(there, body=cell.body, origin=there.thread_id, expires_at=cell.expires_at)
+                    end = calls.cell(there, body=cell.body, origin=there.thread_id, expires_at=cell.expires_at)
+                    return Original(name, end=end)
             elif is_original:
                 original = name
-    return original, None
+    if original:
+        return Original(original)
+    note = yield from Cells(session, BROUGHT, shelf.thread_id).find(digest_of(record.lineage))
+    return Original(place=note.record if note else "")
+
+
+def may_run_again(record: CallRecord) -> bool:
+    """Return whether a person has said that a call may be made again, and that was not done yet."""
+    return record.state == FAILED and record.decided == "retry"
+
+
+def as_brought(session: Session, shelf: Shelf, kept: Kept[CallRecord]) -> Plan[Kept[CallRecord]]:
+    """Return a call that may be made again as one in doubt if another store has it, too. One trip, or none."""
+    record = kept.record
+    if not may_run_again(record) or shelf.thread_id is None:
+        return kept
+    note = yield from Cells(session, BROUGHT, shelf.thread_id).find(digest_of(record.lineage))
+    return replace(kept, record=replace(record, state=UNKNOWN, decided="", error=None)) if note else kept
 
 
 def share_call(session: Session, lineage: str, source: str, target: str) -> Plan[None]:
@@ -369,7 +413,7 @@ def share_call(session: Session, lineage: str, source: str, target: str) -> Plan
 
 def adopt(session: Session, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[bool]:
     """Write down how a call in doubt has ended: see `find_original`. One trip more, if another thread knows that."""
-    _, end = yield from find_original(session, shelf, key, kept.record)
+    end = (yield from find_original(session, shelf, key, kept.record)).end
     return end is not None and (yield from Cells(session, CALLS, shelf.thread_id).swap_raw(key, kept.token, end)).done
 
 
@@ -487,6 +531,10 @@ class KeptCall:
         retries: Whether it is made again by itself, should nobody know how it ended: its policy had `unknown="retry"`.
         original: For a call in doubt that a fork or a copy shares with other threads, the first of them that exists:
             settle it there, and this thread uses the result. Empty for the original's own calls.
+        idempotency_key: What the tool was given if its policy names an `idempotency_argument`: the same for every
+            attempt at this call. A provider that was sent it can say whether the call was carried out.
+        copied_from: For a call in doubt with which its thread was copied from another store: that store. The original
+            may make the call there, or has made it.
     """
 
     thread_id: str
@@ -510,6 +558,8 @@ class KeptCall:
     decided: str = ""
     retries: bool = field(default=False, repr=False)
     original: str = field(default="", repr=False)
+    idempotency_key: str = field(default="", repr=False)
+    copied_from: str = field(default="", repr=False)
 
     @property
     def saved(self) -> float:
@@ -542,10 +592,10 @@ class CallPages:
         session, thread_id = self._session, self._shelf.thread_id
         calls, page = Cells(session, CALLS, thread_id), []
         for key, kept in (yield from calls.page(after=self._after, limit=PAGE)):
-            original, end = "", None
+            kept, original = (yield from as_brought(session, self._shelf, kept)), Original()
             if looks_lost(kept.record, session.milliseconds):
-                original, end = yield from find_original(session, self._shelf, key, kept.record)
-            page.append((key, calls.keep(key, end) if end else kept, original))
+                original = yield from find_original(session, self._shelf, key, kept.record)
+            page.append((key, calls.keep(key, original.end) if original.end else kept, original))
         self._is_whole = len(page) < PAGE
         if not page:
             return None
@@ -555,7 +605,7 @@ class CallPages:
         return [_describe(key, kept, origin, hits.get(key, 0), session.milliseconds) for key, kept, origin in page]
 
 
-def _describe(key: str, kept: Kept[CallRecord], original: str, hits: int, now: int) -> KeptCall:
+def _describe(key: str, kept: Kept[CallRecord], original: Original, hits: int, now: int) -> KeptCall:
     record, expires_at = kept.record, kept.cell.expires_at
     is_cost = isinstance(record.cost, (int, float)) and math.isfinite(record.cost)
     return KeptCall(
@@ -579,7 +629,9 @@ def _describe(key: str, kept: Kept[CallRecord], original: str, hits: int, now: i
         None if expires_at is None else iso_time(expires_at),
         record.decided,
         record.retries,
-        "" if record.state == DONE else original,
+        "" if record.state == DONE else original.thread_id,
+        record.lineage,
+        original.place,
     )
 
 

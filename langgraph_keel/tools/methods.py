@@ -18,7 +18,14 @@ class ToolMethods(Component):
     calls, acalls = iterator_faces(_calls)
 
     def _settle(
-        self, thread_id: str | None, key: str, decision: str, result: str | None = None, *, by: str | None = None
+        self,
+        thread_id: str | None,
+        key: str,
+        decision: str,
+        result: str | None = None,
+        *,
+        by: str | None = None,
+        moved: bool = False,
     ) -> Plan[None]:
         """Say what became of a tool call whose outcome is unknown. The audit trail records it.
 
@@ -30,15 +37,18 @@ class ToolMethods(Component):
                 `result`. `"skip"`: nobody knows, and it shall not be made again.
             result: The result of the call, with `"done"`. It may be given later, by a second `"done"`.
             by: Who says so, as your program has authenticated them.
+            moved: With `"retry"`, of a call that was in doubt when its thread was copied from another store: that the
+                original will never run again.
 
         Raises:
             NotFound: There is no such call whose outcome is unknown.
             InvalidInput: There is no such decision, or it has no result; `key` is too short, or begins several keys;
-                `by` is empty; or the decision is `"retry"`, and the call is to be settled in another thread.
+                `by` is empty; or the decision is `"retry"`, and the call is to be settled in another thread, or
+                may be made in the store that the thread was copied from.
         """
         from langgraph_keel.tools.settling import settle_call
 
         session = self.engine.session
-        return settle_call(session, thread_id, key, decision, result, by, session.milliseconds, Watch(LEASE))
+        return settle_call(session, thread_id, key, decision, result, by, moved, session.milliseconds, Watch(LEASE))
 
     settle, asettle = faces(_settle)

@@ -19,7 +19,16 @@ from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown, short_key
 from langgraph_keel.tools.call import Answers, Call
 from langgraph_keel.tools.keys import canonical
-from langgraph_keel.tools.ledger import DONE, TOOLS, UNKNOWN, CallRecord, Doubtful, is_same_call, iso_time
+from langgraph_keel.tools.ledger import (
+    DONE,
+    TOOLS,
+    UNKNOWN,
+    CallRecord,
+    Doubtful,
+    Original,
+    is_same_call,
+    iso_time,
+)
 
 REPLAY = "keel_replay"
 """The key of `response_metadata` that says that a message is a replay."""
@@ -132,7 +141,7 @@ def _digest(body: bytes) -> str:
     return sha256(body).hexdigest()[:16]
 
 
-def ask_person(call: Call, doubt: Doubtful, answers: Answers, original: str) -> tuple[str, Any]:
+def ask_person(call: Call, doubt: Doubtful, answers: Answers, original: Original) -> tuple[str, Any]:
     """Ask a person; return the decision, and the result if one was given. For `original` see `find_original`."""
     question = question_of(call, doubt, original)
     # LangGraph gives all answers of a task again at every attempt: an answer to an earlier question of this call must
@@ -157,19 +166,26 @@ def error_of_doubt(call: Call, record: CallRecord) -> ToolOutcomeUnknown:
     return ToolOutcomeUnknown(record.tool, whose, call.key, began, reason, record.tool_call_id)
 
 
-def check_retry(tool: str, key: str, original: str) -> None:
+def check_retry(tool: str, key: str, original: Original, *, moved: bool = False) -> None:
     """Check that a call that may be made again is not one that another thread may make, too."""
-    if original:
+    if name := original.thread_id:
         raise InvalidInput(
-            f"call {short_key(key)} of tool {tool!r} is shared with thread {original!r}, which may have made it or "
-            f"still make it: with 'retry', both would. Settle it in {original!r}: with 'done' or 'skip', this "
-            f"thread uses the same result; with 'retry', once {original!r} has made it"
+            f"call {short_key(key)} of tool {tool!r} is shared with thread {name!r}, which may have made it or "
+            f"still make it: with 'retry', both would. Settle it in {name!r}: with 'done' or 'skip', this "
+            f"thread uses the same result; with 'retry', once {name!r} has made it"
+        )
+    if original.place and not moved:
+        raise InvalidInput(
+            f"call {short_key(key)} of tool {tool!r} was in doubt when its thread was copied from {original.place}. "
+            "The original may make it there, or has made it: with 'retry', both would. Look there first: "
+            "if the original will never run again, settle it with `keel settle ... retry --moved`, or "
+            "saver.tools.settle(..., 'retry', moved=True)"
         )
 
 
-def question_of(call: Call, doubt: Doubtful, original: str) -> dict[str, Any]:
+def question_of(call: Call, doubt: Doubtful, original: Original) -> dict[str, Any]:
     """Return what a person is asked: an interrupt's value, plain data."""
-    decisions = ["done", "skip"] if original else ["retry", "done", "skip"]
+    decisions = ["done", "skip"] if original.thread_id or original.place else ["retry", "done", "skip"]
     return {
         "type": "tool_outcome_unknown",
         "tool": doubt.record.tool,
@@ -181,7 +197,8 @@ def question_of(call: Call, doubt: Doubtful, original: str) -> dict[str, Any]:
         "attempt": doubt.token[:8],
         "decisions": decisions,
         "answer_like": {"decision": decisions[0], "attempt": doubt.token[:8]},
-        **({"original": original} if original else {}),
+        **({"original": original.thread_id} if original.thread_id else {}),
+        **({"copied_from": original.place} if original.place else {}),
     }
 
 

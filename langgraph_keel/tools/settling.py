@@ -12,13 +12,16 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.tools.ledger import (
+    BROUGHT,
     CALLS,
     DONE,
     FAILED,
     OWN,
     CallRecord,
     adopt,
+    as_brought,
     begins_with,
+    digest_of,
     event_of,
     find_original,
     is_lost,
@@ -42,6 +45,7 @@ def settle_call(
     decision: str,
     result: str | None,
     by: str | None,
+    moved: bool,
     now: int,
     watch: Watch,
 ) -> Plan[None]:
@@ -62,9 +66,9 @@ def settle_call(
     if not (lost or is_late) and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
     if decision == "retry":
-        original, _ = yield from find_original(session, shelf, key, record)
-        check_retry(record.tool, key, original)
-    told = {"secret": session.new_token(), "at": session.now, "by": by, "result": result}
+        original = yield from find_original(session, shelf, key, record)
+        check_retry(record.tool, key, original, moved=moved)
+    told = {"secret": session.new_token(), "at": session.now, "by": by, "result": result, "moved": moved or None}
     untold = {name: value for name, value in told.items() if value is not None}
     body, record = b"", replace(record, ended_at=now, decided=decision, untold=untold)
     if decision == "retry":
@@ -77,6 +81,8 @@ def settle_call(
     calls = Cells(session, CALLS, shelf.thread_id)
     done, found = yield from calls.swap(key, kept.token, ended, body=body, origin=record.thread_id)
     if done and found is not None:
+        if decision == "retry":  # until then it is in doubt
+            yield from Cells(session, BROUGHT, shelf.thread_id).clear(digest_of(record.lineage))
         yield from tell_settlement(session, shelf, key, found)
         return
     # If only the reply was lost, and the call was changed since, whoever has changed it has appended our event before.
@@ -101,7 +107,7 @@ def _watch_one(
             raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
         if not found:
             raise NotFound(f"there is no call {where} whose key begins with {key!r}")
-        key, kept = found[0]
+        key, kept = found[0][0], (yield from as_brought(session, shelf, found[0][1]))
         record, lost = kept.record, is_lost(kept, watch, asked)
         if lost and (yield from adopt(session, shelf, key, kept)):
             continue

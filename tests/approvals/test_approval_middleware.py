@@ -13,8 +13,8 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, StateGraph
 from langgraph.types import Interrupt, interrupt
-from savers import SAVERS
-from tool_graphs import ASKED, FACES, Killed, Scripted, answers, calls, hello, resume, run, thread, tool_graph
+from support.savers import SAVERS
+from support.tool_graphs import ASKED, FACES, Killed, Scripted, answers, calls, hello, resume, run, thread, tool_graph
 
 from langgraph_keel import InvalidInput, KeelSaver, ToolCache, ToolPolicy
 from langgraph_keel.approvals.interrupts import Ask, answer_of, asks_of

@@ -8,10 +8,10 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from approval_rivals import ask, asking_graph, held, lines, rival, rival_process, work, written
-from places import Place
-from races import context, received
-from tiers import sized
+from support.approvals.workers import ask, asking_graph, held, lines, rival, rival_process, work, written
+from support.places import Place
+from support.races import context, received
+from support.tiers import sized
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from langgraph.types import interrupt
-from places import Place
-from process_children import exit_code, forked
-from resume_runs import BACKENDS, State, graph_of
-from savers import SAVERS, needing
-from tiers import sized
+from support.approvals.resuming import BACKENDS, State, graph_of
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.savers import SAVERS, needing
+from support.tiers import sized
 
 from langgraph_keel import AlreadyDecided, KeelSaver, NotFound, StoreUnavailable, request_approval
 from langgraph_keel._langgraph import INTERRUPT

@@ -12,12 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from approval_rivals import State, approve_all, ask, asking_graph, die_in_the_act, lines, working, written
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from places import ON_SERVERS, Place
-from process_children import exit_code, forked
-from savers import SAVERS, needing
+from support.approvals.workers import State, approve_all, ask, asking_graph, die_in_the_act, lines, working, written
+from support.places import ON_SERVERS, Place
+from support.process_children import exit_code, forked
+from support.savers import SAVERS, needing
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, PostgresSaver, StoreUnavailable
 from langgraph_keel.approvals import notices

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from approval_children import Order, graph_of
-from approval_questions import Asking, Question, T, paying
 from langgraph.types import Command, interrupt
-from places import Place
-from timeline_talks import saver
-from tool_graphs import ASKED, FACES, thread
+from support.approvals.children import Order, graph_of
+from support.approvals.questions import Asking, Question, T, paying
+from support.history.conversations import saver
+from support.places import Place
+from support.tool_graphs import ASKED, FACES, thread
 
 from langgraph_keel import AlreadyDecided, InvalidInput, KeelSaver, NotAllowed, NotFound
 from langgraph_keel.approvals.requests import CURRENT, OVER, STATUSES, TABLES, ApprovalRequest

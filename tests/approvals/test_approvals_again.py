@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from approval_questions import Asking, T, go_on, one, paying
-from tool_graphs import run
+from support.approvals.questions import Asking, T, go_on, one, paying
+from support.tool_graphs import run
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver
 from langgraph_keel.approvals.plans import refresh_thread

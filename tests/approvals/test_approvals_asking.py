@@ -8,8 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from approval_children import State, graph_of
-from approval_questions import (
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, RetryPolicy, interrupt
+from support.approvals.children import State, graph_of
+from support.approvals.questions import (
     BOTH,
     Asking,
     Question,
@@ -22,15 +28,9 @@ from approval_questions import (
     statuses,
     tool_named,
 )
-from approval_questions import saver as saver
-from langchain_core.tools import StructuredTool
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
-from langgraph.graph import START, StateGraph
-from langgraph.prebuilt import ToolNode
-from langgraph.types import Command, RetryPolicy, interrupt
-from tiers import examples
-from tool_graphs import ASKED, FACES, hello, loop_of, resume, run, thread, tool_graph
+from support.approvals.questions import saver as saver
+from support.tiers import examples
+from support.tool_graphs import ASKED, FACES, hello, loop_of, resume, run, thread, tool_graph
 
 from langgraph_keel import (
     KeelSaver,

@@ -9,12 +9,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from approval_children import ARGS, GRAPHS, Outside, State, graph_of
-from approval_questions import BOTH, Asking, Question, T, by_request, decide, go_on, one, paying, saver, statuses
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
-from tool_graphs import ASKED, FACES, calls, hello, run, thread, tool_graph
+from support.approvals.children import ARGS, GRAPHS, Outside, State, graph_of
+from support.approvals.questions import (
+    BOTH,
+    Asking,
+    Question,
+    T,
+    by_request,
+    decide,
+    go_on,
+    one,
+    paying,
+    saver,
+    statuses,
+)
+from support.tool_graphs import ASKED, FACES, calls, hello, run, thread, tool_graph
 
 from langgraph_keel import (
     AlreadyDecided,

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from approval_children import graph_of
-from approval_questions import Asking, paying
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
 from langgraph.types import interrupt
-from savers import SAVERS, each_backend, each_face, needing
-from tool_graphs import ASKED, Scripted, calls, hello, run, thread
+from support.approvals.children import graph_of
+from support.approvals.questions import Asking, paying
+from support.savers import SAVERS, each_backend, each_face, needing
+from support.tool_graphs import ASKED, Scripted, calls, hello, run, thread
 
-from langgraph_keel import KeelSaver
+from langgraph_keel import KeelSaver, ToolCache
 
 Made = tuple[Any, Any, Callable[[], int]]
 
@@ -114,3 +114,108 @@ async def test_a_decision_is_not_valid_in_another_thread(
     await resumed(saver, face, graph, "other")
     assert paid() == 2
     assert [saver.status(name).state for name in ("t", "other")] == ["idle", "idle"]
+
+
+# -- what other threads of the same history have done -----------------------------------------------------------------
+
+
+def refunding(saver: Any) -> tuple[Any, list[int]]:
+    """Return an agent that asks before it refunds, once for each turn, and what it has refunded."""
+    paid: list[int] = []
+
+    @tool
+    def refund(x: int) -> str:
+        """Refund."""
+        paid.append(x)
+        return "refunded"
+
+    middleware: list[Any] = [HumanInTheLoopMiddleware({"refund": True}), ToolCache(saver).middleware()]
+    script = Scripted(script=[calls(("refund", {"x": 1}, "a"))])
+    return create_agent(script, [refund], middleware=middleware, checkpointer=saver), paid
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+@each_face
+@each_backend
+async def test_a_reviewer_is_told_that_a_fork_has_done_it(
+    saver: KeelSaver, backend: str, face: str, is_decided: bool
+) -> None:
+    """And that of the fork, that the original or another fork has; and no program acts on what was decided before."""
+    graph, paid = refunding(saver)
+    await run(graph, face, hello(), thread("t"))
+    for name in ("fork", "other"):
+        saver.fork(thread("t"), name)
+    (request,) = saver.approvals.pending("t")
+    assert (request.warnings, saver.status("t").can_go_on) == ((), False)
+    if is_decided:
+        await answer(saver, face, "t", by_middleware)
+        assert saver.status("t").can_go_on
+    await run(graph, face, None, thread("fork"))
+    await answer(saver, face, "fork", by_middleware)
+    await resumed(saver, face, graph, "fork")
+    assert paid == [1]
+    warned = await saver.approvals.aget(request.id)
+    said, at = warned.warnings[0], warned.warned_at
+    assert said.startswith(f"Thread 'fork', of the same history, called refund at {at} (done): with an approval")
+    assert list(saver.approvals.run_when_decided(graph, timeout=0)) == []
+    found = saver.status("t")
+    assert (found.state, found.can_go_on, said in str(found)) == ("decided" if is_decided else "waits", False, True)
+    assert "what 'fork' has called after this point: refund" in str(saver.status("other"))
+    await run(graph, face, None, thread("other"))
+    assert [[*each.warnings] for each in saver.approvals.pending("other")] == [[said]]
+    if not is_decided:  # with the warning
+        await answer(saver, face, "t", by_middleware)
+        assert saver.status("t").can_go_on
+    await resumed(saver, face, graph, "t")
+    assert (paid, len(saver.approvals.pending("other")[0].warnings)) == ([1, 1], 2)
+
+
+@each_backend
+async def test_a_name_that_is_used_again_is_of_another_thread(saver: KeelSaver, backend: str) -> None:
+    """Neither a fork of the deleted thread nor the new one has to do with the other."""
+    graph, paid = refunding(saver)
+    graph.invoke(hello(), thread("t"))
+    saver.fork(thread("t"), "fork")
+    saver.fork(thread("fork"), "again")
+    saver.delete_thread("t")
+    graph.invoke(hello(), thread("t"))
+    await answer(saver, "sync", "t", by_middleware)
+    await resumed(saver, "sync", graph, "t")
+    assert paid == [1]
+    gone = "'t' was deleted, so nothing says which tools it called after this point"
+    assert gone in str(saver.status("fork"))
+    graph.invoke(None, thread("fork"))
+    assert [each.warnings for each in saver.approvals.pending("fork")] == [()]
+    saver.delete_thread("fork")
+    graph.invoke(hello(), thread("fork"))
+    await answer(saver, "sync", "fork", by_middleware)
+    await resumed(saver, "sync", graph, "fork")
+    assert "'fork' was deleted, so" in str(saver.status("again"))
+    graph.invoke(None, thread("again"))
+    assert [each.warnings for each in saver.approvals.pending("again")] == [()]
+
+
+@pytest.mark.parametrize("way", ["edit", "approve"])
+@each_face
+async def test_after_a_rewind_an_edit_holds_for_the_arguments_that_were_run(
+    tmp_path: Path, face: str, way: Any
+) -> None:
+    """The question is the model's again. The edited call is in the ledger; the model's own is another one."""
+    with SAVERS["sqlite"](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        graph, paid = refunding(saver)
+        await run(graph, face, hello(), thread("t"))
+        asks = saver.timeline("t")[-1].config
+        (request,) = saver.approvals.pending("t")
+        saver.approvals.edit(request.id, args={"x": 7}, by="ann")
+        await resumed(saver, face, graph, "t")
+        saver.rewind(asks)
+        await run(graph, face, None, thread("t"))
+        (again,) = saver.approvals.pending("t")
+        assert (again.args, again.id != request.id, paid) == ({"x": 1}, True, [7])
+        if way == "edit":
+            saver.approvals.edit(again.id, args={"x": 7}, by="ann")
+        else:
+            saver.approvals.approve(again.id, by="ann")
+        await resumed(saver, face, graph, "t")
+        assert paid == ([7] if way == "edit" else [7, 1])

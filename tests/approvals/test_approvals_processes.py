@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from places import Place
-from process_children import exit_code, forked
-from races import context
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.races import context
 
 from langgraph_keel import AlreadyDecided, KeelSaver
 
 PAID, MAILED = ["pay", {"amount": 100}], ["mail", {"to": "ada"}]
 EDITED = {"amount": 7}
 EXPIRY = 1.5
-"""Seconds: those of `approval_children`. Who is asked for less may find that nobody decided before the graph stops."""
+"""Seconds, as in `support.approvals.children`. A shorter time could end before the graph stops."""
 
 
 class Story(NamedTuple):
@@ -107,7 +107,7 @@ class Children:
 @pytest.fixture(scope="module")
 def agents() -> Iterator[Children]:
     """Those that have the graphs."""
-    with closing(Children("approval_children")) as children:
+    with closing(Children("support.approvals.children")) as children:
         yield children
 
 
@@ -120,7 +120,7 @@ def reviewers() -> Iterator[Children]:
 
 def with_graphs(name: str, *args: Any) -> Any:
     """Work of a process that has the graphs; a process that decides must not import them."""
-    return getattr(importlib.import_module("approval_children"), name)(*args)
+    return getattr(importlib.import_module("support.approvals.children"), name)(*args)
 
 
 def decided_in(place: Place) -> list[tuple[str, str, Any]]:
@@ -131,7 +131,7 @@ def decided_in(place: Place) -> list[tuple[str, str, Any]]:
             kind, details = STORIES[request.thread_id].decisions[request.action]
             settled = getattr(saver.approvals, kind)(request.id, by="bob", **details)
             assert saver.approvals.get(request.id) == settled
-    assert "approval_children" not in sys.modules
+    assert "support.approvals.children" not in sys.modules
     return found
 
 

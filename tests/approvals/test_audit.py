@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_trails import AT, Trail, memory, trail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from places import Place, files_place
-from process_children import exit_code, forked
+from support.approvals.audit import AT, Trail, memory, trail
+from support.places import Place, files_place
+from support.process_children import exit_code, forked
 
 from langgraph_keel import ApprovalRequest, CorruptStore, Decision, InvalidInput, MemorySaver
 from langgraph_keel.approvals.requests import OVER, Approvals, request_id

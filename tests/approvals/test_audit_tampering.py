@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_trails import AT, Trail, memory, token, trail
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import files_place
-from tiers import examples
+from support.approvals.audit import AT, Trail, memory, token, trail
+from support.places import files_place
+from support.tiers import examples
 
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver
 from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, cell_of, key_of, next_link

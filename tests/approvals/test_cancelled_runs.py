@@ -14,7 +14,7 @@ import anyio
 import pytest
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
-from places import Place
+from support.places import Place
 
 from langgraph_keel import InvalidConfig, KeelSaver
 from langgraph_keel.engine.engine import with_engine

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from langgraph.types import interrupt
-from places import Place
-from process_children import exit_code, forked
-from resume_runs import ANSWER, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
+from support.approvals.resuming import ANSWER, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
+from support.places import Place
+from support.process_children import exit_code, forked
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver, ThreadTaken
 from langgraph_keel.engine.events import Put

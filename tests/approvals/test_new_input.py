@@ -11,10 +11,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from places import Place
-from process_children import forked
-from resume_runs import claim_of, runs_of, with_runs
-from rivals import PATIENCE
+from support.approvals.resuming import claim_of, runs_of, with_runs
+from support.places import Place
+from support.process_children import forked
+from support.rivals import PATIENCE
 from test_turns import CONFIG, Chat, State, kill, line_of, think_for_ever, until
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ThreadUnfinished

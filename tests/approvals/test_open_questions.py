@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from approval_children import graph_of
-from approval_questions import Asking, T, paying
 from langgraph.types import Command, interrupt
-from timeline_talks import saver
-from tool_graphs import FACES, run
+from support.approvals.children import graph_of
+from support.approvals.questions import Asking, T, paying
+from support.history.conversations import saver
+from support.tool_graphs import FACES, run
 
 from langgraph_keel import AlreadyDecided, Decision, InvalidInput, KeelSaver, NotFound
 from langgraph_keel.engine.engine import with_engine

@@ -19,13 +19,13 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import pytest
-from approval_questions import T
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from tiers import sized
+from support.approvals.questions import T
+from support.tiers import sized
 from typing_extensions import TypedDict
 
 from langgraph_keel import (

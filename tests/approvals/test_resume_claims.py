@@ -13,10 +13,10 @@ from uuid import UUID
 
 import pytest
 from langgraph.types import interrupt
-from places import Place
-from process_children import exit_code, forked
-from races import context, received
-from resume_runs import ANSWER, CONFIG, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
+from support.approvals.resuming import ANSWER, CONFIG, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.races import context, received
 
 from langgraph_keel import KeelSaver
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME

@@ -14,9 +14,21 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from places import Place
-from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, runs_of, with_runs
-from savers import SAVERS, needing
+from support.approvals.resuming import (
+    ANSWER,
+    BACKENDS,
+    CONFIG,
+    FACES,
+    State,
+    answer_to,
+    book,
+    go_on,
+    graph_of,
+    runs_of,
+    with_runs,
+)
+from support.places import Place
+from support.savers import SAVERS, needing
 
 from langgraph_keel import FileSaver, KeelSaver, MemorySaver
 from langgraph_keel.engine.cells import Shelf

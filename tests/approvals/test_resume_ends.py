@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from langgraph.types import interrupt
-from resume_runs import ANSWER, CONFIG, FACES, State, asked, book, claim_of, go_on, graph_of, wire
+from support.approvals.resuming import ANSWER, CONFIG, FACES, State, asked, book, claim_of, go_on, graph_of, wire
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.engine.leases import this_holder

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from resume_runs import runs_of
+from support.approvals.resuming import runs_of
 
 from langgraph_keel import KeelSaver, ThreadTaken
 

@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.func import entrypoint
 from langgraph.types import Command, interrupt
-from resume_runs import CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire, with_runs
+from support.approvals.resuming import CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire, with_runs
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.errors import ThreadTaken

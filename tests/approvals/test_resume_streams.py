@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 from langgraph.config import get_config
 from langgraph.types import Command, interrupt
-from places import Place
-from process_children import exit_code, forked
-from resume_runs import ANSWER, CONFIG, Held, State, book, claim_of, graph_of, wire, with_runs
+from support.approvals.resuming import ANSWER, CONFIG, Held, State, book, claim_of, graph_of, wire, with_runs
+from support.places import Place
+from support.process_children import exit_code, forked
 
 from langgraph_keel import KeelSaver, ThreadTaken
 from langgraph_keel.engine.runs import check_run

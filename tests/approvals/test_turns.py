@@ -14,10 +14,10 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from places import Place
-from process_children import exit_code, forked
-from resume_runs import claim_of, runs_of, with_runs
-from rivals import PATIENCE
+from support.approvals.resuming import claim_of, runs_of, with_runs
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.rivals import PATIENCE
 
 from langgraph_keel import CheckpointConflict, InvalidInput, KeelSaver, MemorySaver, ThreadTaken
 from langgraph_keel.engine.leases import this_holder

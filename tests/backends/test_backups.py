@@ -16,11 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 import servers
-from checkpoints import METADATA, checkpoint_of, config_for
-from places import Place
 from redis import Redis
 from servers.launch import workspace
 from servers.postgres import own_programs
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.places import Place
 
 from langgraph_keel import KeelSaver
 

@@ -17,12 +17,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from damage import OF_ITEMS, TOLD, BadText, damage_one, spots_of, ways
 from golden import KINDS, VERSIONS, loaded
 from golden.kinds import TYPES
 from golden.seen import thread_config
-from places import Place
-from tiers import sized
+from support.backends.damage import OF_ITEMS, TOLD, BadText, damage_one, spots_of, ways
+from support.places import Place
+from support.tiers import sized
 
 from langgraph_keel import CorruptStore, KeelError
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 import pytest
-from files_branches import branch, everything, held, opened, said, turn
-from files_branches import repository as repository
-from files_branches import store as store
-from repositories import LINE, Repository, append, isolate, log_of, made_root, settings_of
+from support.backends.files_branches import branch, everything, held, opened, said, turn
+from support.backends.files_branches import repository as repository
+from support.backends.files_branches import store as store
+from support.repositories import LINE, Repository, append, isolate, log_of, made_root, settings_of
 
 from langgraph_keel.backends.files.git import Side, decisions
 from langgraph_keel.errors import KeelError

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import orjson
 import pytest
-from files_cells import CODEC, LONG, OF_THREAD, SHARED, Verbs, cell, packed, put
-from files_cells import root as root
-from files_cells import saver as saver
-from files_cells import shelf as shelf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
-from places import file_findings
-from saver_parts import driver_of
-from stores_files import FilesUnderTest
-from tiers import examples
+from support.backends.files_cells import CODEC, LONG, OF_THREAD, SHARED, Verbs, cell, packed, put
+from support.backends.files_cells import root as root
+from support.backends.files_cells import saver as saver
+from support.backends.files_cells import shelf as shelf
+from support.places import file_findings
+from support.saver_parts import driver_of
+from support.stores.files import FilesUnderTest
+from support.tiers import examples
 
 from langgraph_keel import CorruptStore, FileSaver, ReadOnlyStore, StoreBusy
 from langgraph_keel.backends.files import disk

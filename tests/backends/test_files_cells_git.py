@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from files_branches import opened, turn
-from files_cells import OF_THREAD, SHARED, Verbs, cell
-from places import file_findings
-from repositories import Repository, isolate
+from support.backends.files_branches import opened, turn
+from support.backends.files_cells import OF_THREAD, SHARED, Verbs, cell
+from support.places import file_findings
+from support.repositories import Repository, isolate
 
 from langgraph_keel import FileSaver
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from files_cells import OF_THREAD, SHARED, Verbs, cell, put
-from places import files_place
 from power import BUILDS, Recording, State, crashes, recorded, require_strace
-from tiers import sized
+from support.backends.files_cells import OF_THREAD, SHARED, Verbs, cell, put
+from support.places import files_place
+from support.tiers import sized
 
 from langgraph_keel import FileSaver, StoreError
 from langgraph_keel.engine.cells import Cell, Shelf

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 import pytest
-from files_cells import put
-from saver_parts import driver_of
+from support.backends.files_cells import put
+from support.saver_parts import driver_of
 
 from langgraph_keel import CorruptStore, FileSaver, NewerFormat, NotAKeelStore, StoreError
 from langgraph_keel.backends.files import disk

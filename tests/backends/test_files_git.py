@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from files_commits import put
-from files_commits import repository as repository
-from files_commits import root as root
-from repositories import LINE, Repository, append, isolate, log_of, settings_of
+from support.backends.files_commits import put
+from support.backends.files_commits import repository as repository
+from support.backends.files_commits import root as root
+from support.repositories import LINE, Repository, append, isolate, log_of, settings_of
 
 from langgraph_keel import FileSaver
 from langgraph_keel.backends.files.git import Commits, Left
@@ -392,7 +392,7 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from files_commits import put
+from support.backends.files_commits import put
 from langgraph_keel.backends.files.git import Commits
 root = Path(sys.argv[2])
 commits = Commits(root)

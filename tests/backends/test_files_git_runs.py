@@ -13,11 +13,11 @@ from threading import Event
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from checkpoints import checkpoint_of, config_for
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from repositories import Repository, isolate
+from support.checkpoints import checkpoint_of, config_for
+from support.repositories import Repository, isolate
 
 from langgraph_keel.backends.files import git
 from langgraph_keel.backends.files.saver import FileSaver

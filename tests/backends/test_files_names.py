@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tiers import examples
+from support.tiers import examples
 
 from langgraph_keel.backends.files.disk import LONGEST, directory_of, thread_of
 from langgraph_keel.errors import CorruptStore, InvalidInput

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
-from saver_parts import driver_of
+from support.saver_parts import driver_of
 
 from langgraph_keel import CorruptStore, FileSaver, Retention
 from langgraph_keel.backends.files import log as logs

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from ormsgpack import Ext
-from serde_messages import CLASSES, messages, messages_of
-from serde_samples import VALUES, Colour, Plain
-from serde_values import values
-from tiers import examples
+from support.engine.messages import CLASSES, messages, messages_of
+from support.engine.samples import VALUES, Colour, Plain
+from support.engine.values import values
+from support.tiers import examples
 
 from langgraph_keel.backends.files.values import FORMS, items_to_json, pack_item, pack_items
 from langgraph_keel.engine.encoding.bodies import array_header, element_end, open_frame, split_array
@@ -73,9 +73,9 @@ GOLDEN: list[tuple[Any, str]] = [
     (
         [datetime(2026, 1, 1, tzinfo=UTC), UUID(int=1), Colour.RED],
         '[{"$datetime":"2026-01-01T00:00:00+00:00"},{"$uuid":"00000000-0000-0000-0000-000000000001"},'
-        '{"$enum":["serde_samples","Colour","RED"]}]',
+        '{"$enum":["support.engine.samples","Colour","RED"]}]',
     ),
-    (Plain(1, [2]), '{"$dataclass":["serde_samples","Plain",{"a":1,"b":[2]},{},["made"]]}'),
+    (Plain(1, [2]), '{"$dataclass":["support.engine.samples","Plain",{"a":1,"b":[2]},{},["made"]]}'),
     (HumanMessage("hi", id="h"), '{"$role":"human","content":"hi","id":"h"}'),
     (
         AIMessage("", additional_kwargs={}, tool_calls=[{"name": "f", "args": {"x": (1,)}, "id": "c"}]),

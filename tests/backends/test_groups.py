@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 import servers
-from checkpoints import METADATA, checkpoint_of, config_for
-from places import ON_SERVERS, Place
-from postgres_puts import rows, run
 from redis import Redis
-from saver_parts import store_of
+from support.backends.postgres_puts import rows, run
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.places import ON_SERVERS, Place
+from support.saver_parts import store_of
 
 from langgraph_keel import KeelSaver, StoreError
 from langgraph_keel.testing.machine import chat

@@ -15,10 +15,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from checkpoints import put, value_of
-from cli_threads import keel, keel_json
-from migration_stores import ONE, SAVERS, TWO, count_changes, open_with
-from places import Place
+from support.backends.migrations import ONE, SAVERS, TWO, count_changes, open_with
+from support.checkpoints import put, value_of
+from support.cli_threads import keel, keel_json
+from support.places import Place
 
 from langgraph_keel import MemorySaver, NewerFormat, NotFound, NotSetUp, TieredSaver
 from langgraph_keel.backends.files.driver import FileDriver

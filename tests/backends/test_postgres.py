@@ -14,10 +14,10 @@ import psycopg
 import psycopg_pool
 import pytest
 import servers
-from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
-from postgres_puts import rows, run, with_options
 from psycopg.rows import dict_row
-from saver_parts import driver_of
+from support.backends.postgres_puts import rows, run, with_options
+from support.checkpoints import METADATA, checkpoint_of, config_for, put, value_of
+from support.saver_parts import driver_of
 
 from langgraph_keel import (
     CheckpointConflict,

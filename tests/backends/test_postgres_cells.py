@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import servers
-from postgres_puts import rows, run, with_options
-from saver_parts import driver_of
+from support.backends.postgres_puts import rows, run, with_options
+from support.saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver
 from langgraph_keel.backends.postgres import store as cells

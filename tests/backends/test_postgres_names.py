@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
-from postgres_puts import rows
+from support.backends.postgres_puts import rows
+from support.checkpoints import METADATA, checkpoint_of, config_for, put, value_of
 
 from langgraph_keel import InvalidConfig, PostgresSaver
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from checkpoints import METADATA, checkpoint_of, config_for
 from langgraph.types import Interrupt
-from postgres_puts import run, with_options
-from saver_parts import driver_of
+from support.backends.postgres_puts import run, with_options
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver
 from langgraph_keel.testing.machine import chat

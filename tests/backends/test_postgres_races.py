@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
-from postgres_puts import rows
-from saver_parts import driver_of
+from support.backends.postgres_puts import rows
+from support.checkpoints import METADATA, checkpoint_of, config_for, put, value_of
+from support.saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver, StoreBusy, ThreadExists
 from langgraph_keel.backends.postgres import statements

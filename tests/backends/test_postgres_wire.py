@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import servers
-from checkpoints import METADATA, checkpoint_of, config_for
-from saver_parts import driver_of
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.saver_parts import driver_of
 
 from langgraph_keel import CheckpointConflict, PostgresSaver, StoreUnavailable
 from langgraph_keel.backends.postgres.connection import name_error

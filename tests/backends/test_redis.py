@@ -10,7 +10,7 @@ import pytest
 import servers
 from hypothesis import given
 from hypothesis import strategies as st
-from redis_steps import Open, behind, keys, opened, put
+from support.backends.redis_steps import Open, behind, keys, opened, put
 
 from langgraph_keel import (
     InvalidInput,

@@ -13,7 +13,7 @@ import pytest
 import servers
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command
-from redis_steps import Open, behind, keys, opened, put
+from support.backends.redis_steps import Open, behind, keys, opened, put
 from typing_extensions import TypedDict
 
 from langgraph_keel import CorruptStore, NotAKeelStore, NotFound, ReadOnlyStore, RedisSaver, request_approval

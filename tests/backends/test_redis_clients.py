@@ -18,17 +18,17 @@ from typing import Any
 import pytest
 import servers
 import uvloop
-from flight_children import wait_until
 from redis import Redis
 from redis import asyncio as aio
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 from redis.sentinel import Sentinel
-from redis_steps import Open, behind, connections, opened, put
-from saver_parts import async_driver_of
 from servers.redis import own_redis
-from stores_redis import client_of, redis_store
+from support.backends.redis_steps import Open, behind, connections, opened, put
+from support.saver_parts import async_driver_of
+from support.stores.redis import client_of, redis_store
+from support.tools.flight import wait_until
 
 from langgraph_keel import InvalidInput, NotFound, RedisSaver, StoreBusy, StoreError, StoreUnavailable
 from langgraph_keel.testing.rig import FACES, at, checkpoint_of, id_of

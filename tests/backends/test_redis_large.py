@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
-from redis_steps import Open, behind, opened, put
+from support.backends.redis_steps import Open, behind, opened, put
 
 from langgraph_keel.backends.redis import entries as names
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of

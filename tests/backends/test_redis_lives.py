@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis_steps import Open, behind, keys, opened, put
-from saver_parts import store_of
+from support.backends.redis_steps import Open, behind, keys, opened, put
+from support.saver_parts import store_of
 
 from langgraph_keel import CorruptStore, KeelSaver, RedisSaver
 from langgraph_keel.backends.redis import entries as names

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import servers
-from checkpoints import METADATA, checkpoint_of, config_for
 from redis import Redis
-from saver_parts import driver_of, store_of
-from tiers import sized
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.saver_parts import driver_of, store_of
+from support.tiers import sized
 
 from langgraph_keel import CorruptStore, KeelError, RedisSaver, StoreBusy, StoreUnavailable
 from langgraph_keel.backends.redis.check import find_odd_keys

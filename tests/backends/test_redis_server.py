@@ -17,7 +17,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError, TimeoutError
 from redis.retry import Retry
-from redis_steps import put
+from support.backends.redis_steps import put
 
 from langgraph_keel import (
     AccessDenied,

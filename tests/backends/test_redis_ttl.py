@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from redis_steps import Open, behind, keys, opened, put
-from savers import each_face
-from tool_graphs import run
+from support.backends.redis_steps import Open, behind, keys, opened, put
+from support.savers import each_face
+from support.tool_graphs import run
 
 from langgraph_keel import (
     AlreadyDecided,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import keel, keel_json
+from support.cli_threads import keel, keel_json
 
 from langgraph_keel import InvalidInput, open_saver
 from langgraph_keel.backends.registry import BACKENDS, GROUP

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_stores import FileLock, SqliteLock, path, store
-from process_children import exit_code, forked
+from support.contract.bad_stores import FileLock, SqliteLock, path, store
+from support.process_children import exit_code, forked
 
 from langgraph_keel import CorruptStore, ReadOnlyStore, SqliteSaver, StoreBusy
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_children import exit_code, forked
+from support.process_children import exit_code, forked
 
 from langgraph_keel import SqliteSaver, StoreError
 from langgraph_keel.backends.sqlite import entries as sqlite_entries

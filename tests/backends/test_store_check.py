@@ -12,13 +12,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from damage import damaged_bytes, spots_of
 from golden.kinds import TYPES
 from langgraph.checkpoint.base import empty_checkpoint
-from places import Place
 from redis import Redis
+from support.backends.damage import damaged_bytes, spots_of
+from support.places import Place
+from support.tiers import sized
 from test_damage import look, stored
-from tiers import sized
 
 from langgraph_keel import CorruptStore, KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
 from langgraph_keel.engine.records import Page

@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 import servers
-from checkpoints import METADATA, aput, checkpoint_of, config_for, put, twin, value_of
-from old_graphs import SCENES
-from old_stores import old_store
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import VOLATILE, PostgresServer, RedisServer
-from stores import MemoryUnderTest, SqliteUnderTest
-from stores_postgres import postgres_store
-from stores_redis import client_of, redis_store
-from stores_tiered import TieredUnderTest
-from tiers import sized
+from support.checkpoints import METADATA, aput, checkpoint_of, config_for, put, twin, value_of
+from support.moving.old_graphs import SCENES
+from support.moving.old_stores import old_store
+from support.stores import MemoryUnderTest, SqliteUnderTest
+from support.stores.postgres import postgres_store
+from support.stores.redis import client_of, redis_store
+from support.stores.tiered import TieredUnderTest
+from support.tiers import sized
 
 from langgraph_keel import (
     CheckpointConflict,

@@ -52,6 +52,7 @@ PAIR = Pair(
         "memory",
         "ledger",
         "provenance",
+        "marks",
         "diff",
         "travel",
         "start",

@@ -16,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blob_threads import (
+from golden import story
+from golden.kinds import TYPES
+from golden.seen import seen
+from langgraph.checkpoint.base import CheckpointTuple
+from support.blobs.threads import (
     IMAGE,
     backend_of,
     bodies_of,
@@ -27,13 +31,9 @@ from blob_threads import (
     objects_in,
     put_images,
 )
-from cli_threads import keel, keel_json
-from golden import story
-from golden.kinds import TYPES
-from golden.seen import seen
-from langgraph.checkpoint.base import CheckpointTuple
-from savers import each_backend
-from tiers import sized
+from support.cli_threads import keel, keel_json
+from support.savers import each_backend
+from support.tiers import sized
 
 from langgraph_keel import (
     BlobLost,
@@ -531,7 +531,7 @@ def test_a_directory_that_is_made_anew_has_lost_them(saver: KeelSaver, objects: 
 
 KILLED = """
 import os, sys
-from blob_threads import image, put_images
+from support.blobs.threads import image, put_images
 from langgraph_keel import SqliteSaver
 from langgraph_keel.testing.faults import Tap, with_tap
 
@@ -553,11 +553,11 @@ def test_a_kill_leaves_an_object_at_most_and_that_is_swept(
     tmp_path: Path, objects: Path, blobs: dict[str, Any]
 ) -> None:
     """At each request of three puts and three writes: never a row without its object."""
-    path = [str(Path(__file__).parents[1] / each) for each in ("support", "")]
+    tests = str(Path(__file__).parents[1])
     for kill_at in range(sized(4, 6, 14)):
         database = tmp_path / f"{kill_at}.db"
         words = [sys.executable, "-c", KILLED, str(database), blobs["blobs"], str(kill_at)]
-        done = subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, check=False)
+        done = subprocess.run(words, env={**os.environ, "PYTHONPATH": tests}, check=False)
         assert done.returncode == -9
         with SqliteSaver(database, **blobs) as saver:
             assert not [each for each in saver.check() if each.kind != "harmless"]
@@ -900,11 +900,11 @@ def test_only_the_owner_reads_the_directory(saver: KeelSaver, objects: Path) -> 
 def test_objects_are_on_the_disk_before_their_row_is(tmp_path: Path, objects: Path, blobs: dict[str, Any]) -> None:
     """By what the process asks of the system: the file, its name and its folder are synced before the log of SQLite."""
     code = KILLED.replace("left = int(sys.argv[3])", "left = -1").replace('3, "t"', '1, "t"')
-    path = [str(Path(__file__).parents[1] / each) for each in ("support", "")]
+    tests = str(Path(__file__).parents[1])
     trace = tmp_path / "trace"
     calls = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,rename,renameat,renameat2", "-o", str(trace)]
     words = [*calls, sys.executable, "-c", code, str(tmp_path / "keel.db"), blobs["blobs"], "0"]
-    subprocess.run(words, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)}, check=True)
+    subprocess.run(words, env={**os.environ, "PYTHONPATH": tests}, check=True)
     lines = [line for line in trace.read_text().splitlines() if str(tmp_path) in line]
     renamed = next(number for number, line in enumerate(lines) if "rename" in line and "objects" in line)
     assert any("fsync" in line and "objects" in line for line in lines[:renamed])

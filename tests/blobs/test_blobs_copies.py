@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blob_threads import image, messages_of, objects_in, put_images
-from savers import each_backend
+from support.blobs.threads import image, messages_of, objects_in, put_images
+from support.savers import each_backend
 
 from langgraph_keel import (
     BlobsMissing,

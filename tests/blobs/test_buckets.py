@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blob_threads import image, messages_of, moved_bodies, put_images
 from servers.s3 import SECRET, S3Server, s3_server
-from tiers import sized
+from support.blobs.threads import image, messages_of, moved_bodies, put_images
+from support.tiers import sized
 
 from langgraph_keel import (
     AccessDenied,

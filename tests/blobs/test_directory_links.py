@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blob_threads import messages_of, put_images
+from support.blobs.threads import messages_of, put_images
 
 from langgraph_keel import BlobLost, CorruptStore, KeelSaver, SqliteSaver, StoreUnavailable
 from langgraph_keel.testing.rig import at

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any, NoReturn
 
 import pytest
-from stores import MemoryUnderTest
+from support.stores import MemoryUnderTest
 
 from langgraph_keel.backends.memory.store import MemoryStore
 from langgraph_keel.testing import Rig, SaverContract, SyncFace

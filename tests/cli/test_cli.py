@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel_json, made_store
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from log_graphs import CONFIG, graph, say
+from support.cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel_json, made_store
+from support.log_graphs import CONFIG, graph, say
 from typer.testing import CliRunner
 
 from langgraph_keel import ThreadInfo, open_saver

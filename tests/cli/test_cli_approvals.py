@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_requests import ARGS, LONG, Trip, config, graph, id_of, waiting
-from cli_threads import EVIL, RAW, keel, keel_json
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from resume_runs import CONFIG, book, graph_of
+from support.approvals.resuming import CONFIG, book, graph_of
+from support.cli.waiting_threads import ARGS, LONG, Trip, config, graph, id_of, waiting
+from support.cli_threads import EVIL, RAW, keel, keel_json
 from typer.testing import CliRunner
 
 from langgraph_keel import StoreUnavailable, open_saver

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_parts import Box, turns
-from cli_threads import EVIL, RAW
 from langchain_core.messages import AIMessage, HumanMessage
+from support.cli_threads import EVIL, RAW
+from support.summaries.archives import Box, turns
 from typer.testing import CliRunner
 
 from langgraph_keel import MemorySaver, open_saver

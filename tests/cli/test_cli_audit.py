@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import typer
-from audit_trails import Trail
-from cli_threads import EVIL, RAW
+from support.approvals.audit import Trail
+from support.cli_threads import EVIL, RAW
 from typer.testing import CliRunner
 
 from langgraph_keel import open_saver

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import RAW, keel, keel_json
-from files_branches import branch, everything, opened, said, turn
-from repositories import Repository, isolate
+from support.backends.files_branches import branch, everything, opened, said, turn
+from support.cli_threads import RAW, keel, keel_json
+from support.repositories import Repository, isolate
 
 EVIL = "pay \x1b[31m[red]\u202e1"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blob_threads import messages_of, objects_in, put_images
 from golden import loaded
+from support.blobs.threads import messages_of, objects_in, put_images
 from typer.testing import CliRunner
 
 from langgraph_keel import Retention, SqliteSaver, open_saver

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
-from erasure_backends import ids, say
+from support.cli_threads import EVIL, RAW, keel, keel_json
+from support.retention.people import ids, say
 
 from langgraph_keel import open_saver
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_threads import COMMANDS, keel
+from support.cli_threads import COMMANDS, keel
 
 from langgraph_keel.cli.commands import PANELS
 

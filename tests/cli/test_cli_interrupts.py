@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from old_graphs import SCENES
-from old_stores import old_store
+from support.moving.old_graphs import SCENES
+from support.moving.old_stores import old_store
 
 from langgraph_keel import Retention, SqliteSaver
 from langgraph_keel.keys.keyring import new_key

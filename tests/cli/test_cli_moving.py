@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_threads import keel, keel_json
-from old_graphs import SCENES
-from old_stores import OldStore, old_store
+from support.cli_threads import keel, keel_json
+from support.moving.old_graphs import SCENES
+from support.moving.old_stores import OldStore, old_store
 
 from langgraph_keel import SqliteSaver, open_saver
 from langgraph_keel.cli import output as bars

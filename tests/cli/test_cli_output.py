@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import COMMANDS, EVIL, RAW, keel, keel_json
 from langchain_core.messages import HumanMessage
+from support.cli_threads import COMMANDS, EVIL, RAW, keel, keel_json
 from typer.testing import CliRunner
 
 from langgraph_keel.cli import app

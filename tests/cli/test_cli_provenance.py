@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from places import Place
-from trajectory_worlds import Other, World, config, damage
+from support.cli_threads import EVIL, RAW, keel, keel_json
+from support.places import Place
+from support.provenance.trajectories import Other, World, config, damage
 
 from langgraph_keel import open_saver
 

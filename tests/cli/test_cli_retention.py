@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
-from retention_threads import Written, name_of
+from support.cli_threads import EVIL, RAW, keel, keel_json
+from support.retention.threads import Written, name_of
 from typer.testing import CliRunner
 
 from langgraph_keel import InvalidInput, Retention, open_saver

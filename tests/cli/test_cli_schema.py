@@ -11,10 +11,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from checkpoints import config_for, put
-from cli_threads import keel, keel_json
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
+from support.checkpoints import config_for, put
+from support.cli_threads import keel, keel_json
 
 from langgraph_keel import AccessDenied, PostgresSaver, SqliteSaver
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import METADATA, checkpoint_of, config_for
-from cli_requests import config, graph, questions
-from cli_threads import keel, keel_json
-from damage import spots_of
-from places import Place
+from support.backends.damage import spots_of
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.cli.waiting_threads import config, graph, questions
+from support.cli_threads import keel, keel_json
+from support.places import Place
 from typer.testing import CliRunner
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, StoreClosed, open_saver

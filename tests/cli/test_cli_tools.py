@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from support.cli_threads import EVIL, RAW, keel, keel_json
 
 from langgraph_keel import KeelCache, ToolCache, ToolOutcomeUnknown, ToolPolicy, open_saver
 from langgraph_keel.cli.options import url_to_name
@@ -329,6 +329,7 @@ def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> No
     shown = keel("tools", "--unknown", "--url", url, COLUMNS="200").stdout
     assert shown.count("keel settle") == 2 * 3
     assert "--thread trip" in shown
+    assert all(call["idempotency_key"] in shown for call in found["calls"])
     assert not RAW.search(shown)
     assert [call["thread_id"] for call in keel_json("tools", "trip", "--unknown", "--url", url)["calls"]] == ["trip"]
     key = next(call["key"] for call in found["calls"] if call["thread_id"] == "trip")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
-from tool_graphs import Killed, calls, turn_of
+from support.cli_threads import EVIL, RAW, keel, keel_json
+from support.tool_graphs import Killed, calls, turn_of
 
 from langgraph_keel import SqliteSaver, ToolCache
 
@@ -143,7 +143,8 @@ def test_a_fork_says_what_its_run_would_do(path: str) -> None:
     assert "again, answers calls of tools from its ledger (refund); no call of a tool is known that" in shown
     assert keel("delete", "ada", "--yes", "--url", path)
     shown = keel("status", "early", "--url", path, COLUMNS="200").stdout
-    assert "does these steps again; 'ada' was deleted, so nothing says which tools it called after this point" in shown
+    assert "what 'now' has called after this point: refund" in shown
+    assert "; 'ada' was deleted, so nothing says which tools it called after this point" in shown
 
 
 def test_calls_in_doubt_say_where_their_arguments_are(path: str) -> None:

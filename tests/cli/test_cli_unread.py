@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from cli_threads import keel
 from langchain_core.messages import HumanMessage
-from places import Place
-from shops import left_by_a_shop
+from support.cli_threads import keel
+from support.places import Place
+from support.shop.stores import left_by_a_shop
 
 from langgraph_keel import RefusedType, Unread
 from langgraph_keel.backends.sqlite.store import SqliteStore
@@ -24,7 +24,7 @@ REASON = ADVICE.removesuffix(" If you trust it: --import shop_models\n")
 def unread(name: str, stored: Any) -> dict[str, Any]:
     """What stands in JSON for a value that was not read."""
     reason = f"this program has no such class: {REASON}"
-    of = {"not_read": f"shop_models.{name}", "module": "shop_models", "qualname": name}
+    of = {"not_read": f"support.shop.models.{name}", "module": "support.shop.models", "qualname": name}
     return {**of, "reason": reason, "stored": stored}
 
 
@@ -39,9 +39,12 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
     shown = keel("show", "t", "--url", url, COLUMNS="200")
     assert "human  Hello" in shown.stdout
     assert "order  Order, not read" in shown.stdout
-    assert "'shop_models.Order'" in shown.stdout
+    assert "'support.shop.models.Order'" in shown.stdout
     assert shown.stderr.endswith(ADVICE)
-    assert " values not read, of shop_models.Order, shop_models.Status, shop_models.Customer" in shown.stderr
+    assert (
+        " values not read, of support.shop.models.Order, support.shop.models.Status, support.shop.models.Customer"
+        in shown.stderr
+    )
     assert shown.stderr.count("\n") == 1
 
     state = keel("show", "t", "--url", url, "--json")
@@ -57,15 +60,15 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
     assert rows[0]["pending_writes"] == ["lines"]
     assert rows[0]["interrupts"][0]["value"] == {"question": "Send it?", "order": PAID}
     assert (
-        history.stderr
-        == f"2 values not read, of shop_models.Order, shop_models.Status: this program has no such class: {ADVICE}"
+        history.stderr == "2 values not read, of support.shop.models.Order, support.shop.models.Status: "
+        f"this program has no such class: {ADVICE}"
     )
 
     timeline = keel("timeline", "t", "--url", url, "--json")
     moments = json.loads(timeline.stdout)["moments"]
-    assert moments[-1]["not_read"] == ["shop_models.Order", "shop_models.Status"]
-    assert "shop_models.Order" in moments[-1]["changes"]["order"]
-    assert timeline.stderr.startswith("3 moments with values that were not read, of shop_models.")
+    assert moments[-1]["not_read"] == ["support.shop.models.Order", "support.shop.models.Status"]
+    assert "support.shop.models.Order" in moments[-1]["changes"]["order"]
+    assert timeline.stderr.startswith("3 moments with values that were not read, of support.shop.models.")
 
     diff = keel("diff", "t", "2", "3", "--url", url, "--json")
     edits = {tuple(edit["path"]): edit for edit in json.loads(diff.stdout)["edits"]}
@@ -99,16 +102,16 @@ def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -
     assert "An invoice" in found.stdout
     assert "Memo, not read" in found.stdout
     assert '"content": "The invoice of o7"' in found.stdout
-    assert "1 value not read, of shop_models.Memo" in found.stderr
+    assert "1 value not read, of support.shop.models.Memo" in found.stderr
     part = json.loads(keel("archive", "archived", "--url", url, "--json").stdout)["parts"][0]["id"]
     messages = json.loads(keel("archive", "archived", "--part", part, "--url", url, "--json").stdout)["messages"]
     assert messages[0]["message"]["content"] == "An invoice"
-    assert messages[1]["message"]["not_read"] == "shop_models.Memo"
+    assert messages[1]["message"]["not_read"] == "support.shop.models.Memo"
     with place.open() as saver:
         kept = saver.raw.archive("archived")
         assert "Memo, not read" in str(kept.search("o7")[0])
         assert [type(message) for message in kept.messages()] == [HumanMessage, Unread]
-        with pytest.raises(RefusedType, match=r"archived part .*shop_models\.Memo"):
+        with pytest.raises(RefusedType, match=r"archived part .*support\.shop\.models\.Memo"):
             saver.archive("archived").search("o7")
 
 
@@ -119,7 +122,7 @@ def test_what_cannot_be_left_out_is_named(place: Place) -> None:
     left_by_a_shop(place)
     done = keel("export", "--url", place.url, "--channel", "lines", status=1)
     assert done.stdout == ""
-    assert "channel 'lines': shop_models.Customer" in done.stderr
+    assert "channel 'lines': support.shop.models.Customer" in done.stderr
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_threads import keel, keel_json
+from support.cli_threads import keel, keel_json
 
 REDIS, CLUSTER = "redis://:hunter2@localhost:1/0", "redis+cluster://:hunter2@localhost:1"
 POSTGRES = "postgresql://u:hunter2@localhost:1/x"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import keel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from rich.console import Console
 from rich.text import Text
+from support.cli_threads import keel
 
 from langgraph_keel import ToolCache, open_saver
 from langgraph_keel.cli.output import Rows

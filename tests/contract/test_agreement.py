@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from savers import SERVERS, needing
-from stores import each_store
-from tiers import examples
+from support.savers import SERVERS, needing
+from support.stores import each_store
+from support.tiers import examples
 
 from langgraph_keel import KeelSerializer
 from langgraph_keel.testing.machine import DICTS, HISTORIES, LISTS, TREE, Edit, chat, edits

@@ -6,10 +6,10 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from bad_input import saver as saver
-from bad_input import threads
-from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
 from langgraph.graph import START, StateGraph
+from support.checkpoints import METADATA, checkpoint_of, config_for, put, value_of
+from support.contract.bad_input import saver as saver
+from support.contract.bad_input import threads
 
 from langgraph_keel import (
     InvalidConfig,

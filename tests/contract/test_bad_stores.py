@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_stores import FileLock, SqliteLock, put
-from bad_stores import path as path
-from bad_stores import store as store
-from checkpoints import METADATA, checkpoint_of, config_for, value_of
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
+from support.checkpoints import METADATA, checkpoint_of, config_for, value_of
+from support.contract.bad_stores import FileLock, SqliteLock, put
+from support.contract.bad_stores import path as path
+from support.contract.bad_stores import store as store
 
 from langgraph_keel import (
     CorruptStore,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_input import saver, threads
-from checkpoints import METADATA, checkpoint_of, config_for, put, value_of
-from encoding_states import Note
+from support.checkpoints import METADATA, checkpoint_of, config_for, put, value_of
+from support.contract.bad_input import saver, threads
+from support.engine.states import Note
 
 from langgraph_keel import (
     InvalidConfig,
@@ -79,10 +79,10 @@ def test_a_type_that_is_refused_on_load(tmp_path: Path) -> None:
         saver.put(config, checkpoint_of("00000002", {"plain": [1]}), METADATA, {})
         saver.put_writes(config, [("notes", Note("t"))], "task-1")
     with SqliteSaver(path, types=[]) as saver:
-        says = r"thread 't', checkpoint 00000001, channel 'notes'.*encoding_states\.Note.*types="
+        says = r"thread 't', checkpoint 00000001, channel 'notes'.*support\.engine\.states\.Note.*types="
         with pytest.raises(RefusedType, match=says) as caught:
             saver.get_tuple(config)
-        assert caught.value.type_name == "encoding_states.Note"
+        assert caught.value.type_name == "support.engine.states.Note"
         assert value_at(saver, "00000002") == {"plain": [1]}  # the others are not touched by it
     with SqliteSaver(path, types=[Note]) as saver:
         assert value_at(saver, "00000001") == values

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
-from savers import SAVERS, needing
+from support.savers import SAVERS, needing
 
 Saver = BaseCheckpointSaver[Any]
 Call = Callable[..., Coroutine[Any, Any, Any]]

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract_brief import BriefContract
 from servers import PostgresServer, RedisServer
-from stores import MemoryUnderTest, SqliteUnderTest
-from stores_files import FilesUnderTest
-from stores_postgres import PostgresUnderTest, postgres_store
-from stores_redis import RedisUnderTest, redis_store
+from support.contract.brief import BriefContract
+from support.stores import MemoryUnderTest, SqliteUnderTest
+from support.stores.files import FilesUnderTest
+from support.stores.postgres import PostgresUnderTest, postgres_store
+from support.stores.redis import RedisUnderTest, redis_store
 
 from langgraph_keel import testing
 from langgraph_keel.testing import SaverContract

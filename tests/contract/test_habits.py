@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
-from savers import SAVERS, needing
+from support.savers import SAVERS, needing
 
 import langgraph_keel
 from langgraph_keel import (

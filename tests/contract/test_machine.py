@@ -6,12 +6,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-from stores import MemoryUnderTest, SqliteUnderTest
-from stores_files import FilesUnderTest
-from stores_postgres import PostgresUnderTest
-from stores_redis import RedisUnderTest, redis_store
-from stores_tiered import TieredUnderTest
-from tiers import sized
+from support.stores import MemoryUnderTest, SqliteUnderTest
+from support.stores.files import FilesUnderTest
+from support.stores.postgres import PostgresUnderTest
+from support.stores.redis import RedisUnderTest, redis_store
+from support.stores.tiered import TieredUnderTest
+from support.tiers import sized
 
 from langgraph_keel.testing import SaverMachine
 

@@ -22,8 +22,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph, add_messages
 from langgraph.types import Command, Durability, Interrupt, Send, StateSnapshot, interrupt
-from savers import SAVERS, needing
-from tiers import examples, sized
+from support.savers import SAVERS, needing
+from support.tiers import examples, sized
 from typing_extensions import TypedDict
 
 Saver = BaseCheckpointSaver[Any]

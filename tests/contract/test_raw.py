@@ -6,11 +6,11 @@ import operator
 from typing import Annotated, Any
 
 import pytest
-from checkpoints import config_for
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from places import Place
-from shops import left_by_a_shop
+from support.checkpoints import config_for
+from support.places import Place
+from support.shop.stores import left_by_a_shop
 
 from langgraph_keel import InvalidInput, KeelSaver, RefusedType, Unread, UnstorableValue
 
@@ -33,13 +33,13 @@ CONFIG = config_for("t")
 
 
 def check_state(values: dict[str, Any]) -> None:
-    """The state of `shop_children.write`: a placeholder at each smallest spot, and what is around it as it was put."""
+    """Check the state of `support.shop.application`: a placeholder at each smallest spot, the rest as it was put."""
     hello, paid, said = values["messages"]
     assert (hello, said.content) == (HumanMessage("Hello", id="h1"), "It is paid.")
-    assert (paid.content, paid.artifact.type_name) == ("paid", "shop_models.Order")
+    assert (paid.content, paid.artifact.type_name) == ("paid", "support.shop.models.Order")
     order = values["order"]
     assert type(order) is Unread
-    assert (order.module, order.qualname) == ("shop_models", "Order")
+    assert (order.module, order.qualname) == ("support.shop.models", "Order")
     assert "import its module" in order.reason
     assert order.stored["items"] == ["tea"]
     assert order.stored["status"].stored == "PAID"
@@ -58,8 +58,8 @@ def check_shown(saver: KeelSaver) -> None:
     assert [moment.nodes for moment in moments] == [(), ("__start__",), ("begin",), ("pay",)]
     assert moments[-1].next == ("ask", "beside")
     assert moments[-1].pending == ("lines",)
-    assert moments[-1].interrupts[0].value["order"].type_name == "shop_models.Order"
-    assert {"shop_models.Order", "shop_models.Status"} == set(moments[-1].unread)
+    assert moments[-1].interrupts[0].value["order"].type_name == "support.shop.models.Order"
+    assert {"support.shop.models.Order", "support.shop.models.Status"} == set(moments[-1].unread)
     (bread,) = next(change.new for change in moments[-1].changes if change.channel == "lines")
     assert bread.stored["items"] == ["bread"]
     found = {edit.path: edit for edit in saver.diff(moments[2], moments[3])}
@@ -79,7 +79,7 @@ def check_shown(saver: KeelSaver) -> None:
 def test_all_that_can_be_read_is_read(place: Place) -> None:
     left_by_a_shop(place)
     with place.open() as saver:
-        with pytest.raises(RefusedType, match=r"shop_models"):
+        with pytest.raises(RefusedType, match=r"support.shop.models"):
             saver.get_tuple(CONFIG)
         found = saver.raw.get_tuple(CONFIG)
         assert found
@@ -105,7 +105,7 @@ async def test_asynchronously_too(place: Place) -> None:
         check_state(found.checkpoint["channel_values"])
         assert len([each async for each in saver.raw.alist(CONFIG)]) == 4
         moments = await saver.atimeline("t")
-        assert {"shop_models.Order", "shop_models.Status"} == set(moments[-1].unread)
+        assert {"support.shop.models.Order", "support.shop.models.Status"} == set(moments[-1].unread)
         channels = (await saver.adiff(moments[2], moments[3])).channels
         assert [name for name in channels if ":" not in name and not name.startswith("__")] == [
             *("messages", "order", "lines", "basket")

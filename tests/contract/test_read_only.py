@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bad_stores import path, put, store
-from checkpoints import METADATA, checkpoint_of, config_for, value_of
-from process_children import exit_code, forked
+from support.checkpoints import METADATA, checkpoint_of, config_for, value_of
+from support.contract.bad_stores import path, put, store
+from support.process_children import exit_code, forked
 
 from langgraph_keel import ReadOnlyStore, SqliteSaver
 

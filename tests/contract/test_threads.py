@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
-from trajectory_worlds import World, saver, world
+from support.provenance.trajectories import World, saver, world
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ThreadInfo, count_threads
 from langgraph_keel.engine.queries import PAGE

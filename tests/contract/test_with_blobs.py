@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_brief import BriefContract
-from stores import MemoryUnderTest, SqliteUnderTest
+from support.contract.brief import BriefContract
+from support.stores import MemoryUnderTest, SqliteUnderTest
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.blobs.store import LEAST

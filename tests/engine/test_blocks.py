@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
+from support.tiers import examples
 from test_trees import Log
-from tiers import examples
 
 from langgraph_keel.engine.encoding.bodies import PACK, body_of, rows_in
 from langgraph_keel.engine.encoding.values import BLOCK, Unpacker

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from checkpoints import METADATA, checkpoint_of, config_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel, ConfigDict, PrivateAttr
-from serde_samples import VALUES, assert_same
-from serde_values import values
-from tiers import examples
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.engine.samples import VALUES, assert_same
+from support.engine.values import values
+from support.tiers import examples
 
 from langgraph_keel import KeelSerializer, RefusedType, SqliteSaver
 from langgraph_keel.engine.encoding.bodies import HUGE_ROW

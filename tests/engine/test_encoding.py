@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for, twin
-from encoding_states import CHANNELS, EDITS, LONE_EDITS, RETYPES, Edit, State, apply, form
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
-from tiers import examples
+from support.checkpoints import checkpoint_of, config_for, twin
+from support.engine.states import CHANNELS, EDITS, LONE_EDITS, RETYPES, Edit, State, apply, form
+from support.tiers import examples
 
 from langgraph_keel import MemorySaver, SqliteSaver
 from langgraph_keel.saver import KeelSaver

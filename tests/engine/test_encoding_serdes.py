@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
-from encoding_states import Note, form
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import CheckpointMetadata
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from support.checkpoints import checkpoint_of, config_for
+from support.engine.states import Note, form
 
 from langgraph_keel import CorruptStore, KeelSerializer, MemorySaver, SqliteSaver, UnstorableValue
 from langgraph_keel.saver import KeelSaver

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for, twin
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from support.checkpoints import checkpoint_of, config_for, twin
 
 from langgraph_keel import MemorySaver, SqliteSaver
 from langgraph_keel.engine.config import Address

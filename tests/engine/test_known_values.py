@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from support.checkpoints import checkpoint_of, config_for
 
 from langgraph_keel import CorruptStore, KeelSerializer, MemorySaver, SqliteSaver
 from langgraph_keel.engine.memo import Memo

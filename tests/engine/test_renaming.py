@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
+from langgraph_keel import Keyring, LocalKey, MemorySaver
+from langgraph_keel.backends.memory.store import MemoryStore
 from langgraph_keel.backends.tenants import TenantStore
+from langgraph_keel.blobs.store import BlobStore
 from langgraph_keel.engine.cells import Cell, Search, Shelf, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.layers import Layer, Renaming
@@ -39,6 +44,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tenants import prefix_of
 from langgraph_keel.engine.verbs import VERBS
 from langgraph_keel.keys.names import NamelessStore, Names
+from langgraph_keel.keys.store import SealedStore
 from langgraph_keel.moving.touch import MovingStore
 
 ADDRESS = Address("thread", "namespace", "id")
@@ -261,3 +267,16 @@ def test_a_thread_that_is_named_moves_in_first() -> None:
             args = [OTHERS.get((verb, each.name), ARGUMENTS.get(each.name)) for each in parameters(verb)]
             assert what.thread(args[0]) == "thread"
             assert getattr(store, verb) is not getattr(below, verb)
+
+
+def test_layers_stand_in_their_order(tmp_path: Path) -> None:
+    """Objects are sealed, names are hidden below the seals, and what moves in has passed both."""
+    keyring = Keyring(LocalKey("k", bytes(range(32))), hide_names=True)
+    options: Any = {"encryption": keyring, "blobs": f"file:{tmp_path}", "moving_from": InMemorySaver()}
+    with MemorySaver(**options) as saver:
+        store: Any = saver.engine.session.store
+        layers = [type(store)]
+        while isinstance(store, Layer):
+            store = store.inner
+            layers.append(type(store))
+    assert layers == [SealedStore, NamelessStore, MovingStore, BlobStore, MemoryStore]

@@ -19,7 +19,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.func import task
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import RunControl
-from rivals import PATIENCE, FirstStep, Race, with_hook
+from support.rivals import PATIENCE, FirstStep, Race, with_hook
 
 from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver, ToolCache
 

@@ -24,7 +24,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import SearchItem
 from langgraph.types import Command, Send
-from serde_samples import (
+from support.engine.samples import (
     KEEL,
     NOW,
     VALUES,

@@ -15,9 +15,9 @@ from langchain_core.messages import (
     RemoveMessage,
 )
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from serde_messages import CLASSES, messages, messages_of, plain
-from serde_samples import Colour, Frozen, Level, assert_same
-from tiers import examples
+from support.engine.messages import CLASSES, messages, messages_of, plain
+from support.engine.samples import Colour, Frozen, Level, assert_same
+from support.tiers import examples
 
 from langgraph_keel.engine.encoding.bodies import array_header
 from langgraph_keel.engine.serde.serializer import KeelSerializer

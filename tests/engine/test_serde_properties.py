@@ -6,13 +6,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serde_messages import messages
-from serde_samples import (
+from support.engine.messages import messages
+from support.engine.samples import (
     VALUES,
     assert_same,
 )
-from serde_values import values
-from tiers import examples
+from support.engine.values import values
+from support.tiers import examples
 
 from langgraph_keel.engine.encoding.bodies import array_header, body_of
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, encode

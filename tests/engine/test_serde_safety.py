@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import ormsgpack
 import pytest
-from checkpoints import checkpoint_of, config_for
 from langchain_core.documents import Document
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import MessagesState, StateGraph
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
-from serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
-from tiers import sized
+from support.checkpoints import checkpoint_of, config_for
+from support.engine.samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
+from support.tiers import sized
 
 from langgraph_keel import Decision, MemorySaver, Retention, ToolPolicy
 from langgraph_keel.engine.config import Address
@@ -64,7 +64,7 @@ def forged(module: str, name: str) -> list[bytes]:
         ("os", "environ"), ("os", "stat_result"), ("threading", "Thread"), ("pathlib", "Path"),
         ("functools", "partial"),
         ("os", "path"), ("os", "path.join"), ("subprocess", "Popen.__init__"), ("never.imported", "Thing"), ("os", ""),
-        ("", ""), ("serde_samples", "Plain.__class__"), ("serde_samples", "calls"),
+        ("", ""), ("support.engine.samples", "Plain.__class__"), ("support.engine.samples", "calls"),
         ("langgraph_keel.errors", "KeelError"),
     ],
 )  # fmt: skip
@@ -187,10 +187,10 @@ def test_a_narrow_serializer_revives_the_safe_and_the_named() -> None:
     stored = {name: KEEL.pack(value) for name, value in (("plain", Plain(1)), ("model", Model(a=1)))}
     narrow = KeelSerializer(types=[Plain])
     assert narrow.unpack(stored["plain"]) == Plain(1)
-    with pytest.raises(RefusedType, match=r"serde_samples\.Model: not allowed here") as caught:
+    with pytest.raises(RefusedType, match=r"support\.engine\.samples\.Model: not allowed here") as caught:
         narrow.unpack(stored["model"])
-    assert caught.value.type_name == "serde_samples.Model"
-    assert KeelSerializer(types=[("serde_samples", "Model")]).unpack(stored["model"]) == Model(a=1)
+    assert caught.value.type_name == "support.engine.samples.Model"
+    assert KeelSerializer(types=[("support.engine.samples", "Model")]).unpack(stored["model"]) == Model(a=1)
 
 
 @pytest.mark.parametrize("value", [ai(), Send("n", 1), Command(), Interrupt(1), Document("x"), NOW, _DeltaSnapshot(1),
@@ -205,7 +205,7 @@ def test_a_strict_serializer_takes_what_langgraph_adds() -> None:
     stored = KEEL.pack([Outer.Inner(1), Colour.RED])
     with pytest.raises(RefusedType):
         strict.unpack(stored)
-    wider = strict.with_msgpack_allowlist([("serde_samples", "Inner"), Colour])
+    wider = strict.with_msgpack_allowlist([("support.engine.samples", "Inner"), Colour])
     assert wider.unpack(stored) == [Outer.Inner(1), Colour.RED]
     with pytest.raises(RefusedType):
         strict.unpack(stored)
@@ -264,7 +264,8 @@ def test_another_serializers_value_is_named() -> None:
         record(Record.NDARRAY, "|O", [1], "C", b"12345678"), record(Record.NDARRAY, "<i4", [2], "C", b"1234"),
         record(Record.NDARRAY, "<i4", [1], "C", b"12345678"), record(Record.NDARRAY, "<i4", [-1], "C", b""),
         record(Record.NDARRAY, "<i4", [2**62, 2**62], "C", b""), record(Record.SCALAR, "<i4", b""),
-        record(Record.DATACLASS, 1, 2, {}, {}, []), record(Record.DATACLASS, "serde_samples", "Plain", 5, {}, []),
+        record(Record.DATACLASS, 1, 2, {}, {}, []),
+        record(Record.DATACLASS, "support.engine.samples", "Plain", 5, {}, []),
     ],
 )  # fmt: skip
 def test_damage_is_named(data: bytes) -> None:

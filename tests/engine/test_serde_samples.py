@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from serde_samples import VALUES, assert_same, calls, there_and_back
+from support.engine.samples import VALUES, assert_same, calls, there_and_back
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)

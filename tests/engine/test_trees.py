@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
-from tiers import examples
+from support.tiers import examples
 
 from langgraph_keel import CorruptStore, UnstorableValue
 from langgraph_keel.engine.encoding.bodies import number_rows

@@ -15,10 +15,10 @@ import ormsgpack
 import pydantic
 import pydantic.v1
 import pytest
-from checkpoints import METADATA, checkpoint_of, config_for
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from support.checkpoints import METADATA, checkpoint_of, config_for
 
 from langgraph_keel import (
     CorruptStore,

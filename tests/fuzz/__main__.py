@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS / "support")]
+sys.path.insert(0, str(TESTS))
 
 import servers  # noqa: E402
 
@@ -65,7 +65,7 @@ def run_worker(asked: argparse.Namespace, first: int, seconds: float, progress: 
         seconds = 0
     name, opening = SERVERS.get(asked.kind, ("", None))
     with opening(own=True) if opening else nullcontext() as server:
-        path = os.pathsep.join([*sys.path[:2], *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path}
         if server:
             environment[servers.SHARED[name]] = server.url

@@ -11,9 +11,9 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hostile_stores import write_hostile
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
-from old_graphs import SCENES
+from support.moving.hostile_stores import write_hostile
+from support.moving.old_graphs import SCENES
 
 from fuzz.stored import change_content, forge
 from fuzz.trials import Trial, WrongValue

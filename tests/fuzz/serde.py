@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import ormsgpack
-from serde_samples import VALUES
+from support.engine.samples import VALUES
 
 from fuzz.trials import Trial
 from langgraph_keel import KeelSerializer
@@ -36,8 +36,9 @@ PAYLOADS = (
     b"24:00:00f", b"2024-02-30", b"99999999999999999999", b"IPv4Network|1.2.3.4/33", b"\xed\xa0\x80", bytes(16),
 )  # fmt: skip
 NAMES = (
-    "builtins", "os", "object", "system", "ValueError", "SystemExit", "serde_samples", "Plain", "Point", "Colour",
-    "Right", "Bag", "Rows", "Model", "OldModel", "Failed", "langgraph.types", "Send", "Item", "langgraph_keel",
+    "builtins", "os", "object", "system", "ValueError", "SystemExit", "support.engine.samples", "Plain", "Point",
+    "Colour", "Right", "Bag", "Rows", "Model", "OldModel", "Failed", "langgraph.types", "Send", "Item",
+    "langgraph_keel",
 )  # fmt: skip
 EDGES: tuple[Any, ...] = (
     None, True, 0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**64 - 1, 1e308, float("nan"), "", "x", "\0", "9" * 5000, b"",

@@ -17,12 +17,12 @@ from zlib import crc32
 import ormsgpack
 import psycopg
 import servers
-from damage import OF_ITEMS, TOLD, Refused, Spot, damage_one, spots_of, ways
 from golden import VERSIONS, loaded
 from golden.kinds import TYPES
 from golden.seen import thread_config
-from places import Place
 from redis import Redis
+from support.backends.damage import OF_ITEMS, TOLD, Refused, Spot, damage_one, spots_of, ways
+from support.places import Place
 
 from fuzz.serde import change_bytes, change_tree, packed_tree, tree_of
 from fuzz.trials import Trial, WrongValue

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tiers import sized
+from support.tiers import sized
 
 from fuzz import __main__ as fuzzers
 

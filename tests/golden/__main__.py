@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 
 import psycopg
 import servers
-from places import Place, file_place, files_place, postgres_place, redis_place
 from redis import Redis
+from support.places import Place, file_place, files_place, postgres_place, redis_place
 
 from golden import ours, story
 from golden.kept import HERE, KINDS, loaded, pack, save

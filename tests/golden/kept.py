@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from places import Place, file_place, files_place, postgres_place, redis_place
 from redis import Redis
+from support.places import Place, file_place, files_place, postgres_place, redis_place
 
 HERE = Path(__file__).parent
 KINDS = ("sqlite", "files", "postgres", "redis")

@@ -21,12 +21,17 @@ from langgraph_keel import (
     ExportReport,
     ImportReport,
     KeelSaver,
+    Note,
     Reclaimed,
     RedisSaver,
     Replay,
     Restored,
     Resumed,
+    StatusChange,
     ToolPolicy,
+    Workspace,
+    WorkspaceDiff,
+    WorkspaceRestore,
 )
 from langgraph_keel.retention.check import Finding
 
@@ -67,6 +72,11 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "sizes", saver.stats()
     yield "threads", list(saver.threads(2))
     yield "statuses", [saver.status("waits"), saver.status("decided")]
+    yield "hand-off", saver.history.handoff("chat")
+    yield "note", Note("0" * 24, "chat", "decision", "pay", because="it is due", at="2026-11-28T00:00:00+00:00")
+    yield "status change", StatusChange("chat", "waiting", "1", next=("ask",))
+    yield "workspace", Workspace("work", ignore=[".env"])
+    yield "files", [WorkspaceRestore("work", "1", written=("a",)), WorkspaceDiff({"a": "added"}, "+a")]
     yield from made()
 
 
@@ -89,8 +99,9 @@ def made() -> Iterator[tuple[str, Any]]:
 
 
 def data_classes() -> list[str]:
-    """The names of the public data classes, all of which are to be found among `values`."""
-    return sorted(name for name in langgraph_keel.__all__ if is_dataclass(getattr(langgraph_keel, name)))
+    """The names of the public data classes, all of which are to be found among `values`; a feed is no value."""
+    found = {name for name in langgraph_keel.__all__ if is_dataclass(getattr(langgraph_keel, name))}
+    return sorted(found - {"Feed"})
 
 
 def names_in(value: Any) -> set[str]:

@@ -24,12 +24,15 @@ _SHOWN, _LONG = 120, 300
 _BITS = 10_000  # Python refuses to write longer numbers in decimal digits
 LATER = {
     "ThreadInfo": ("owner", "facts", "status", "next", "error", "tokens", "cost", "cursor"),
-    "KeptCall": ("retries", "original"),
+    "KeptCall": ("retries", "original", "idempotency_key", "copied_from"),
+    "ApprovalRequest": ("warnings", "warned_at"),
     "Decision": ("unchecked",),
     "Resumed": ("attempts",),
     "ThreadStatus": ("can_go_on", "checkpoint_id", "is_settled", "source", "outlook", "since", "stopped"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
+LATER_CLASSES = {"Handoff", "HandoffLine", "Note", "StatusChange", "Workspace", "WorkspaceDiff", "WorkspaceRestore"}
+"""Classes of Keel's that are younger than the last version that was written."""
 
 
 def form(value: Any) -> Any:

@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 import jsonpatch
 import pytest
-from checkpoints import checkpoint_of, config_for
-from diff_states import stored
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
-from savers import SAVERS, needing
-from tiers import examples
+from support.checkpoints import checkpoint_of, config_for
+from support.history.states import stored
+from support.savers import SAVERS, needing
+from support.tiers import examples
 from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound

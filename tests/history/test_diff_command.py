@@ -7,9 +7,9 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from cli_threads import EVIL, RAW, keel, keel_json
-from diff_states import stored
-from places import Place
+from support.cli_threads import EVIL, RAW, keel, keel_json
+from support.history.states import stored
+from support.places import Place
 
 from langgraph_keel.display.jsonable import as_json
 

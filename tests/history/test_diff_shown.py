@@ -10,10 +10,10 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from cli_threads import RAW
-from diff_states import stored
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from rich.console import Console
+from support.cli_threads import RAW
+from support.history.states import stored
 
 from langgraph_keel import MemorySaver
 from langgraph_keel.history.diff import StateDiff

@@ -10,12 +10,12 @@ from typing import Any
 import jsonpatch
 import numpy as np
 import pytest
-from diff_states import PLAIN, stored
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel
-from tiers import examples
+from support.history.states import PLAIN, stored
+from support.tiers import examples
 
 from langgraph_keel import MemorySaver
 from langgraph_keel.display.jsonable import DEEPEST, as_json

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from diff_states import PLAIN, Order, Place
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from support.history.states import PLAIN, Order, Place
 
 from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.history.edits import NOTHING, Edit, edits, parts_of

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from cli_threads import keel
 from langgraph.graph import START, StateGraph
+from support.cli_threads import keel
 
 from langgraph_keel import SqliteSaver, request_approval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from timeline_talks import CONFIG, saver, talk
+from support.history.conversations import CONFIG, saver, talk
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from diff_states import PLAIN, Order, Place
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from support.history.states import PLAIN, Order, Place
 
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.serde.serializer import encode

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Interrupt, interrupt
-from log_graphs import CONFIG, State, graph, say
-from places import Place
-from tool_graphs import Killed
+from support.checkpoints import checkpoint_of, config_for
+from support.log_graphs import CONFIG, State, graph, say
+from support.places import Place
+from support.tool_graphs import Killed
 
 from langgraph_keel import (
     InvalidConfig,

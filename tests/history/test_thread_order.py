@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from cli_threads import keel, keel_json
 from langgraph.checkpoint.base import empty_checkpoint
-from places import Place
+from support.cli_threads import keel, keel_json
+from support.places import Place
 
 from langgraph_keel import InvalidInput, KeelSaver, Keyring, LocalKey, MemorySaver, SqliteSaver, ThreadInfo, TieredSaver
 from langgraph_keel.engine.queries import PAGE

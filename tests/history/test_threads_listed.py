@@ -13,8 +13,8 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from places import Place
-from process_children import exit_code, forked
+from support.places import Place
+from support.process_children import exit_code, forked
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, ThreadInfo, count_threads
 

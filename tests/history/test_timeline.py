@@ -14,8 +14,8 @@ import pytest
 from langgraph.errors import InvalidUpdateError
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
-from timeline_talks import CONFIG, State, talk
-from timeline_talks import saver as saver
+from support.history.conversations import CONFIG, State, talk
+from support.history.conversations import saver as saver
 
 from langgraph_keel import CorruptStore, InvalidInput, KeelSaver, MemorySaver, NotFound, SqliteSaver
 from langgraph_keel.engine.encoding.bodies import raw_frame

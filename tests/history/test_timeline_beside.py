@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moments import Thread, branches, calls, chain, hostile, story
-from pages import check_harmless
 from rich.cells import cell_len
 from rich.console import Console
+from support.history.moments import Thread, branches, calls, chain, hostile, story
+from support.pages import check_harmless
 
 from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.moment import Moment

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Interrupt
-from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
-from pages import Element, check_harmless, page
+from support.history.moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
+from support.pages import Element, check_harmless, page
 
 from langgraph_keel.display.html import LANES
 from langgraph_keel.display.text import UNSAFE, plain

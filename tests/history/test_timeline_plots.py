@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from moments import bushy, calls, chain, long, story, wide
+from support.history.moments import bushy, calls, chain, long, story, wide
 
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.render.plots import plot_moments

@@ -14,9 +14,9 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Interrupt, Send
-from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
 from rich.cells import cell_len
 from rich.console import Console
+from support.history.moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
 from typer.testing import CliRunner
 
 from langgraph_keel import MemorySaver, open_saver, request_approval

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moments import CALL, Thread, bushy, calls, chain, hostile, shuffled, story, wide
+from support.history.moments import CALL, Thread, bushy, calls, chain, hostile, shuffled, story, wide
 
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.render.rows import MOST_LANES, TreeRow, lane_count, tree_rows

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from langgraph.graph import END, START, StateGraph
-from repositories import Repository, isolate
+from support.repositories import Repository, isolate
 
 from langgraph_keel.backends.files import FileSaver
 

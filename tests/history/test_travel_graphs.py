@@ -15,8 +15,8 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, StateSnapshot, interrupt
-from savers import SAVERS, needing
-from trajectory_worlds import World
+from support.provenance.trajectories import World
+from support.savers import SAVERS, needing
 
 from langgraph_keel import DriftWarning, KeelSaver, NotFound
 from langgraph_keel.testing.contract_removal import told

@@ -11,8 +11,8 @@ from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
-from log_graphs import CONFIG, State, graph, say
-from places import Place
+from support.log_graphs import CONFIG, State, graph, say
+from support.places import Place
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ToolCache
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from cli_threads import keel, keel_json
-from places import Place
 from redis import Redis
-from stores import MemoryUnderTest
+from support.cli_threads import keel, keel_json
+from support.places import Place
+from support.stores import MemoryUnderTest
 
 from langgraph_keel import InvalidInput, KeelSaver, KeyMissing, Keyring, LocalKey, SealBroken, SqliteSaver, TieredSaver
 from langgraph_keel.keys.keyring import new_key

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import keel, keel_json
-from retention_threads import BACKENDS
+from support.cli_threads import keel, keel_json
+from support.retention.threads import BACKENDS
 
 from langgraph_keel import InvalidInput, KeelSaver, KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
 from langgraph_keel.keys.keyring import new_key

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import keel, keel_json
 from golden.kinds import TYPES
 from golden.seen import seen
-from retention_threads import BACKENDS, Written, name_of, secrets_in
-from saver_parts import driver_of
+from support.cli_threads import keel, keel_json
+from support.retention.threads import BACKENDS, Written, name_of, secrets_in
+from support.saver_parts import driver_of
+from support.tiers import sized
 from test_scan import left_in, write
-from tiers import sized
 
 from langgraph_keel import InvalidInput, KeelSaver, Keyring, LocalKey, MemorySaver, Retention, SealBroken, SqliteSaver
 from langgraph_keel.engine.engine import with_engine

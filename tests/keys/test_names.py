@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import keel, keel_json
 from golden.kinds import TYPES
 from golden.seen import seen
 from langgraph.graph import START, MessagesState, StateGraph
-from retention_threads import BACKENDS
-from saver_parts import driver_of
+from support.cli_threads import keel, keel_json
+from support.retention.threads import BACKENDS
+from support.saver_parts import driver_of
 from test_scan import tell, write
 
 from langgraph_keel import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import MemoryUnderTest
+from support.stores import MemoryUnderTest
 
 from langgraph_keel import KeelSaver, Keyring, LocalKey
 from langgraph_keel.engine.cells import Shelf

@@ -12,10 +12,10 @@ from threading import Event
 from typing import Any
 
 import pytest
-from cli_threads import keel, keel_json
-from retention_threads import BACKENDS
+from support.cli_threads import keel, keel_json
+from support.retention.threads import BACKENDS
+from support.tiers import sized
 from test_rotation import length, put
-from tiers import sized
 
 from langgraph_keel import (
     CorruptStore,

@@ -8,8 +8,8 @@ from threading import Event
 from typing import Any
 
 import pytest
-from retention_threads import BACKENDS
-from tiers import sized
+from support.retention.threads import BACKENDS
+from support.tiers import sized
 
 from langgraph_keel import KeelSaver, KeyMissing, Keyring, LocalKey, MemorySaver
 from langgraph_keel.engine.layers import Layer

@@ -19,8 +19,8 @@ from golden.kinds import TYPES
 from golden.seen import aseen, seen
 from langchain_core.messages import AIMessage, HumanMessage
 from redis import Redis
-from retention_threads import BACKENDS
 from servers import PostgresServer, RedisServer
+from support.retention.threads import BACKENDS
 
 from langgraph_keel import (
     FileSaver,

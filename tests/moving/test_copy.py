@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import told, write_history
 from golden import loaded, seen
 from golden.kinds import TYPES
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
-from old_graphs import SCENES
-from old_stores import old_store
-from places import Place, file_place, files_place, postgres_place, redis_place
-from stores import MemoryUnderTest
+from support.moving.copies import told, write_history
+from support.moving.old_graphs import SCENES
+from support.moving.old_stores import old_store
+from support.places import Place, file_place, files_place, postgres_place, redis_place
+from support.stores import MemoryUnderTest
+from support.tiers import BACKENDS, sized
 from test_golden import as_stored, differences
-from tiers import BACKENDS, sized
 
 from langgraph_keel import (
     InvalidInput,

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiers import sized
+from support.tiers import sized
 
 from langgraph_keel import open_saver
 from langgraph_keel.testing.rig import at, checkpoint_of

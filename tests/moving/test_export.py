@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import old_graphs
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from old_graphs import SCENES, config_of
-from old_stores import OldStore, old_store
-from savers import needing
+from support.moving import old_graphs
+from support.moving.old_graphs import SCENES, config_of
+from support.moving.old_stores import OldStore, old_store
+from support.savers import needing
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, StoreUnavailable
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hostile_places
 import pytest
-from hostile_stores import COMPUTED, COSTS_THE_THREAD, EVIL, GOOD, IN_A_TENANT, fill, write_hostile
-from places import Place
-from tiers import BACKENDS
+from support.moving import hostile_places
+from support.moving.hostile_stores import COMPUTED, COSTS_THE_THREAD, EVIL, GOOD, IN_A_TENANT, fill, write_hostile
+from support.places import Place
+from support.tiers import BACKENDS
 
 from langgraph_keel import CorruptStore, KeelSaver, MemorySaver, Retention, SqliteSaver
 from langgraph_keel.engine.cells import Cell, Shelf

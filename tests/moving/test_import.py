@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import old_graphs
 import psycopg
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
@@ -24,10 +23,11 @@ from langgraph.checkpoint.postgres.shallow import ShallowPostgresSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, StateGraph
-from old_graphs import SCENES, config_of
-from old_stores import OldStore, old_store
-from savers import needing
-from tiers import sized
+from support.moving import old_graphs
+from support.moving.old_graphs import SCENES, config_of
+from support.moving.old_stores import OldStore, old_store
+from support.savers import needing
+from support.tiers import sized
 
 from langgraph_keel import (
     AccessDenied,

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from copies import write_history
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
-from stores import MemoryUnderTest
-from tiers import BACKENDS
+from support.moving.copies import write_history
+from support.stores import MemoryUnderTest
+from support.tiers import BACKENDS
 
 from langgraph_keel import Keyring, LocalKey, MemorySaver
 from langgraph_keel.testing.machine import chat

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import old_graphs
 import pytest
 from langchain_core.messages import HumanMessage
-from old_graphs import SCENES, config_of
-from old_stores import OldStore, old_store
-from places import Place, file_place, files_place, postgres_place, redis_place
-from savers import BACKENDS, needing
-from tiers import sized
+from support.moving import old_graphs
+from support.moving.old_graphs import SCENES, config_of
+from support.moving.old_stores import OldStore, old_store
+from support.places import Place, file_place, files_place, postgres_place, redis_place
+from support.savers import BACKENDS, needing
+from support.tiers import sized
 
 from langgraph_keel import (
     InvalidInput,
@@ -331,7 +331,7 @@ def test_what_nobody_uses_costs_nothing(old_file: OldStore, monkeypatch: pytest.
 
 CHILD = """
 import sys
-import old_graphs
+from support.moving import old_graphs
 from langgraph_keel import open_saver
 url, old, options, *names = eval(sys.argv[1])
 with open_saver(url, moving_from=old, **options) as saver:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints import checkpoint_of
 from langgraph.checkpoint.base import CheckpointTuple
-from places import Place
+from support.checkpoints import checkpoint_of
+from support.places import Place
 
 from langgraph_keel import KeelSaver
 

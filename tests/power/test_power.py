@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tiers import sized
+from support.tiers import sized
 
 from langgraph_keel.backends.files import log
 from power import (

@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from checkpoints import checkpoint_of
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
-from places import Place, file_place, files_place
+from support.checkpoints import checkpoint_of
+from support.places import Place, file_place, files_place
 
 from langgraph_keel import KeelSaver, MemorySaver, StoreError, ThreadExists
 from langgraph_keel.backends.files import log

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from places import KINDS
+from support.places import KINDS
 
-CHILD = Path(__file__).parents[1] / "support" / "blocking_children.py"
+CHILD = Path(__file__).parents[1] / "support" / "processes" / "blocking.py"
 
 
 OPENING = """

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
-from places import Place
 from power import IGNORED, PLACES, STEPS, Recording, Traced, check, expected, recorded, require_strace, run, values_at
-from tiers import sized
+from support.checkpoints import checkpoint_of, config_for
+from support.places import Place
+from support.tiers import sized
 
 from langgraph_keel import KeelError, StoreError, StoreFull
 

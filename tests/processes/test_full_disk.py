@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disks import fill_up, small_disk
+from support.processes.full_disks import fill_up, small_disk
 
 from langgraph_keel import FileSaver, KeelSaver, Keyring, LocalKey, Retention, SqliteSaver, StoreFull
 from langgraph_keel.testing.rig import at, checkpoint_of

@@ -7,10 +7,10 @@ from itertools import count
 from random import Random
 
 import pytest
-from histories import Operation, Outcome, Version, anomalies
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import examples
+from support.processes.histories import Operation, Outcome, Version, anomalies
+from support.tiers import examples
 
 
 class List:

@@ -9,11 +9,11 @@ from queue import Empty
 from typing import Any
 
 import pytest
-from histories import Operation, anomalies
-from history_clients import begin, meanwhile, work_together
-from places import ON_SERVERS, Place
-from races import by_id, check_lineage, context, head_marks
 from servers.server import Server
+from support.places import ON_SERVERS, Place
+from support.processes.clients import begin, meanwhile, work_together
+from support.processes.histories import Operation, anomalies
+from support.races import by_id, check_lineage, context, head_marks
 
 SEED = random.SystemRandom().randrange(1 << 32)
 CLIENTS = [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -8,11 +8,11 @@ from itertools import count
 from typing import Any
 
 import pytest
-from approval_children import graph_of
 from langgraph.types import interrupt
-from places import ON_SERVERS, Place
-from savers import each_face
-from tool_graphs import Killed, calls, hello, thread, tool_graph
+from support.approvals.children import graph_of
+from support.places import ON_SERVERS, Place
+from support.savers import each_face
+from support.tool_graphs import Killed, calls, hello, thread, tool_graph
 
 from langgraph_keel import AlreadyDecided, KeelSaver, ToolCache
 

@@ -11,9 +11,9 @@ from queue import Queue
 from typing import Any
 
 import pytest
-from checkpoints import METADATA, aput, checkpoint_of, value_of
 from langchain_core.runnables import RunnableConfig
-from saver_parts import driver_of
+from support.checkpoints import METADATA, aput, checkpoint_of, value_of
+from support.saver_parts import driver_of
 
 from langgraph_keel import SqliteSaver, UnstorableValue
 from langgraph_keel.backends.sqlite import driver as sqlite_driver

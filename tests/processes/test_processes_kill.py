@@ -11,16 +11,16 @@ from multiprocessing.connection import Connection
 
 import pytest
 from langgraph.checkpoint.base import CheckpointTuple
-from places import Place
-from process_children import (
+from support.places import Place
+from support.process_children import (
     digest_of,
     grow_and_report,
     growing_graph,
     run_config,
     writes_digest,
 )
-from races import context
-from tiers import sized
+from support.races import context
+from support.tiers import sized
 
 from langgraph_keel import KeelSaver
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from places import Place
-from process_children import by_invoke, race
-from races import by_id, check_lineage, context, head_marks, marks_of, received
-from tiers import sized
+from support.places import Place
+from support.process_children import by_invoke, race
+from support.races import by_id, check_lineage, context, head_marks, marks_of, received
+from support.tiers import sized
 
 PROCESSES = 8
 ROUNDS = sized(40, 40, 200)

@@ -11,16 +11,16 @@ from itertools import count
 from typing import Any
 
 import pytest
-from checkpoints import METADATA, checkpoint_of, config_for
 from langgraph.checkpoint.base import CheckpointTuple
-from places import ON_SERVERS, Place
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
-from savers import each_face
 from servers import Proxy
+from support.checkpoints import METADATA, checkpoint_of, config_for
+from support.places import ON_SERVERS, Place
+from support.savers import each_face
 
 from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver, RedisSaver, StoreUnavailable, ThreadExists
 from langgraph_keel.testing.rig import FACES, Face

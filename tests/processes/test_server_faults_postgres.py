@@ -16,10 +16,10 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import servers
-from checkpoints import aput, config_for, put, value_of
-from disks import small_disk
-from places import Place
 from servers.launch import unprivileged
+from support.checkpoints import aput, config_for, put, value_of
+from support.places import Place
+from support.processes.full_disks import small_disk
 
 from langgraph_keel import (
     AccessDenied,

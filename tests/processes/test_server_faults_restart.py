@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from checkpoints import METADATA, aput, checkpoint_of, config_for, put, value_of
-from history_clients import meanwhile
-from places import ON_SERVERS, Place
 from servers import Proxy
 from servers.server import Server
+from support.checkpoints import METADATA, aput, checkpoint_of, config_for, put, value_of
+from support.places import ON_SERVERS, Place
+from support.processes.clients import meanwhile
 
 from langgraph_keel import KeelSaver, StoreBusy, StoreError, StoreUnavailable
 from langgraph_keel.testing.rig import FACES

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from checkpoints import METADATA, aput, checkpoint_of, config_for, put, value_of
-from places import Place
-from process_children import exit_code, forked
-from races import context
+from support.checkpoints import METADATA, aput, checkpoint_of, config_for, put, value_of
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.races import context
 
 from langgraph_keel import CheckpointConflict, KeelSaver
 

@@ -9,19 +9,21 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
 
 import httpx
 import pytest
-from places import Place
+from support.places import Place
+from support.tiers import sized
 from test_docs import ROOT, blocks_of
-from tiers import sized
 
 from langgraph_keel import KeelSaver
 
@@ -37,15 +39,18 @@ class Service:
         refunds: The file in which its payment provider notes each refund.
     """
 
-    def __init__(self, place: Place, directory: Path) -> None:
+    def __init__(self, place: Place, directory: Path, *options: str, thinks: float = 0) -> None:
         (code,) = [block.text for block in blocks_of(PAGE) if block.text.startswith('"""service.py')]
         opening = "open_saver(url,"
+        asked = "        said = messages[-1]\n"
         assert opening in code
+        assert asked in code
+        code = code.replace(asked, f"{asked}        __import__('time').sleep({thinks})\n")
         (directory / "service.py").write_text(code.replace(opening, f"open_saver(url, **{dict(place.options)!r},"))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
-        self._place, self._directory = place, directory
+        self._place, self._directory, self._options = place, directory, options
         self.url = f"http://127.0.0.1:{self._port}"
         self.refunds = directory / "refunds.log"
         self.refunds.touch()
@@ -54,6 +59,7 @@ class Service:
     def start(self) -> None:
         """Start two workers, and wait until one answers."""
         words = [sys.executable, "-m", "uvicorn", "service:app", "--workers", "2", "--port", str(self._port)]
+        words += self._options
         env = {**os.environ, "KEEL_URL": self._place.url}
         log = (self._directory / "log").open("ab")
         self._server = subprocess.Popen(
@@ -71,11 +77,21 @@ class Service:
 
     def kill_worker(self) -> None:
         """Kill one of the workers, which uvicorn starts again."""
+        if workers := self.workers():
+            os.kill(RANDOM.choice(sorted(workers)), signal.SIGKILL)
+
+    def workers(self) -> set[int]:
+        """The workers that there are now."""
         assert self._server is not None
         children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
-        workers = [int(pid) for pid in children if b"spawn_main" in _command(pid)]
-        if workers:
-            os.kill(RANDOM.choice(workers), signal.SIGKILL)
+        return {int(pid) for pid in children if b"spawn_main" in _command(pid)}
+
+    def restart(self) -> None:
+        """Have uvicorn replace its workers, one after the other, by SIGTERM; wait until all are gone."""
+        assert self._server is not None
+        before = self.workers()
+        os.kill(self._server.pid, signal.SIGHUP)
+        until(lambda: not before & self.workers(), "the workers to be replaced", seconds=90)
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response | None:
         """Ask the service; `None` if its worker is gone, or dies meanwhile."""
@@ -87,6 +103,13 @@ class Service:
     def say(self, thread: str, text: str) -> httpx.Response | None:
         """Say something in a thread."""
         return self.ask("POST", f"/threads/{thread}/messages", json={"text": text})
+
+    def messages(self, thread: str) -> list[dict[str, str]]:
+        """The conversation of a thread."""
+        shown = self.ask("GET", f"/threads/{thread}")
+        assert shown is not None
+        messages: list[dict[str, str]] = shown.json()["messages"]
+        return messages
 
     def approve(self, request_id: str) -> httpx.Response | None:
         """Approve a request."""
@@ -109,8 +132,8 @@ def _command(pid: str) -> bytes:
 
 
 @contextmanager
-def served(place: Place, directory: Path) -> Iterator[Service]:
-    service = Service(place, directory)
+def served(place: Place, directory: Path, *options: str, thinks: float = 0) -> Iterator[Service]:
+    service = Service(place, directory, *options, thinks=thinks)
     service.start()
     try:
         yield service
@@ -170,3 +193,80 @@ def _left(service: Service, saver: KeelSaver, orders: list[str]) -> list[str]:
         if status.state not in ("waits", "runs", "decided"):
             service.ask("POST", f"/operator/threads/{order}/resume")
     return left
+
+
+# -- a rolling restart -------------------------------------------------------------------------------------------------
+
+OPTIONS = ("--timeout-graceful-shutdown", "0", "--timeout-worker-healthcheck", "90")
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+def test_a_rolling_restart_loses_no_turn(place: Place, tmp_path: Path) -> None:
+    """Each message is in its conversation once, and answered once; each refund is made once. No operator is needed.
+
+    Uvicorn does not wait for open streams here, so turns are drained, and clients lose their streams.
+    """
+    threads, is_replaced, is_over = ["ada", "bob", "eve"], Event(), Event()
+    with served(place, tmp_path, *OPTIONS, thinks=0.3) as service, ThreadPoolExecutor(4) as pool:
+        try:
+            pool.submit(approve_all, service, is_over)
+            clients = [pool.submit(talk, service, thread, is_replaced) for thread in threads]
+            service.restart()
+            is_replaced.set()
+            counts = dict(zip(threads, [client.result() for client in clients], strict=True))
+            for thread, says in counts.items():
+                assert [each["text"] for each in service.messages(thread)] == list(conversation(thread, says))
+        finally:
+            is_replaced.set()
+            is_over.set()
+    paid = Counter(line.split()[0] for line in service.refunds.read_text().splitlines())
+    assert paid == Counter(f"{thread}-{number}" for thread, says in counts.items() for number in range(0, says, 4))
+
+
+def text_of(thread: str, number: int) -> str:
+    """A message of a client: every fourth one asks for a refund."""
+    return f"{'' if number % 4 else 'refund '}{thread}-{number}"
+
+
+def conversation(thread: str, says: int) -> Iterator[str]:
+    """The texts of a thread, with all answers."""
+    for number in range(says):
+        said = text_of(thread, number)
+        yield said
+        if not number % 4:
+            said = f"refunded 40.0 for order {thread}-{number}"
+            yield from ("", said)
+        yield f"You said, or I did: {said}"
+
+
+def talk(service: Service, thread: str, is_replaced: Event) -> int:
+    """Say one thing after the other until the workers are replaced; return how many.
+
+    If no answer comes, the client looks, and says it again with the same id.
+    """
+    for number in count():
+        said = {"text": text_of(thread, number), "id": str(number)}
+
+        def is_answered(said: Mapping[str, str] = said) -> bool:
+            shown = service.ask("GET", f"/threads/{thread}")
+            if shown is None or shown.status_code != 200:
+                return False
+            if all(each["text"] != said["text"] for each in shown.json()["messages"]):
+                service.ask("POST", f"/threads/{thread}/messages", json=said)
+                return False
+            return bool(shown.json()["state"] == "idle")
+
+        until(is_answered, f"an answer to {said}", seconds=90)
+        if is_replaced.is_set():
+            return number + 1
+    raise AssertionError
+
+
+def approve_all(service: Service, is_over: Event) -> None:
+    """Approve what is asked, until all clients have their answers."""
+    while not is_over.wait(0.1):
+        found = service.ask("GET", "/approvals")
+        for each in found.json() if found is not None and found.status_code == 200 else ():
+            service.approve(each["id"])

@@ -13,8 +13,8 @@ import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from places import Place
-from provenance_runs import recorder_of
+from support.places import Place
+from support.provenance.runs import recorder_of
 
 from langgraph_keel import Change, DriftDetected, DriftReport, DriftWarning, InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.provenance.drift import NODES, SEEN, Fingerprint, update_fingerprint

@@ -10,7 +10,7 @@ from langchain_core.language_models import FakeListChatModel, GenericFakeChatMod
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
-from provenance_runs import recorder_of
+from support.provenance.runs import recorder_of
 
 from langgraph_keel import DriftDetected, KeelSaver, MemorySaver
 

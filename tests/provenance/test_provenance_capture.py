@@ -13,12 +13,12 @@ from secrets import token_hex
 from threading import Thread
 from typing import Any
 
-import provenance_graphs  # noqa: F401 - it fills RUNS
 import pytest
-from provenance_graphs import piped
-from provenance_runs import ASK, RUNS, START_WITH, Scene, both, calling, graph_of
-from resume_runs import runs_of
-from savers import BACKENDS, SAVERS, needing
+from support.approvals.resuming import runs_of
+from support.provenance import graphs as provenance_graphs  # noqa: F401 - it fills RUNS
+from support.provenance.graphs import piped
+from support.provenance.runs import ASK, RUNS, START_WITH, Scene, both, calling, graph_of
+from support.savers import BACKENDS, SAVERS, needing
 
 from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver
 

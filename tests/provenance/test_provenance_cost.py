@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from provenance_models import Fake
-from provenance_runs import ASK, Scene, calling, recorder_of
-from savers import each_backend, each_face
+from support.provenance.models import Fake
+from support.provenance.runs import ASK, Scene, calling, recorder_of
+from support.savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver, MemorySaver
 from langgraph_keel.provenance.capture import CAPTURE

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from langgraph.types import Command
-from places import Place
-from process_children import exit_code, forked
-from provenance_graphs import asking, failing
-from provenance_models import Fake
-from provenance_runs import START_WITH, Scene, calling, graph_of, ns_of, recorder_of, thread_config
-from savers import each_backend, each_face
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.provenance.graphs import asking, failing
+from support.provenance.models import Fake
+from support.provenance.runs import START_WITH, Scene, calling, graph_of, ns_of, recorder_of, thread_config
+from support.savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver
 

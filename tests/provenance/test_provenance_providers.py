@@ -10,9 +10,9 @@ import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
-from provenance_models import PROVIDERS, reply_to
-from provenance_runs import ASK, Scene, both
-from savers import each_face
+from support.provenance.models import PROVIDERS, reply_to
+from support.provenance.runs import ASK, Scene, both
+from support.savers import each_face
 
 from langgraph_keel import MemorySaver, ModelCall
 from langgraph_keel.provenance.capture import hash_prompt

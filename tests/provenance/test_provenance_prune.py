@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from provenance_models import Failed, Fake
-from provenance_runs import Scene, calling, graph_of, ns_of, thread_config
-from savers import each_backend, each_face
+from support.provenance.models import Failed, Fake
+from support.provenance.runs import Scene, calling, graph_of, ns_of, thread_config
+from support.savers import each_backend, each_face
 
 from langgraph_keel import KeelSaver, ModelCall, StoreError
 from langgraph_keel.engine.cells import Shelf

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from provenance_models import Fake
-from provenance_runs import Scene, calling, recorder_of, thread_config
-from savers import each_backend, each_face
+from support.provenance.models import Fake
+from support.provenance.runs import Scene, calling, recorder_of, thread_config
+from support.savers import each_backend, each_face
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
 from langgraph_keel.engine.engine import with_engine

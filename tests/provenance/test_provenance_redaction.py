@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import tool
-from provenance_models import PROVIDERS, reply_to
-from provenance_runs import Scene, both
-from savers import BACKENDS, needing
-from stores import each_store
+from support.provenance.models import PROVIDERS, reply_to
+from support.provenance.runs import Scene, both
+from support.savers import BACKENDS, needing
+from support.stores import each_store
 
 KEPT = "secret-that-the-state-holds"
 

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from rivals import PATIENCE, FirstStep, with_hook
+from support.rivals import PATIENCE, FirstStep, with_hook
 
 from langgraph_keel import CheckpointConflict, KeelSaver, Retention
 

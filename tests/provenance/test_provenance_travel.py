@@ -9,7 +9,7 @@ import pytest
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from places import Place
+from support.places import Place
 
 from langgraph_keel import KeelSaver
 

@@ -9,11 +9,11 @@ import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
-from replay_graphs import PAYS, Model, agent, everything, hello, replayed
-from replay_scenes import Scene, faces, two_turns
-from replay_scenes import memory as memory
-from replay_scenes import scene as scene
-from tool_graphs import calls, run, thread
+from support.provenance.replay_graphs import PAYS, Model, agent, everything, hello, replayed
+from support.provenance.replays import Scene, faces, two_turns
+from support.provenance.replays import memory as memory
+from support.provenance.replays import scene as scene
+from support.tool_graphs import calls, run, thread
 
 from langgraph_keel import InvalidInput, NotFound, Replay, ToolNotReplayed
 

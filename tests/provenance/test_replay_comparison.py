@@ -13,8 +13,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
-from provenance_models import PROVIDERS
-from tool_graphs import hello, thread
+from support.provenance.models import PROVIDERS
+from support.tool_graphs import hello, thread
 
 from langgraph_keel import Difference, KeelSerializer, MemorySaver, Replay, ToolNotReplayed
 from langgraph_keel.provenance.replay.compare import Comparison, state_of

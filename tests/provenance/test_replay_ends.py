@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from replay_graphs import Items, Model, graph_of, noting, replayed
-from replay_scenes import Scene, faces, is_same
-from replay_scenes import memory as memory
-from replay_scenes import scene as scene
-from tool_graphs import resume, run, thread
+from support.provenance.replay_graphs import Items, Model, graph_of, noting, replayed
+from support.provenance.replays import Scene, faces, is_same
+from support.provenance.replays import memory as memory
+from support.provenance.replays import scene as scene
+from support.tool_graphs import resume, run, thread
 
 from langgraph_keel import DriftDetected, MemorySaver, Replay
 

@@ -11,11 +11,11 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from replay_graphs import PAYS, Items, Model, asking, graph_of, hello, noting, replayed
-from replay_scenes import Scene, faces, is_same, two_turns
-from replay_scenes import memory as memory
-from replay_scenes import scene as scene
-from tool_graphs import ASKED, calls, resume, run, thread
+from support.provenance.replay_graphs import PAYS, Items, Model, asking, graph_of, hello, noting, replayed
+from support.provenance.replays import Scene, faces, is_same, two_turns
+from support.provenance.replays import memory as memory
+from support.provenance.replays import scene as scene
+from support.tool_graphs import ASKED, calls, resume, run, thread
 
 from langgraph_keel import ToolCache, ToolPolicy
 
@@ -77,7 +77,7 @@ async def test_a_changed_tool(memory: Scene, face: str) -> None:
     """Its description is what models are told; what it says comes from the ledger still, as its version does."""
     await two_turns(memory, face)
     tools = [memory.tools()[0], memory.tools()[1].model_copy(update={"description": "Acts otherwise."})]
-    from replay_graphs import agent
+    from support.provenance.replay_graphs import agent
 
     replay = await replayed(memory.saver, face, agent(memory.saver, tools, memory.cache), thread("t"))
     places = [(found.step, found.node, found.field) for found in replay.differences]

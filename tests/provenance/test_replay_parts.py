@@ -15,12 +15,12 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy, interrupt
-from provenance_runs import recorder_of
-from replay_graphs import PAYS, Items, Model, asking, graph_of, hello, noting, replayed
-from replay_scenes import Scene, faces, is_same, two_turns
-from replay_scenes import memory as memory
-from replay_scenes import scene as scene
-from tool_graphs import resume, run, strictly, thread
+from support.provenance.replay_graphs import PAYS, Items, Model, asking, graph_of, hello, noting, replayed
+from support.provenance.replays import Scene, faces, is_same, two_turns
+from support.provenance.replays import memory as memory
+from support.provenance.replays import scene as scene
+from support.provenance.runs import recorder_of
+from support.tool_graphs import resume, run, strictly, thread
 
 from langgraph_keel import MemorySaver, SqliteSaver, ToolCache
 

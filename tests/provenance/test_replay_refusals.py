@@ -14,10 +14,10 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
-from replay_graphs import Items, agent, graph_of, hello, noting, replayed
-from replay_scenes import Scene, faces, opened
-from replay_scenes import memory as memory
-from tool_graphs import BACKENDS, run, thread
+from support.provenance.replay_graphs import Items, agent, graph_of, hello, noting, replayed
+from support.provenance.replays import Scene, faces, opened
+from support.provenance.replays import memory as memory
+from support.tool_graphs import BACKENDS, run, thread
 
 from langgraph_keel import ToolNotReplayed
 

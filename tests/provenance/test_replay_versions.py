@@ -6,11 +6,11 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from replay_graphs import Items, replayed
-from replay_scenes import Scene, faces
-from replay_scenes import memory as memory
-from replay_scenes import scene as scene
-from tool_graphs import run, thread
+from support.provenance.replay_graphs import Items, replayed
+from support.provenance.replays import Scene, faces
+from support.provenance.replays import memory as memory
+from support.provenance.replays import scene as scene
+from support.tool_graphs import run, thread
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import run as plan

@@ -11,11 +11,11 @@ from langchain_core.messages import AIMessage
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import _messages_delta_reducer
-from places import Place
-from trajectory_worlds import Other, Skipped, World, config, damage, ids, on_drift
-from trajectory_worlds import memory as memory
-from trajectory_worlds import saver as saver
-from trajectory_worlds import world as world
+from support.places import Place
+from support.provenance.trajectories import Other, Skipped, World, config, damage, ids, on_drift
+from support.provenance.trajectories import memory as memory
+from support.provenance.trajectories import saver as saver
+from support.provenance.trajectories import world as world
 
 from langgraph_keel import CorruptStore, DriftWarning, InvalidInput, KeelSaver, MemorySaver, NotFound
 

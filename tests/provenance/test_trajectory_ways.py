@@ -10,7 +10,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from trajectory_worlds import Skipped, World, config, ids, memory, on_drift, saver, world
+from support.provenance.trajectories import Skipped, World, config, ids, memory, on_drift, saver, world
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.provenance.export import sum_costs, sum_usages

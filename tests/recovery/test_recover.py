@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 from asyncio import to_thread
 from collections.abc import Iterator
@@ -17,11 +18,11 @@ from typing import Any
 import pytest
 from langgraph.errors import GraphDrained
 from langgraph.types import interrupt
-from log_graphs import CONFIG, State, graph, say
-from places import Place
-from process_children import exit_code, forked
-from races import context
-from recovery_children import (
+from support.log_graphs import CONFIG, State, graph, say
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.races import context
+from support.recovery.children import (
     INPUT,
     LONG,
     STEPS,
@@ -36,8 +37,8 @@ from recovery_children import (
     steps_in,
     work,
 )
-from savers import each_face
-from situations import SITUATIONS, Stage, graph_of
+from support.savers import each_face
+from support.situations import CONTINUES, PAGE, SITUATIONS, Stage, graph_of
 
 from langgraph_keel import (
     InvalidInput,
@@ -89,7 +90,7 @@ def drained(saver: KeelSaver, thread_id: str = "t", made: Any = None) -> None:
 
 
 def recovery_of(saver: KeelSaver, graph: Any) -> Recovery:
-    return Recovery(saver.engine.session, graph, {}, 3, None, RetryList(1.0), lasts=False)
+    return Recovery(saver.engine.session, graph, {}, 3, None, RetryList(1.0))
 
 
 def looks_of(saver: KeelSaver, graph: Any) -> list[Look]:
@@ -134,23 +135,20 @@ def test_of_two_workers_one_continues_each_thread(place: Place, path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.heavy
 @each_face
-async def test_recover_does_what_is_safe_in_every_situation(place: Place, face: Any) -> None:
+async def test_recover_does_in_every_situation_what_the_page_says(place: Place, face: Any) -> None:
     async with AsyncExitStack() as stack:
         saver = await stack.enter_async_context(place.open(recoverable=True))
         stage = Stage(place, await stack.enter_async_context(place.open()), face, stack)
         for name, make in SITUATIONS.items():
             await make(stage, name)
+        before = {name: (await saver.astatus(name)).checkpoint_id for name in SITUATIONS}
         found = await to_thread(recovered, saver, graph_of(saver), face)
         assert [each.error for each in found] == [None] * len(found)
-        assert {each.thread_id for each in found} == {
-            "marked, drained",
-            "marked, its input accepted",
-            "marked, killed",
-            "marked, resumed, and killed again",
-            "marked, killed after a breakpoint",
-        }
-        for each in found:
-            assert (await saver.astatus(each.thread_id)).state == "idle"
+        taken = {each.thread_id for each in found}
+        assert taken == set(re.findall(rf"^\| (.+?) \| `[a-z ]+` \| [^|]+ \| {CONTINUES} \|", PAGE.read_text(), re.M))
+        for name in SITUATIONS:
+            status = await saver.astatus(name)
+            assert status.state == "idle" if name in taken else status.checkpoint_id == before[name], name
 
 
 @ON_SQLITE
@@ -424,6 +422,40 @@ def test_threads_of_other_graphs_and_names_are_left(saver: KeelSaver, face: str,
     assert [each.thread_id for each in recovered(saver, five(saver, path), face)] == ["mail/1"]
 
 
+@each_face
+def test_input_that_no_step_has_seen_is_left_to_its_graph(saver: KeelSaver, face: str, path: Path) -> None:
+    """It waits before `__start__`, a node of every graph."""
+    saver.accept(five(saver, path), INPUT, config_of("new"))
+    five(saver, path).invoke(INPUT, config_of("old"))
+    saver.accept(five(saver, path), INPUT, config_of("old"))
+    for name in ("new", "old"):
+        assert saver.status(name).next == ("__start__",)
+    other = five(saver, path, names="abc")
+    assert recovered(saver, other, face) == []
+    assert {look.why for look in looks_of(saver, other)} == {"it is not of this graph"}
+    newer = five(saver, path, names="1678")  # another version of the program
+    found = recovered(saver, newer, face)
+    assert sorted((each.thread_id, each.error) for each in found) == [("new", None), ("old", None)]
+    assert steps_in(path, "new") == "1678"
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("is_own", [False, True], ids=["saver of the root", "own saver"])
+def test_a_subgraph_is_continued_with_its_root(place: Place, path: Path, tmp_path: Path, is_own: bool) -> None:
+    def nested(saver: KeelSaver, own: KeelSaver, deadly: str = "") -> Any:
+        inner = five(own if is_own else None, path, deadly, names="abc")
+        return graph(saver, say("1"), ("2", inner), say("3"))
+
+    def die() -> None:
+        with place.open(recoverable=True) as saver, SqliteSaver(tmp_path / "own.db", recoverable=True) as own:
+            nested(saver, own, deadly="b").invoke(INPUT, CONFIG, durability="sync")
+
+    assert exit_code(forked(die)) == -signal.SIGKILL
+    with place.open(recoverable=True) as saver, SqliteSaver(tmp_path / "own.db", recoverable=True) as own:
+        (resumed,) = recovered(saver, nested(saver, own), "sync")
+        assert (resumed.error, steps_in(path)) == (None, "abbc")
+
+
 def test_what_a_run_is_given(saver: KeelSaver) -> None:
     seen: list[Any] = []
 
@@ -496,7 +528,7 @@ def test_a_worker_outlives_a_store_that_is_away(
     looks[0] = 0
     worker = saver.recover(five(saver, path), poll=0.01)
     assert next(worker).thread_id == "t"
-    assert "no threads are recovered before the next look: gone for a moment" in caplog.text
+    assert "no threads are continued before the next look: gone for a moment" in caplog.text
 
 
 def test_log_records_name_the_thread_and_the_attempt(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:

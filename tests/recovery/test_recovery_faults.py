@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from places import Place
-from recovery_children import STEPS, config_of
-from recovery_faults import Workers, accept, effects, overlaps, paying_graph
-from tiers import sized
+from support.places import Place
+from support.recovery.children import STEPS, config_of
+from support.recovery.faults import Workers, accept, effects, overlaps, paying_graph
+from support.tiers import sized
 
 RUNS = sized(12, 12, 300)
 SEED = random.SystemRandom().randrange(1 << 32)

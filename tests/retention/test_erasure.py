@@ -15,15 +15,15 @@ from typing import Any
 import psycopg
 import pytest
 import servers
-from erasure_scans import places, shows_pages
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy
-from provenance_models import Fake
 from psycopg.conninfo import make_conninfo
-from savers import BACKENDS, SAVERS, each_face, needing
-from tiers import sized
+from support.provenance.models import Fake
+from support.retention.scans import places, shows_pages
+from support.savers import BACKENDS, SAVERS, each_face, needing
+from support.tiers import sized
 
 from langgraph_keel import (
     KeelCache,

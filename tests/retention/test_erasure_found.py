@@ -11,14 +11,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from erasure_backends import config, cut_off, graph, ids, say
-from erasure_backends import store as store
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from places import Place, file_place
-from process_children import exit_code, forked
-from repositories import Repository, isolate
-from savers import each_backend
+from support.places import Place, file_place
+from support.process_children import exit_code, forked
+from support.repositories import Repository, isolate
+from support.retention.people import config, cut_off, graph, ids, say
+from support.retention.people import store as store
+from support.savers import each_backend
 
 from langgraph_keel import (
     FileSaver,

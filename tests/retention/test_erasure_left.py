@@ -10,11 +10,11 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
-from erasure_backends import config, cut_off, graph, ids, say
-from erasure_backends import store as store
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from savers import each_backend, each_face
+from support.retention.people import config, cut_off, graph, ids, say
+from support.retention.people import store as store
+from support.savers import each_backend, each_face
 
 from langgraph_keel import FileSaver, InvalidInput, KeelCache, KeelSaver, Receipt, Retention, SqliteSaver
 from langgraph_keel.engine.cells import Cell, Shelf

@@ -13,12 +13,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from erasure_backends import config, graph, ids, say
-from erasure_scans import places
 from langchain_core.messages import HumanMessage
-from places import Place
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from repositories import Repository, isolate
+from support.places import Place
+from support.repositories import Repository, isolate
+from support.retention.people import config, graph, ids, say
+from support.retention.scans import places
 
 from langgraph_keel import AccessDenied, FileSaver, MemorySaver, PostgresSaver, ReadOnlyStore, SqliteSaver
 

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from places import Place
+from support.places import Place
 
 from langgraph_keel import KeelSaver, MemorySaver, Retention
 from langgraph_keel.engine.session import Session

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import examples
+from support.tiers import examples
 
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver, Retention
 from langgraph_keel.engine import removal

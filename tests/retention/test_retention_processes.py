@@ -6,9 +6,9 @@ import os
 from select import select
 
 import pytest
-from places import Place
-from process_children import exit_code, forked
-from retention_threads import Written, name_of
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.retention.threads import Written, name_of
 
 from langgraph_keel import Retention
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from retention_threads import MEMORY, START, Written, prune, secrets_in
-from stores_files import FilesUnderTest
-from tiers import examples
+from support.retention.threads import MEMORY, START, Written, prune, secrets_in
+from support.stores.files import FilesUnderTest
+from support.tiers import examples
 
 from langgraph_keel import KeelSaver, Retention
 from langgraph_keel.engine.config import Address

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from retention_threads import MEMORY, START, Written, call_of, name_of, prune, secret, secrets_in
-from savers import each_backend, each_face
+from support.retention.threads import MEMORY, START, Written, call_of, name_of, prune, secret, secrets_in
+from support.savers import each_backend, each_face
 
 from langgraph_keel import InvalidInput, KeelSaver, Retention
 from langgraph_keel.engine import removal as removing

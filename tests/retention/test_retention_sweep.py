@@ -13,10 +13,10 @@ from itertools import count
 from typing import Any
 
 import pytest
-from places import Place
-from retention_threads import START, Written, name_of, secrets_in
-from saver_parts import driver_of
-from savers import each_backend, each_face
+from support.places import Place
+from support.retention.threads import START, Written, name_of, secrets_in
+from support.saver_parts import driver_of
+from support.savers import each_backend, each_face
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, Retention, SweepReport
 from langgraph_keel.engine.cells import Cell, Shelf

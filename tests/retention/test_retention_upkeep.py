@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from places import Place
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from retention_threads import Written
+from support.places import Place
+from support.retention.threads import Written
 
 from langgraph_keel import (
     FileSaver,

@@ -9,7 +9,7 @@ import pytest
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
-from retention_threads import BACKENDS
+from support.retention.threads import BACKENDS
 from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, NotFound, Retention

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from langgraph.types import Command
-from log_graphs import CONFIG, graph, say
-from places import Place
-from resume_runs import runs_of
-from savers import each_face
-from situations import SITUATIONS, Stage, graph_of
+from support.approvals.resuming import runs_of
+from support.log_graphs import CONFIG, graph, say
+from support.places import Place
+from support.savers import each_face
+from support.situations import SITUATIONS, Stage, graph_of
 
 from langgraph_keel import (
     CheckpointConflict,

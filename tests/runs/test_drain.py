@@ -12,13 +12,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from drain_children import INPUT, config_of, five_steps
 from langgraph.errors import GraphDrained
 from langgraph.types import Command, interrupt
-from log_graphs import CONFIG, graph, say
-from places import Place
-from resume_runs import claim_of
-from savers import each_face
+from support.approvals.resuming import claim_of
+from support.log_graphs import CONFIG, graph, say
+from support.places import Place
+from support.runs.draining import INPUT, config_of, five_steps
+from support.savers import each_face
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SaverDraining, SqliteSaver
 from langgraph_keel.engine.runs import find_runs_on

@@ -16,11 +16,11 @@ from time import monotonic, sleep
 
 import httpx
 import pytest
-from drain_children import THREADS, config_of, five_steps
-from places import Place, file_place
+from support.places import Place, file_place
+from support.runs.draining import THREADS, config_of, five_steps
 
 pytestmark = pytest.mark.slow
-CHILD = Path(__file__).parents[1] / "support" / "drain_children.py"
+CHILD = Path(__file__).parents[1] / "support" / "runs" / "draining.py"
 OPTIONS = {"recoverable": True, "on_busy": "wait"}
 PATIENCE = 120
 """Seconds that another process is waited for."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import checkpoint_of, config_for
-from log_graphs import CONFIG, graph, say
-from tool_graphs import Killed
+from support.checkpoints import checkpoint_of, config_for
+from support.log_graphs import CONFIG, graph, say
+from support.tool_graphs import Killed
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, StoreUnavailable
 from langgraph_keel.engine.config import Address

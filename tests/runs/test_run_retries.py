@@ -15,7 +15,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from savers import each_face
+from support.savers import each_face
 
 from langgraph_keel import CheckpointConflict, InvalidConfig, InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.engine.tables import Cells

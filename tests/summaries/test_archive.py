@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from archive_parts import CONFIG, Box, box, of_every_kind, taking, turns
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import MessagesState, StateGraph
+from support.summaries.archives import CONFIG, Box, box, of_every_kind, taking, turns
 
 from langgraph_keel import Archive, CorruptStore, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotFound
 from langgraph_keel.engine.cells import Cell

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from archive_parts import CONFIG, Box, memory_box, turns
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from summary_talks import Noting
-from tiers import examples
+from support.summaries.archives import CONFIG, Box, memory_box, turns
+from support.summaries.conversations import Noting
+from support.tiers import examples
 
 from langgraph_keel import CheckpointConflict, InvalidInput, KeelSaver, MemorySaver, SlidingWindow, SummarizationNode
 from langgraph_keel.summaries.archive.parts import part_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from archive_parts import CONFIG, Box, memory_box, turns
 from langchain_core.messages import HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
+from support.summaries.archives import CONFIG, Box, memory_box, turns
 
 from langgraph_keel import InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotFound, SummarizationNode
 from langgraph_keel.summaries.archive.parts import Archived

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import pytest
-from archive_parts import CONFIG, Box, box, turns
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
@@ -23,6 +22,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
+from support.summaries.archives import CONFIG, Box, box, turns
 
 from langgraph_keel import InvalidInput, MemorySaver, NotFound
 from langgraph_keel.summaries.archive.parts import Archived, in_order

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import pytest
-from archive_parts import CONFIG, Box, box, memory_box, turns
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -18,6 +17,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, _messages_delta_reducer, add_messages
 from langgraph.types import Overwrite
+from support.summaries.archives import CONFIG, Box, box, memory_box, turns
 from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, MemorySaver, SummarizationNode

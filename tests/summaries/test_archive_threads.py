@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archive_parts import CONFIG, Box, memory_box, turns
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, MessagesState, StateGraph
-from repositories import Repository, isolate
-from resume_runs import runs_of
-from summary_talks import Noting
-from tool_graphs import Scripted
+from support.approvals.resuming import runs_of
+from support.repositories import Repository, isolate
+from support.summaries.archives import CONFIG, Box, memory_box, turns
+from support.summaries.conversations import Noting
+from support.tool_graphs import Scripted
 
 from langgraph_keel import (
     CheckpointConflict,

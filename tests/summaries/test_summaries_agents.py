@@ -8,9 +8,9 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import tool
-from summary_graphs import chat
-from summary_talks import Noting, ids, orphans, talk
-from tool_graphs import FACES, Scripted, calls, run, thread
+from support.summaries.conversations import Noting, ids, orphans, talk
+from support.summaries.graphs import chat
+from support.tool_graphs import FACES, Scripted, calls, run, thread
 
 from langgraph_keel import DriftDetected, InvalidInput, KeelSaver, MemorySaver, SummarizationNode, ToolCache
 

@@ -11,7 +11,7 @@ import pytest
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage
 from langchain_core.messages.utils import count_tokens_approximately
-from summary_talks import Noting, ids, orphans, talk
+from support.summaries.conversations import Noting, ids, orphans, talk
 
 from langgraph_keel import SummarizationNode, SummaryWarning
 

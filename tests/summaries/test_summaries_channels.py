@@ -10,10 +10,10 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
-from summary_graphs import KINDS, chat, in_part, parts
-from summary_graphs import asked as ask
-from summary_talks import Noting, ids, talk
-from tool_graphs import FACES, Scripted, run, thread
+from support.summaries.conversations import Noting, ids, talk
+from support.summaries.graphs import KINDS, chat, in_part, parts
+from support.summaries.graphs import asked as ask
+from support.tool_graphs import FACES, Scripted, run, thread
 from typing_extensions import TypedDict
 
 from langgraph_keel import InvalidInput, MemorySaver, SlidingWindow, SummarizationNode

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
-from summary_talks import ids, orphans, talk
-from tiers import examples
+from support.summaries.conversations import ids, orphans, talk
+from support.tiers import examples
 
 from langgraph_keel.summaries.policy import Cut, cut, groups_of
 

@@ -11,8 +11,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from summary_talks import Noting, ids, talk
-from tool_graphs import FACES, run, thread
+from support.summaries.conversations import Noting, ids, talk
+from support.tool_graphs import FACES, run, thread
 
 from langgraph_keel import InvalidInput, MemorySaver, SummarizationNode, SummaryFailed, SummaryWarning
 from langgraph_keel.summaries.archive.storage import read_archived

@@ -11,10 +11,10 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.func import entrypoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
-from summary_graphs import KINDS, Other, chat, in_part, parts
-from summary_graphs import asked as ask
-from summary_talks import Noting, ids, orphans, talk
-from tool_graphs import FACES, run, thread
+from support.summaries.conversations import Noting, ids, orphans, talk
+from support.summaries.graphs import KINDS, Other, chat, in_part, parts
+from support.summaries.graphs import asked as ask
+from support.tool_graphs import FACES, run, thread
 
 from langgraph_keel import InvalidInput, MemorySaver, SlidingWindow, SummarizationNode
 from langgraph_keel.errors import InvalidConfig

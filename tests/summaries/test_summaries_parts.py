@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
-from summary_talks import Noting, talk, texts
-from tiers import examples
+from support.summaries.conversations import Noting, talk, texts
+from support.tiers import examples
 
 from langgraph_keel import InvalidInput, SummarizationNode
 from langgraph_keel.summaries.summarizer import fill_prompt, render

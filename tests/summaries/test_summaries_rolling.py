@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from process_children import exit_code, forked
-from summary_graphs import chat
-from summary_talks import Noting, orphans, talk
-from tool_graphs import BACKENDS, FACES, run, thread
+from support.process_children import exit_code, forked
+from support.summaries.conversations import Noting, orphans, talk
+from support.summaries.graphs import chat
+from support.tool_graphs import BACKENDS, FACES, run, thread
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, SummarizationNode
 from langgraph_keel.summaries import summarizer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from encoding_states import State
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 
@@ -13,6 +12,7 @@ from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.memo import Memo
 from langgraph_keel.engine.session import Hooks
 from langgraph_keel.saver import KeelSaver
+from support.engine.states import State
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 

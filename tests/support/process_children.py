@@ -18,9 +18,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
-from places import Place
 
 from langgraph_keel import CheckpointConflict, KeelSaver
+from support.places import Place
 
 ROUNDS = 10_000
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.base import CheckpointTuple
-from places import Place
+
+from support.places import Place
 
 
 def context() -> ForkServerContext:
     """A clean process that has imported what children need, and is forked for each."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["pytest", "process_children", "langgraph_keel.backends.sqlite"])
+    made.set_forkserver_preload(["pytest", "support.process_children", "langgraph_keel.backends.sqlite"])
     return made
 
 

@@ -12,9 +12,9 @@ import pytest
 import servers
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from redis import Redis
-from tiers import BACKENDS as BACKENDS
 
 from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
+from support.tiers import BACKENDS as BACKENDS
 
 FACES = ("sync", "async")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)

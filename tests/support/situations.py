@@ -6,13 +6,13 @@ import asyncio
 import os
 import re
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
@@ -21,14 +21,16 @@ from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
-from log_graphs import State
-from places import Place
-from races import context
-from tool_graphs import Killed
 
 import langgraph_keel
 from langgraph_keel import KeelSaver, MemorySaver, ThreadStatus, ToolCache, ToolOutcomeUnknown
+from langgraph_keel.recovery.recover import Look, Recovery
 from langgraph_keel.runs.hook import RunClaims
+from langgraph_keel.runs.worker import RetryList
+from support.log_graphs import State
+from support.places import Place
+from support.races import context
+from support.tool_graphs import Killed
 
 PATIENCE = 600
 """Seconds that another process is waited for."""
@@ -68,7 +70,9 @@ def config_of(thread_id: str) -> Any:
     return {"configurable": {"thread_id": thread_id, "user_id": thread_id}}
 
 
-def live(place: Place, options: Mapping[str, Any], thread_id: str, given: Any, ends: str, told: Connection) -> None:
+def live(
+    place: Place, options: Mapping[str, Any], thread_id: str, given: Any, ends: str, durability: Any, told: Connection
+) -> None:
     """What another process does: it is held in the node that pays, or dies there."""
 
     def held(state: State) -> State:
@@ -79,7 +83,7 @@ def live(place: Place, options: Mapping[str, Any], thread_id: str, given: Any, e
         return {"log": ["paid"]}
 
     with place.open(**options) as saver:
-        graph_of(saver, held).invoke(given, config_of(thread_id), durability="sync")
+        graph_of(saver, held).invoke(given, config_of(thread_id), durability=durability)
 
 
 class Stage:
@@ -110,10 +114,12 @@ class Stage:
         await self.run(graph, thread_id)
         return (await to_thread(graph.get_state, {"configurable": {"thread_id": thread_id}})).config
 
-    async def elsewhere(self, thread_id: str, *, dies: bool = False, given: Any = INPUT, **options: Any) -> None:
+    async def elsewhere(
+        self, thread_id: str, *, dies: bool = False, given: Any = INPUT, durability: str = "sync", **options: Any
+    ) -> None:
         """Run a graph in another process, until it pays, or dies instead."""
         ours, theirs = Pipe()
-        args = (self.place, options, thread_id, given, "dies" if dies else "is held", theirs)
+        args = (self.place, options, thread_id, given, "dies" if dies else "is held", durability, theirs)
         child = context().Process(target=live, args=args)
         await to_thread(child.start)
         theirs.close()
@@ -359,6 +365,46 @@ async def drained(stage: Stage, name: str) -> None:
     await flush(other.saver)
 
 
+async def cancelled_in_drain(stage: Stage, name: str) -> None:
+    """The grace time is over, and the process ends."""
+    other = await marked(stage)
+    is_in = Event()
+
+    async def held(state: State) -> State:
+        is_in.set()
+        await asyncio.Event().wait()
+        return {}
+
+    running = asyncio.create_task(
+        Stage(other.place, other.saver, "async", other.stack).run(graph_of(other.saver, held), name)
+    )
+    assert await to_thread(is_in.wait, PATIENCE)
+    assert await other.saver.adrain(grace=0) == (name,)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    await flush(other.saver)
+
+
+async def asks_marked(stage: Stage, name: str) -> None:
+    await asks(await marked(stage), name)
+
+
+async def failed_marked(stage: Stage, name: str) -> None:
+    await failed(await marked(stage), name)
+
+
+async def failed_under_worker(stage: Stage, name: str) -> None:
+    await killed_marked(stage, name)
+    other = await marked(stage)
+    (resumed,) = [each async for each in other.saver.arecover(graph_of(other.saver, fail), match=name, timeout=0)]
+    assert isinstance(resumed.error, Broken)
+
+
+async def killed_late(stage: Stage, name: str) -> None:
+    await stage.elsewhere(name, dies=True, durability="exit", recoverable=True)
+
+
 async def out_of_steps(stage: Stage, name: str) -> None:
     other = await marked(stage)
     with suppress(GraphRecursionError):
@@ -428,13 +474,18 @@ SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
     "erased": erased,
     "marked, running elsewhere": runs_elsewhere_marked,
     "marked, running in this process": runs_beside_marked,
+    "marked, asking": asks_marked,
+    "marked, failed": failed_marked,
+    "marked, failed under a worker": failed_under_worker,
     "marked, at a breakpoint": stopped_marked,
     "marked, cancelled": cancelled_marked,
     "marked, drained": drained,
+    "marked, cancelled after the grace time of a drain": cancelled_in_drain,
     "marked, out of steps": out_of_steps,
     "marked, updated": updated_marked,
     "marked, its input accepted": accepted,
     "marked, killed": killed_marked,
+    'marked, killed before it stored anything (`durability="exit"`)': killed_late,
     "marked, resumed, and killed again": killed_marked_again,
     "marked, killed after a breakpoint": killed_after_breakpoint,
     "marked, at a breakpoint after a kill": killed_before_breakpoint,
@@ -445,8 +496,13 @@ SITUATIONS: Mapping[str, Callable[[Stage, str], Awaitable[Any]]] = {
 # -- what is said of them ----------------------------------------------------------------------------------------------
 
 
-def row_of(found: ThreadStatus) -> tuple[str, str, str]:
-    """Return a row of the table: state, what may be done unseen, and the sentence."""
+Row: TypeAlias = tuple[str, str, str, str]
+CONTINUES = "yes"
+"""What the table says of threads that a worker takes over."""
+
+
+def row_of(found: ThreadStatus, worker: str) -> Row:
+    """Return a row of the table: state, what may be done unseen, what a worker does, and the sentence."""
     given = "no" if not found.can_go_on else "with `None`" if found.given is None else "with the decision"
     says = str(found).removeprefix(f"thread {found.thread_id!r} ").replace(repr(found.thread_id), "thread_id")
     says = says.replace(found.source, "SOURCE") if found.source else says
@@ -457,10 +513,10 @@ def row_of(found: ThreadStatus) -> tuple[str, str, str]:
     says = re.sub(
         r"\(wire [0-9a-f.]+\)", "(wire KEY)", re.sub(r"\(ToolOutcomeUnknown.*?\)\)", "(ToolOutcomeUnknown(...))", says)
     )
-    return f"`{found.state}`", given, says
+    return f"`{found.state}`", given, worker, says
 
 
-async def rows_of(place: Place, face: Face) -> Mapping[str, tuple[str, str, str]]:
+async def rows_of(place: Place, face: Face) -> Mapping[str, Row]:
     """Bring a thread into each situation, all in one store, and return what is said of it then.
 
     What `unfinished` yields meanwhile must be the same, of those that have something left.
@@ -471,15 +527,29 @@ async def rows_of(place: Place, face: Face) -> Mapping[str, tuple[str, str, str]
         stage = Stage(place, saver, face, await stack.enter_async_context(AsyncExitStack()))
         for name, make in SITUATIONS.items():
             await make(stage, name)
+        worker = Recovery(saver.engine.session, graph_of(saver), {}, 3, None, RetryList(1.0))
+        taken = {look.status.thread_id for look in await looks_of(saver, worker, face) if look.due}
+        does = {name: CONTINUES if name in taken else "no" for name in SITUATIONS}
         for name in SITUATIONS:
-            rows[name] = row_of(await (to_thread(saver.status, name) if face == "sync" else saver.astatus(name)))
+            status = await (to_thread(saver.status, name) if face == "sync" else saver.astatus(name))
+            rows[name] = row_of(status, does[name])
         if face == "sync":
             found = await to_thread(lambda: list(saver.unfinished()))
         else:
             found = [each async for each in saver.aunfinished()]
-        listed = {each.thread_id: row_of(each) for each in found if each.thread_id in SITUATIONS}
+        listed = {name: row_of(each, does[name]) for each in found if (name := each.thread_id) in SITUATIONS}
         assert listed == {name: row for name, row in rows.items() if row[0] not in ("`new`", "`idle`")}
     return rows
+
+
+async def looks_of(saver: KeelSaver, worker: Recovery, face: Face) -> Sequence[Look]:
+    """Return what a worker sees in one look."""
+    engine, found = saver.engine, list[Look]()
+    while True:
+        page = await (to_thread(engine.run, worker.look()) if face == "sync" else engine.arun(worker.look()))
+        if page is None:
+            return found
+        found += page
 
 
 PAGE = Path(langgraph_keel.__file__).parent / "README.md"
@@ -487,12 +557,15 @@ BEGIN = "<!-- the situations: written by `python tests/write.py situations` -->"
 END = "<!-- the end of the situations -->"
 
 
-def with_table(text: str, rows: Mapping[str, tuple[str, str, str]]) -> str:
+def with_table(text: str, rows: Mapping[str, Row]) -> str:
     """Return the page with a table of these rows."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n\n{_table_of(rows)}\n\n{END}{rest.split(END)[1]}"
 
 
-def _table_of(rows: Mapping[str, tuple[str, str, str]]) -> str:
-    lines = ["| situation | `state` | `can_go_on` | what `str(status)` says |", "|---|---|---|---|"]
+def _table_of(rows: Mapping[str, Row]) -> str:
+    lines = [
+        "| situation | `state` | `can_go_on` | a worker continues it | what `str(status)` says |",
+        "|---|---|---|---|---|",
+    ]
     return "\n".join([*lines, *(f"| {name} | {' | '.join(row)} |" for name, row in rows.items())])

@@ -11,7 +11,7 @@ ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite
         parameter has each of its values, and once on the rest; a test marked heavy on its first backend, and once on
         one other.
 full    Everything, with the whole matrices and large samples. The contract is run by each face with each temperature on
-        the stores that keep the data, and by two of these four on the stores upon them (support/contract_brief.py).
+        the stores that keep the data, and by two of these four on the stores upon them (support/contract/brief.py).
 
 A test that is named on the command line (`pytest file.py::test`) runs in any tier.
 """
@@ -58,6 +58,8 @@ THIRDS = (
     *("TestNamelessMemory", "TestNamelessSqlite", "TestSqliteOfTenant", "TestBlobsMemory"),
 )
 """`.ci/run` takes a third of the contract on these, by one face and without EVERYWHERE, and nothing on other stores."""
+TAKEN = frozenset({"TestMemory", *STORES, *LAYERED, *THIRDS})
+"""The stores of the contract in the tiers before the full one."""
 LONGEST = 3600
 """Seconds that a large sample may take."""
 CONTRACTS = ("test_contract", "test_sealed", "test_of_tenants", "test_of_tiers", "test_with_blobs")
@@ -178,16 +180,35 @@ def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     return [item for nth in range(workers) for item in (*long[nth::workers], *rest[nth * size : (nth + 1) * size])]
 
 
+def is_named(config: pytest.Config) -> bool:
+    """Return whether the command line names single tests."""
+    return any("::" in argument for argument in config.args)
+
+
 class Tiers:
     """The plugin: takes the tests of this tier, and says loudly how many there are in the others."""
 
     def __init__(self) -> None:
         self.others: Counter[Tier] = Counter()
 
+    @pytest.hookimpl
+    def pytest_pycollect_makeitem(
+        self, collector: pytest.Collector, name: str, obj: object
+    ) -> list[pytest.Item] | None:
+        """Do not even collect the contract on stores of the full tier alone: a quarter of all tests.
+
+        They are counted once for each function.
+        """
+        is_taken = TIER == "full" or collector.path.stem not in CONTRACTS or name in TAKEN
+        if is_taken or not isinstance(obj, type) or not name.startswith("Test") or is_named(collector.config):
+            return None
+        self.others["full"] += sum(each.startswith("test_") for each in dir(obj))
+        return []
+
     @pytest.hookimpl(tryfirst=True)  # before -k and -m, which would hide tests that others stand for
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect what is not of this tier, unless somebody has named it."""
-        if any("::" in argument for argument in config.args):
+        if is_named(config):
             return
         if TIER == "full":  # 300 damages of a store took more than the ten minutes of other tiers, among other work
             for item in items:

@@ -18,12 +18,12 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
-from savers import BACKENDS as BACKENDS
-from savers import FACES as FACES
 
 from langgraph_keel import ToolCache
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.tools.ledger import Ledger
+from support.savers import BACKENDS as BACKENDS
+from support.savers import FACES as FACES
 
 ASKED = "__interrupt__"
 

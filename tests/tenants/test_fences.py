@@ -14,8 +14,8 @@ from psycopg.errors import InsufficientPrivilege
 from psycopg.sql import SQL, Identifier
 from redis import Redis
 from redis.exceptions import NoPermissionError
-from savers import postgres_saver
 from servers import PostgresServer
+from support.savers import postgres_saver
 
 from langgraph_keel import AccessDenied, KeelSaver, PostgresSaver, RedisSaver
 

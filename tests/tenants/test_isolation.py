@@ -13,15 +13,15 @@ from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import pytest
-from cli_threads import keel, keel_json
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
-from places import Place
-from tiers import sized
+from support.cli_threads import keel, keel_json
+from support.places import Place
+from support.tiers import sized
 
 from langgraph_keel import KeelError, KeelSaver, MemorySaver, Retention, ToolCache, ToolPolicy
 from langgraph_keel.retention.policy import DEFAULT

@@ -14,13 +14,13 @@ from subprocess import run
 from typing import Any, TypedDict
 
 import pytest
-from cli_threads import keel, keel_json
 from golden import story
 from golden.kinds import TYPES
 from golden.seen import aseen, seen
 from langgraph.graph import START, StateGraph
-from places import Place
-from tiers import BACKENDS
+from support.cli_threads import keel, keel_json
+from support.places import Place
+from support.tiers import BACKENDS
 
 from langgraph_keel import (
     FileSaver,

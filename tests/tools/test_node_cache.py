@@ -18,10 +18,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import CachePolicy, interrupt
-from places import Place
-from process_children import exit_code, forked
-from savers import SAVERS, needing
-from tool_graphs import ASKED, BACKENDS, FACES, question, resume, run, strictly, thread
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.savers import SAVERS, needing
+from support.tool_graphs import ASKED, BACKENDS, FACES, question, resume, run, strictly, thread
 
 from langgraph_keel import InvalidInput, KeelCache, KeelSaver, MemorySaver, SqliteSaver
 

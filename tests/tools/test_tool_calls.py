@@ -21,8 +21,8 @@ from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
-from savers import SAVERS, needing
-from tool_graphs import ASKED, BACKENDS, FACES, Killed, is_replay, resume, run
+from support.savers import SAVERS, needing
+from support.tool_graphs import ASKED, BACKENDS, FACES, Killed, is_replay, resume, run
 
 from langgraph_keel import InvalidInput, KeelError, KeelSaver, Retention, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Counter as Trips

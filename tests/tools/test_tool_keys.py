@@ -27,8 +27,8 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, t
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from pydantic import BaseModel
-from tiers import examples
-from tool_keeping import THREAD
+from support.tiers import examples
+from support.tools.caches import THREAD
 
 from langgraph_keel import InvalidInput, MemorySaver, SqliteSaver, ToolCache
 from langgraph_keel.tools.keys import arguments_of, key_of, to_json

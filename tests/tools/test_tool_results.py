@@ -18,9 +18,9 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, Send
-from tool_keeping import Clock, Counting, call, config, keeping
-from tool_keeping import clock as clock
-from tool_keeping import saver as saver
+from support.tools.caches import Clock, Counting, call, config, keeping
+from support.tools.caches import clock as clock
+from support.tools.caches import saver as saver
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolCache, ToolOutcomeUnknown, ToolPolicy
 

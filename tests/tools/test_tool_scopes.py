@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolArg, StructuredTool, tool
-from tool_graphs import Killed
-from tool_keeping import Clock, Counting, call, clock, config, keeping, saver
+from support.tool_graphs import Killed
+from support.tools.caches import Clock, Counting, call, clock, config, keeping, saver
 
 from langgraph_keel import InvalidConfig, KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Fault, Injected, with_tap

@@ -13,8 +13,8 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
-from savers import SAVERS, needing
-from tool_graphs import (
+from support.savers import SAVERS, needing
+from support.tool_graphs import (
     ASKED,
     BACKENDS,
     FACES,

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from flight_children import wait_until
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolArg, tool
 from langgraph.types import interrupt
-from process_children import exit_code, forked
-from tool_graphs import (
+from support.process_children import exit_code, forked
+from support.tool_graphs import (
     ASKED,
     FACES,
     Killed,
@@ -30,6 +29,7 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
+from support.tools.flight import wait_until
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 

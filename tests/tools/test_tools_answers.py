@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import Command, interrupt
-from tool_graphs import ASKED, FACES, answers, at_once, both_faces, calls, hello, tool_graph
+from support.tool_graphs import ASKED, FACES, answers, at_once, both_faces, calls, hello, tool_graph
 
 from langgraph_keel import MemorySaver, ToolCache
 

@@ -17,10 +17,10 @@ from langchain.agents import create_agent
 from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from places import Place
-from process_children import exit_code, forked
-from savers import SAVERS, needing
-from tool_graphs import (
+from support.places import Place
+from support.process_children import exit_code, forked
+from support.savers import SAVERS, needing
+from support.tool_graphs import (
     ASKED,
     BACKENDS,
     FACES,

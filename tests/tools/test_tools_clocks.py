@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from flight_children import ELSEWHERE, Flight, wait_until
+from support.tools.caches import Clock
+from support.tools.flight import ELSEWHERE, Flight, wait_until
 from test_tools_flight import flight, holder, saver
-from tool_keeping import Clock
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolOutcomeUnknown
 from langgraph_keel.engine.cells import Cell

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_tools_forks import BOTH, Shop, die, graph_of
-from tool_graphs import ASKED, hello, resume, run, thread
+from support.savers import each_face
+from support.tool_graphs import ASKED, answers, hello, question, resume, run, thread
+from test_tools_forks import BOTH, Shop, die, graph_of, saver, shop, states_of
 
-from langgraph_keel import KeelSaver, SqliteSaver, ToolOutcomeUnknown
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
 from langgraph_keel.moving.copy import CopyReport
+
+__all__ = ["saver", "shop"]  # fixtures
 
 
 def refused(report: CopyReport, *tools: str) -> bool:
@@ -58,3 +62,108 @@ async def test_a_target_with_another_secret(tmp_path: Path) -> None:
         await resume(graph_of(source, shop, BOTH), "sync", "yes", thread("t"))
         report = source.moving.copy_to(target)  # its results are part of the state now
         assert (report.copied, report.failed, "secret" in report.left) == (1, {}, True)
+
+
+# -- an open call, in the copy and in the original -------------------------------------------------------------------
+
+
+async def copied(source: KeelSaver, target: KeelSaver, face: str, **options: Any) -> CopyReport:
+    """Copy all threads, with the secret of the ledger."""
+    copy = source.moving.copy_to if face == "sync" else source.moving.acopy_to
+    done: Any = copy(target, shared=True, **options)
+    report: CopyReport = done if face == "sync" else await done
+    assert report.is_done
+    return report
+
+
+@pytest.mark.parametrize("decided", ["", "retry"])
+@each_face
+async def test_an_open_call_is_the_originals_in_another_store(
+    saver: KeelSaver, face: str, shop: Shop, decided: str
+) -> None:
+    """The original may make it there, or has made it: nothing in the copy says so."""
+    with MemorySaver() as source:
+        await die(graph_of(source, shop), face, shop)
+        (call,) = source.tools.calls("t")
+        if decided:
+            source.tools.settle("t", call.key, decided)
+        await copied(source, saver, face)
+        assert (await copied(source, saver, face, mode="verify")).copied == 0
+    (there,) = saver.tools.calls("t")
+    assert (there.state, there.decided, there.original, bool(there.copied_from)) == ("unknown", "", "", True)
+    assert "came from elsewhere" in str(saver.status("t"))
+    assert [each.key for each in saver.status("t").doubts] == [call.key]
+    graph = graph_of(saver, shop)
+    with pytest.raises(ToolOutcomeUnknown):
+        await run(graph, face, None, thread("t"))
+    with pytest.raises(InvalidInput, match=r"was copied from .* moved=True"):
+        await saver.tools.asettle("t", call.key, "retry")
+    assert (states_of(saver, "t"), len(shop.refunded)) == (["unknown"], 1)
+    await saver.tools.asettle("t", call.key, "retry", by="ann", moved=True)
+    assert (saver.approvals.audit()[-1].content or {})["moved"] is True
+    result = await run(graph, face, None, thread("t"))
+    assert (answers(result)["call-1"].content, len(shop.refunded), len(set(shop.refunded))) == ("refunded", 2, 1)
+
+
+@each_face
+async def test_an_open_call_of_a_copy_is_so_in_its_forks_and_copies(saver: KeelSaver, face: str, shop: Shop) -> None:
+    """Also when the thread that came is deleted, and in a third store."""
+    with MemorySaver() as source, MemorySaver() as third:
+        await die(graph_of(source, shop), face, shop)
+        (call,) = source.tools.calls("t")
+        await copied(source, saver, face)
+        saver.fork(thread("t"), "fork")
+        saver.copy_thread("t", "other")
+
+        def shared(saver: KeelSaver) -> list[tuple[str, bool]]:
+            names = ("fork", "other")
+            return [(each.original, bool(each.copied_from)) for name in names for each in saver.tools.calls(name)]
+
+        assert shared(saver) == [("t", False), ("t", False)]
+        saver.delete_thread("t")
+        await copied(saver, third, face)
+        assert shared(saver) == shared(third) == [("", True), ("fork", False)]
+        for each in (saver, third):
+            with pytest.raises(InvalidInput, match="was copied from"):
+                await each.tools.asettle("fork", call.key, "retry")
+        await saver.tools.asettle("fork", call.key, "done")
+        assert states_of(saver, "fork", "other") == ["done", "done"]
+
+
+@each_face
+async def test_a_person_is_not_offered_to_repeat_a_call_of_another_store(
+    saver: KeelSaver, face: str, shop: Shop
+) -> None:
+    with MemorySaver() as source:
+        await die(graph_of(source, shop), face, shop)
+        await copied(source, saver, face)
+    graph = graph_of(saver, shop, unknown="ask")
+    asked = question(await run(graph, face, None, thread("t")))
+    assert (asked["decisions"], bool(asked["copied_from"])) == (["done", "skip"], True)
+    asked = question(await resume(graph, face, "retry", thread("t")))
+    assert ("was copied from" in asked["problem"], len(shop.refunded)) == (True, 1)
+
+
+@each_face
+async def test_a_copy_that_is_copied_again_learns_what_was_done(saver: KeelSaver, face: str, shop: Shop) -> None:
+    with MemorySaver() as source:
+        graph = graph_of(source, shop)
+        await die(graph, face, shop)
+        await copied(source, saver, face)
+        (call,) = source.tools.calls("t")
+        source.tools.settle("t", call.key, "retry")
+        await copied(source, saver, face)
+        assert states_of(saver, "t") == ["unknown"]
+        await run(graph, face, None, thread("t"))
+        await copied(source, saver, face)
+    assert (states_of(saver, "t"), saver.status("t").state, len(shop.refunded)) == (["done"], "idle", 2)
+
+
+async def test_a_call_that_may_be_made_again_is_found_in_the_target_or_not_copied(tmp_path: Path) -> None:
+    """Without the secret, the run of the copy would make it as a new call."""
+    shop = Shop()
+    with SqliteSaver(tmp_path / "one.db") as source, SqliteSaver(tmp_path / "two.db") as target:
+        await die(graph_of(source, shop), "sync", shop)
+        (call,) = source.tools.calls("t")
+        source.tools.settle("t", call.key, "retry")
+        assert refused(source.moving.copy_to(target), "refund")

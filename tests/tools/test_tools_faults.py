@@ -17,8 +17,8 @@ from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, 
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
-from process_children import exit_code, forked
-from tool_graphs import (
+from support.process_children import exit_code, forked
+from support.tool_graphs import (
     ASKED,
     FACES,
     Killed,
@@ -34,7 +34,7 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
-from tool_keeping import THREAD, Counting, call, keeping
+from support.tools.caches import THREAD, Counting, call, keeping
 
 from langgraph_keel import CorruptStore, MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.engine import with_engine

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight_children import ELSEWHERE, SECRET, Flight, ask, hold, wait_until
-from places import ON_SERVERS, Place
-from process_children import exit_code, forked
+from support.places import ON_SERVERS, Place
+from support.process_children import exit_code, forked
+from support.tools.flight import ELSEWHERE, SECRET, Flight, ask, hold, wait_until
 
 from langgraph_keel import KeelSaver, MemorySaver, StoreError, StoreUnavailable, ToolCache, ToolOutcomeUnknown
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Tap, with_tap

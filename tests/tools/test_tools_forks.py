@@ -10,8 +10,8 @@ import pytest
 from langchain_core.tools import BaseTool, InjectedToolArg, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
-from savers import SAVERS, each_face, needing
-from tool_graphs import (
+from support.savers import SAVERS, each_face, needing
+from support.tool_graphs import (
     ASKED,
     BACKENDS,
     Killed,

@@ -14,8 +14,8 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from langgraph.types import Command, interrupt
-from savers import SAVERS, needing
-from tool_graphs import (
+from support.savers import SAVERS, needing
+from support.tool_graphs import (
     ASKED,
     BACKENDS,
     FACES,
@@ -30,7 +30,7 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
-from tool_keeping import THREAD
+from support.tools.caches import THREAD
 
 from langgraph_keel import InvalidConfig, MemorySaver, ToolCache, ToolPolicy
 

@@ -12,7 +12,6 @@ from threading import Event
 from typing import Annotated, Any
 
 import pytest
-from healed_talks import ANSWER, CONFIG, GRAPHS, World, agent_of, live, problems_of, said
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import create_agent
@@ -21,12 +20,13 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool, tool
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
-from places import Place
-from races import context
-from savers import FACES, each_face
-from tiers import examples, sized
-from tool_children import SLOW, Life, Lives, Moment, Outside, open_nursery
-from tool_graphs import Killed, Scripted, answers, calls, loop_of, resume, run
+from support.places import Place
+from support.races import context
+from support.savers import FACES, each_face
+from support.tiers import examples, sized
+from support.tool_graphs import Killed, Scripted, answers, calls, loop_of, resume, run
+from support.tools.children import SLOW, Life, Lives, Moment, Outside, open_nursery
+from support.tools.healing import ANSWER, CONFIG, GRAPHS, World, agent_of, live, problems_of, said
 
 from langgraph_keel import InvalidConfig, KeelSaver, MemorySaver, ToolCache, ToolPolicy
 from langgraph_keel.testing.faults import Counter, with_tap

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import Place
-from races import context
-from tiers import sized
-from tool_children import SLOW, THREE, End, Life, Lives, Moment, Outside, open_nursery
+from support.places import Place
+from support.races import context
+from support.tiers import sized
+from support.tools.children import SLOW, THREE, End, Life, Lives, Moment, Outside, open_nursery
 
 from langgraph_keel import ToolCache
 

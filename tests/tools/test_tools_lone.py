@@ -8,8 +8,8 @@ import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from savers import each_face
-from tool_graphs import calls, run, thread
+from support.savers import each_face
+from support.tool_graphs import calls, run, thread
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ToolCache
 

@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
-from tool_graphs import (
+from support.tool_graphs import (
     FACES,
     Killed,
     answers,

@@ -16,10 +16,11 @@ from typing import Any, Literal
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.types import Command, RetryPolicy
-from places import Place
-from races import context
-from savers import SAVERS, needing
-from tool_children import (
+from support.places import Place
+from support.races import context
+from support.savers import SAVERS, needing
+from support.tool_graphs import BACKENDS, late_at_first
+from support.tools.children import (
     GRAPHS,
     SLOW,
     Life,
@@ -34,7 +35,6 @@ from tool_children import (
     said_by_tools,
     three_tools,
 )
-from tool_graphs import BACKENDS, late_at_first
 
 from langgraph_keel import KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from savers import SAVERS, each_face, needing
-from tool_graphs import BACKENDS, Killed, calls, hello, run, tool_graph
+from support.savers import SAVERS, each_face, needing
+from support.tool_graphs import BACKENDS, Killed, calls, hello, run, tool_graph
 
 from langgraph_keel import InvalidInput, KeelSaver, NotFound, ToolCache
 from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap

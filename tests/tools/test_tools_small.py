@@ -18,8 +18,8 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
-from process_children import exit_code, forked
-from tool_graphs import (
+from support.process_children import exit_code, forked
+from support.tool_graphs import (
     FACES,
     TWO_TURNS,
     Killed,
@@ -34,7 +34,7 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
-from tool_keeping import THREAD
+from support.tools.caches import THREAD
 
 from langgraph_keel import MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.cells import Shelf
@@ -156,7 +156,7 @@ def test_a_doubt_in_a_forked_child_does_not_wait_for_a_call_of_the_parent() -> N
 
 ENDS = """
 import sys
-from tool_graphs import TWO_TURNS, hello, look, thread, tool_graph
+from support.tool_graphs import TWO_TURNS, hello, look, thread, tool_graph
 from langgraph_keel import SqliteSaver
 from langgraph_keel import ToolCache, ToolPolicy
 cache = ToolCache(SqliteSaver(sys.argv[1]), default=ToolPolicy(scope="thread"))

@@ -11,8 +11,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from places import ON_SERVERS, Place
-from savers import each_face
+from support.places import ON_SERVERS, Place
+from support.savers import each_face
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, TieredSaver, ToolCache
 from langgraph_keel.engine.tables import Cells

@@ -16,13 +16,13 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
-from cli_threads import keel
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
-from places import Place
-from tool_graphs import FACES, Killed, answers, calls, hello, question, resume, run, thread, tool_graph
-from tool_keeping import THREAD
+from support.cli_threads import keel
+from support.places import Place
+from support.tool_graphs import FACES, Killed, answers, calls, hello, question, resume, run, thread, tool_graph
+from support.tools.caches import THREAD
 
 from langgraph_keel import (
     InvalidConfig,

@@ -17,10 +17,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import upgrade_apps as apps
-from checkpoints import put
-from places import Place, file_place
-from tiers import sized
+from support.checkpoints import put
+from support.places import Place, file_place
+from support.tiers import sized
+from support.upgrades import apps
 
 from langgraph_keel import CheckpointConflict, MemorySaver, NewerState, UpgradeFailed, upgrade
 from langgraph_keel.cli import app
@@ -101,7 +101,7 @@ def test_upgrades_are_named_or_asked_for(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert run("upgrade", "keel_test_app:graph", "--url", place.url) == 2
     assert "neither the graph's saver nor the module keel_test_app has any" in capsys.readouterr().err
-    for named in ("upgrade_apps", "upgrade_apps:UPGRADES", "upgrade_apps:to_2"):
+    for named in ("support.upgrades.apps", "support.upgrades.apps:UPGRADES", "support.upgrades.apps:to_2"):
         assert run("upgrade", "keel_test_app:graph", "--url", place.url, "--upgrades", named, "--dry-run") == 0
         assert "1 thread would be upgraded." in capsys.readouterr().out
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_upgraded_is_named(
 
 
 KILLED = """
-import json, os, random, signal, sys, threading, time, upgrade_apps as apps
+import json, os, random, signal, sys, threading, time, support.upgrades.apps as apps
 from langgraph_keel import open_saver
 from langgraph_keel.upgrades.bulk import upgrade_threads
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, TypedDict
 
-import doctor_children
 import pytest
-import upgrade_apps as apps
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
-from places import KINDS, Place, file_place
-from tiers import sized
+from support.places import KINDS, Place, file_place
+from support.tiers import sized
+from support.upgrades import apps
+from support.upgrades import doctor as doctor_children
 
 from langgraph_keel.cli import app
 from langgraph_keel.upgrades.doctor import Doctor
@@ -71,7 +71,7 @@ def test_another_serializer_is_found(said: Any) -> None:
     assert {each["kind"] for each in breaks_in(said, "another serializer")} == {"serializer"}
 
 
-# -- the two versions of `upgrade_apps`, before the upgrade and with it -----------------------------------------------
+# -- the two versions of `support.upgrades.apps`, before the upgrade and with it ---------------------------------------
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_upgrade_makes_the_doctor_agree(
     assert all(words in printed for words in ("channel cents", "node ask", "node enrich", "question ask"))
     suite = ET.fromstring(report.read_text("utf-8"))
     assert (suite.get("failures"), len(suite.findall("testcase[failure]"))) == ("7", 7)
-    assert run("doctor", graph, "--url", url, "--upgrades", "upgrade_apps") == 0
+    assert run("doctor", graph, "--url", url, "--upgrades", "support.upgrades.apps") == 0
     assert "7 threads opened: all of them run with this code." in capsys.readouterr().out
     graph = module_of(monkeypatch, graph=apps.build_2(None), first=apps.to_2, second=apps.inner_to_2)
     assert run("doctor", graph, "--url", url, "--json", "--sample", "1", "--junit", str(report)) == 0
@@ -170,7 +170,8 @@ def test_a_graph_is_named_by_its_file_or_module_and_made_by_a_function(
     for file in ("agent.py", "shop/agent.py", "shop/__init__.py"):
         (tmp_path / file).write_text(APP if file.endswith("agent.py") else "")
     for module in ("agent", "shop", "shop.agent"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.setitem(sys.modules, module, sys)  # so that the end of the test removes what is imported now
+        monkeypatch.delitem(sys.modules, module)
     with file_place(tmp_path).open() as saver:
         saver.put({"configurable": {"thread_id": "a", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
         url = file_place(tmp_path).url

@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 import pytest
-import upgrade_apps as apps
 from langgraph.types import Command
-from places import ON_SERVERS, Place
-from tiers import sized
+from support.places import ON_SERVERS, Place
+from support.tiers import sized
+from support.upgrades import apps
 
 from langgraph_keel import CheckpointConflict, NewerState, ThreadTaken
 

@@ -11,12 +11,12 @@ from types import ModuleType
 from typing import Annotated, Any, TypedDict
 
 import pytest
-import upgrade_apps as apps
 from langgraph.channels import DeltaChannel
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from places import Place, file_place
-from tiers import sized
+from support.places import Place, file_place
+from support.tiers import sized
+from support.upgrades import apps
 
 from langgraph_keel import (
     InvalidInput,

@@ -33,7 +33,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver as LangGraphAsyncSqliteSaver
-from savers import redis_saver
+from support.savers import redis_saver
 
 from langgraph_keel import FileSaver, MemorySaver, SqliteSaver
 from upstream import stand_in

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import servers
 from psycopg import errors
-from stores_postgres import TABLES
+from support.stores.postgres import TABLES
 
 from langgraph_keel import PostgresSaver
 from langgraph_keel.backends.postgres.rows import Tables

@@ -12,7 +12,7 @@ from typing import Any
 
 from langgraph.checkpoint import memory
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from savers import redis_place
+from support.savers import redis_place
 
 from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 from langgraph_keel.saver import KeelSaver

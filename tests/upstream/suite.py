@@ -173,7 +173,7 @@ def environment(saver: str, report: Path, *, strict: bool) -> dict[str, str]:
     foreign = ("LANGGRAPH_", "LANGCHAIN_", "LANGSMITH_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     tests = Path(__file__).parents[1]
-    ours = [tests, tests / "support", Path(langgraph_keel.__file__).parents[1], env.get("PYTHONPATH")]
+    ours = [tests, Path(langgraph_keel.__file__).parents[1], env.get("PYTHONPATH")]
     env["PYTHONPATH"] = os.pathsep.join(str(path) for path in ours if path)
     env |= {"KEEL_UPSTREAM_SAVER": saver, "KEEL_UPSTREAM_REPORT": str(report)}
     return env | ({"LANGGRAPH_STRICT_MSGPACK": "true"} if strict else {})

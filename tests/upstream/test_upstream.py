@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from savers import needing
-from tiers import sized
+from support.savers import needing
+from support.tiers import sized
 
 from upstream.suite import LANGGRAPH, PACKAGES, Suite, run
 

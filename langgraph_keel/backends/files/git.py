@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,20 +35,11 @@ from langgraph_keel.engine.plan import Plan, StorePlan
 from langgraph_keel.engine.records import Graph, Run, Stamp
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreBusy
+from langgraph_keel.git import LONGEST, NO_HOOKS, GitResult, find_git, run_git
 
 _SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
-# Inside a hook, git sets variables that lead every git below to the repository and the index of that hook.
-_INHERITED = {
-    *("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"),
-    *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH"),
-}
-_OURS = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"}
-# A hook that sets the working tree aside (as `pre-commit` does) would take stored lines from under running processes.
-_NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
 _LOCK_SECONDS = 2.0
 """Seconds to wait for another git that holds a lock; after a failure none, until a commit works again."""
-_LONGEST = 20.0
-"""Seconds that one git may take, and that a process of ours waits for the lock."""
 _LOCK = "keel.lock"
 
 # Both fit the store's root, its directory of threads, and that of shared cells.
@@ -80,14 +70,6 @@ _STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
 _log = logging.getLogger(__name__)
 
 
-class GitResult(NamedTuple):
-    """The outcome of one run of git."""
-
-    status: int
-    output: bytes
-    errors: str
-
-
 class Repository:
     """Commits paths of a store, one call at a time.
 
@@ -105,11 +87,9 @@ class Repository:
         """Find git, and the working tree that the store's directory is in; once."""
         if self._git:
             return
-        self._root, git = root, shutil.which("git")
-        if git is None:
-            raise InvalidInput("git=True needs the git executable, and there is none on the PATH")
+        self._root, git = root, find_git("git=True")
         existing = next(path for path in (self._root, *self._root.absolute().parents) if path.is_dir())
-        found = _run([git, "rev-parse", "--is-inside-work-tree", "--git-path", _LOCK], existing)
+        found = run_git([git, "rev-parse", "--is-inside-work-tree", "--git-path", _LOCK], existing)
         is_inside, _, path = os.fsdecode(found.output).partition("\n")
         if is_inside != "true":
             reason = found.errors or "it is inside a repository's own directory"
@@ -132,7 +112,7 @@ class Repository:
                     # Git's own locks are not enough (2.39): a commit of some paths reads the index before it locks it,
                     # and writes back what it has read, without what another process has added in between. That
                     # happened to the first commits of 2 threads in 80.
-                    lock(file.fileno(), monotonic() + _LONGEST, self._lock_path)
+                    lock(file.fileno(), monotonic() + LONGEST, self._lock_path)
                 refusal = self._commit_paths(path, message)
             finally:
                 if file is not None:
@@ -145,10 +125,10 @@ class Repository:
     def _commit_paths(self, path: str, message: str) -> str:
         paths = [path]
         if (self._root / SHARED / ".gitattributes").exists():
-            ignored = _run([self._git, "check-ignore", "--quiet", "--", SHARED], self._root)
+            ignored = run_git([self._git, "check-ignore", "--quiet", "--", SHARED], self._root)
             paths += [SHARED] if ignored.status else []  # if git ignores them, they are only a cache
         if self._new_settings is None:  # the user commits changes to settings that git knows
-            known = _run([self._git, "ls-files", "--", *_SETTINGS], self._root).output.decode().splitlines()
+            known = run_git([self._git, "ls-files", "--", *_SETTINGS], self._root).output.decode().splitlines()
             there = [name for name in _SETTINGS if (self._root / name).exists()]
             self._new_settings = tuple(name for name in there if name not in known)
         paths += self._new_settings
@@ -167,7 +147,7 @@ class Repository:
         """Run git, again and again while another one holds a lock."""
         give_up = monotonic() + self._lock_seconds
         while True:
-            done = _run([self._git, *_NO_HOOKS, *arguments], self._root, stdin)
+            done = run_git([self._git, *NO_HOOKS, *arguments], self._root, stdin.encode(errors="backslashreplace"))
             if done.status == 0 or "lock" not in done.errors or monotonic() >= give_up:
                 return done
             sleep(uniform(0.01, 0.05))
@@ -187,7 +167,7 @@ def conflicts(root: Path) -> list[Conflict]:
     git = shutil.which("git")
     if git is None or not root.is_dir():
         return []
-    listed = _run([git, "ls-files", "--unmerged", "-z", "--", "."], root).output.decode(errors="surrogateescape")
+    listed = run_git([git, "ls-files", "--unmerged", "-z", "--", "."], root).output.decode(errors="surrogateescape")
     sides: dict[str, dict[str, str]] = {}
     for line in listed.split("\0")[:-1]:  # "<mode> <object> <stage>\t<path>"; stages: 1 base, 2 ours, 3 theirs
         fields, _, path = line.partition("\t")
@@ -195,30 +175,9 @@ def conflicts(root: Path) -> list[Conflict]:
         sides.setdefault(path, {})[stage] = name
 
     def read_blob(name: str | None) -> bytes | None:
-        return None if name is None else _run([git, "cat-file", "blob", name], root).output
+        return None if name is None else run_git([git, "cat-file", "blob", name], root).output
 
     return [Conflict(path, read_blob(each.get("2")), read_blob(each.get("3"))) for path, each in sides.items()]
-
-
-def _run(command: list[str], directory: Path, stdin: str = "") -> GitResult:
-    given = os.environ.items()
-    environment = {name: value for name, value in given if not name.startswith("GIT_") or name in _INHERITED}
-    # A session of its own: the Ctrl-C that ends a program must not kill its last commit half way.
-    with subprocess.Popen(
-        command,
-        cwd=directory,
-        env=environment | _OURS,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, errors = process.communicate(stdin.encode(errors="backslashreplace"), timeout=_LONGEST)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # not kill(): git removes its lock files when it is told to end
-            output, errors = b"", f"it took longer than {_LONGEST:.0f} seconds".encode()
-    return GitResult(process.returncode, output, errors.decode(errors="backslashreplace").strip())
 
 
 def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:

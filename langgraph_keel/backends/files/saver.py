@@ -104,6 +104,9 @@ class FileSaver(KeelSaver):
     def _place(self) -> str:
         return str(self._files.root)
 
+    def _beside(self) -> Path:
+        return self._files.root
+
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

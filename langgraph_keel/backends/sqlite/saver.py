@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.paths import checked_path
@@ -174,6 +175,9 @@ class SqliteSaver(KeelSaver):
 
     def _place(self) -> str:
         return str(self._sqlite.path)
+
+    def _beside(self) -> Path | None:
+        return None if self._sqlite.private else Path(self._sqlite.path)
 
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts

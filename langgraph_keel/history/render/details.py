@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from langgraph_keel.display.html import FAINT, PAGE, chip, code, elements, folded, pre, tag, text
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.messages import LONGEST, last_elements
-from langgraph_keel.display.text import cut, format_money, format_size, one_line, plain
+from langgraph_keel.display.messages import LONGEST, last_elements, value_text
+from langgraph_keel.display.text import count_of, cut, format_money, format_size, is_internal, one_line, plain
 from langgraph_keel.history.records import MomentRecord
 from langgraph_keel.history.render.html import notes_html, question_html
 from langgraph_keel.history.render.rows import fork_source, join_names, path_of, problem_notes, twin_of
@@ -80,6 +80,18 @@ def moment_html(moment: MomentRecord) -> str:
         metadata = cut(json.dumps(as_json(moment.metadata), indent=2, ensure_ascii=False), LONGEST)
         parts.append(folded(tag("span", "metadata", style=FAINT), pre(metadata)))
     return tag("div", *parts, style=PAGE)
+
+
+def state_html(values: Mapping[str, object]) -> str:
+    """Return the values of a state as HTML: the last elements of a list, and the beginning of any other value."""
+    parts = []
+    for channel, value in values.items():
+        if is_internal(channel):
+            continue
+        count = count_of(len(value), "element") if isinstance(value, list) else ""
+        name = f"{code(one_line(channel, 60))} {tag('span', count, style=FAINT)}"
+        parts.append(folded(name, elements(value) if isinstance(value, list) else pre(value_text(value)), is_open=True))
+    return tag("div", *(parts or ["no values"]), style=PAGE)
 
 
 @dataclass(frozen=True, slots=True)

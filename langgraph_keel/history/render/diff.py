@@ -347,9 +347,9 @@ def _item_parts(item: Item, brackets: bool) -> Iterator[tuple[str, str]]:
 _SHORT, _LONG = Limits(100, 400, 80), Limits(100, 20_000, 1 << 60)
 
 
-def diff_html(diff: DiffRecord) -> str:
+def diff_html(diff: DiffRecord, *, has_title: bool = True) -> str:
     """Return a diff as HTML; long values can be unfolded."""
-    parts = [html.tag("div", html.tag("b", html.text(title(diff))))]
+    parts = [html.tag("div", html.tag("b", html.text(title(diff))))] if has_title else []
     for short, long in zip(sections(diff, _SHORT), sections(diff, _LONG), strict=True):
         inner = [html.tag("b", html.text(short.channel))]
         inner += [" ", html.tag("span", html.text(short.counts), style=_FAINT)] if short.counts else []

@@ -5,7 +5,7 @@ Each row has a picture of its part of the tree, as tall as the text beside it, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -102,23 +102,27 @@ def _stroke(line: Line) -> str:
     return f'stroke="{LANES[line.lane]}" stroke-width="{1.5 if line.is_call else 2}"{dashes}'
 
 
-def timeline_html(moments: Sequence[MomentRecord], older: int | None = None) -> str:
-    """Return a timeline as HTML, newest moment first."""
+def timeline_html(
+    moments: Sequence[MomentRecord], older: int | None = None, link: Callable[[MomentRecord], str] | None = None
+) -> str:
+    """Return a timeline as HTML, newest moment first; `link` returns the address of a moment's page."""
     if not moments:
         return tag("div", "no moments", style=FAINT)
     name, shown = heading(moments)
     rows = timeline_rows(moments)
     lanes = lane_count(row.tree for row in rows)
     title = tag("div", "thread ", tag("b", text(name)), tag("span", f" · {text(shown)}", style=FAINT))
-    body = tag("tbody", *(_row(row, lanes) for row in rows))
+    body = tag("tbody", *(_row(row, lanes, link) for row in rows))
     note = footing(moments, older)
     last = [tag("div", text(note), style=f"padding:4px 8px;{FAINT}")] if note else []
     return tag("div", title, table(head(_NAMES), body), *last, style=PAGE)
 
 
-def _row(row: TimelineRow, lanes: int) -> str:
+def _row(row: TimelineRow, lanes: int, link: Callable[[MomentRecord], str] | None) -> str:
     tree = f"position:relative;padding:0;width:{tree_width(lanes)}px;min-width:{tree_width(lanes)}px"
     id_ = code(row.id, "font-weight:700" if row.is_head else "", row.moment.id)
+    if link is not None:
+        id_ = tag("a", id_, href=link(row.moment))
     wrap = "overflow-wrap:anywhere"
     unbroken = "white-space:nowrap" if len(row.model) <= _UNBROKEN else "min-width:80px"
     model = [tag("div", text(row.model), style=unbroken)] if row.model else []

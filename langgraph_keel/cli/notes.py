@@ -1,0 +1,161 @@
+"""The commands for notes beside a thread, and for what the next session reads first: hand-off and journal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from langgraph_keel.cli.history import MOMENT, moment_of, open_timeline
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Since, Thread, Url, open_to_change, open_to_read
+from langgraph_keel.cli.output import Indented, console, local_time, print_json
+from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.history.handoff import Handoff
+
+Words = Annotated[str, typer.Argument(metavar="TEXT", help="What was decided or found, or is to be done.")]
+NoteId = Annotated[str, typer.Argument(metavar="NOTE", help="The note's id, or its beginning or end.")]
+Outcome = Annotated[str, typer.Argument(metavar="OUTCOME", help="How it ended.")]
+Kind = Annotated[str, typer.Option("--kind", metavar="KIND", help="`decision`, `finding`, `goal` or `next`.")]
+Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="The reason.")]
+Ended = Annotated[str | None, typer.Option("--outcome", metavar="TEXT", help="How a decision ended, if that is known.")]
+OneThread = Annotated[str | None, typer.Argument(metavar="THREAD", help="The thread's id; without it, all threads.")]
+Open = Annotated[bool, typer.Option("--open", help="Only decisions without an outcome.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file instead.")]
+Tokens = Annotated[int, typer.Option("--tokens", metavar="N", help="The most it may take, of four characters each.")]
+AtMoment = Annotated[str | None, typer.Option("--at", metavar="MOMENT", help=f"An earlier moment: {MOMENT}.")]
+Owner = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="All threads of this owner instead.")]
+
+
+def note(
+    thread: Thread,
+    text: Words,
+    url: Url = DEFAULT_URL,
+    kind: Kind = "decision",
+    because: Because = "",
+    outcome: Ended = None,
+    json: AsJson = False,
+) -> None:
+    """Write a note beside a thread: a decision before the act, a finding, a goal or the next step.
+
+    Example: `keel note my-thread "migrate the table" --because "the tests pass"`
+    """
+    with open_to_change(url) as saver:
+        made = saver.history.note(thread, text, kind, because=because, outcome=outcome)
+    if json:
+        print_json(asdict(made))
+    else:
+        console().print(Text(f"noted as {made.id}"), soft_wrap=True)
+
+
+def outcome(note: NoteId, outcome: Outcome, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Write how a decision ended that was noted before.
+
+    Example: `keel outcome 4f1c2a "migrated 1,200 rows"`
+    """
+    with open_to_change(url) as saver:
+        made = saver.history.set_outcome(note, outcome)
+    if json:
+        print_json(asdict(made))
+    else:
+        console().print(Text(f"note {made.id} has its outcome"), soft_wrap=True)
+
+
+def notes(thread: OneThread = None, url: Url = DEFAULT_URL, open: Open = False, json: AsJson = False) -> None:
+    """List notes of a thread, or of all threads, the oldest first.
+
+    With --open, only decisions without an outcome. Nothing tells whether those were carried out.
+
+    Example: `keel notes --open`
+    """
+    with open_to_read(url) as saver:
+        found = saver.history.notes(thread, open=open)
+    if json:
+        print_json({"notes": [asdict(each) for each in found]})
+        return
+    for each in found:
+        head = Text.assemble((each.kind, "bold"), f"  {plain(each.text)}")
+        if each.is_open:
+            head.append("  no outcome", "yellow")
+        about = [f"because: {each.because}"] if each.because else []
+        about += [f"outcome: {each.outcome}"] if each.outcome else []
+        about.append(f"thread {each.thread_id} · {local_time(each.at)} · {each.id}")
+        console().print(head)
+        for line in about:
+            console().print(Indented(Text(plain(line), "dim")))
+    if not found:
+        console().print("No decision is without an outcome." if open else "There are no notes.")
+
+
+def handoff(
+    thread: Thread,
+    url: Url = DEFAULT_URL,
+    out: Out = None,
+    tokens: Tokens = 1500,
+    at: AtMoment = None,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """Say what the next session must know to continue a thread: goal, done, failed, decided, what is next.
+
+    Example: `keel handoff my-thread --out HANDOFF.md`
+    """
+    with open_to_read(url, imports) as saver:
+        config = None if at is None else moment_of(open_timeline(saver, thread), at).config
+        found: Handoff = saver.history.handoff(thread, tokens, at=config)
+    if json:
+        print_json(found.as_json())
+    elif out is None:
+        _print_markdown(str(found))
+    else:
+        _write(out, str(found))
+        lines = sum(map(len, found.sections.values()))
+        said = f"{count_of(lines, 'line')} written to {plain(str(out))}, {found.cut:,} cut"
+        console().print(Text(said), soft_wrap=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"--out {str(path)!r} cannot be written: {error.strerror}") from error
+
+
+def journal(
+    thread: OneThread = None,
+    url: Url = DEFAULT_URL,
+    owner: Owner = None,
+    since: Since = None,
+    json: AsJson = False,
+) -> None:
+    """Tell day by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions.
+
+    Example: `keel journal my-thread --since 7d`
+    """
+    times: Any = since
+    with open_to_read(url) as saver:
+        found = saver.history.journal(thread, owner=owner, since=times)
+    if json:
+        print_json({"journal": found})
+    else:
+        _print_markdown(found)
+
+
+def _print_markdown(text: str) -> None:
+    """Print Markdown as it is into a file or pipe; in a terminal, with its items wrapped."""
+    shown = console()
+    if not shown.is_terminal:
+        sys.stdout.write(text)
+        return
+    for line in text.splitlines():
+        if not line.startswith("- "):
+            shown.print(Text(line, "bold" if line.startswith("#") else ""))
+            continue
+        rest = Text(line[2:]).wrap(shown, max(1, shown.width - 2), overflow="fold")
+        for number, part in enumerate(rest):
+            part.rstrip()
+            shown.print(Text.assemble("  " if number else "- ", part))

@@ -1,0 +1,113 @@
+"""`keel tail`: what happens in threads, as it happens."""
+
+from __future__ import annotations
+
+import json as json_of
+import signal
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from langgraph_keel.cli.history import moment_json
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Url, open_to_read, read_time
+from langgraph_keel.cli.output import console, local_time, print_json
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.display.text import one_line
+from langgraph_keel.history.moment import Moment
+
+if TYPE_CHECKING:
+    from langgraph_keel.history.feed import Event, Feed
+
+_STYLES = {"waiting": "bold yellow", "failed": "bold red", "done": "green"}
+_EVERY = 1.0
+"""Seconds between two cursors in the output, at least."""
+
+
+def _read_after(param: typer.CallbackParam, text: str) -> Any:
+    return text if text.startswith("[") else read_time(param, text)
+
+
+Thread = Annotated[str | None, typer.Argument(metavar="THREAD", help="The thread's id; all threads by default.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")]
+After = Annotated[
+    str,
+    typer.Option(
+        "--after",
+        metavar="CURSOR",
+        callback=_read_after,
+        help="Continue from a cursor, which --json prints; or begin so long ago (12h, 7d), or at 2026-11-23.",
+    ),
+]
+
+
+def tail(
+    thread: Thread = None,
+    url: Url = DEFAULT_URL,
+    follow: Follow = False,
+    after: After = "1h",
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """Print the checkpoints and changes of status of a thread, or of all, in the order in which they are seen.
+
+    With -f, it waits for those that come, from any process. With -f and --json, it prints a JSON object a line, and at
+    times one with a cursor. A program that continues after the last cursor misses nothing, and may see some twice.
+
+    Example: `keel tail -f --after 10m`
+    """
+    with open_to_read(url, imports) as saver:
+        feed: Feed = saver.history.follow(thread, after, timeout=None if follow else 0)
+        if json and not follow:
+            print_json({"events": [_event_json(each) for each in feed], "cursor": feed.cursor})
+            return
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            _print(feed, json)
+        except KeyboardInterrupt:  # as Ctrl-C ends it
+            pass
+        finally:
+            if json:
+                _print_line({"cursor": feed.cursor})
+
+
+def _print(feed: Feed, as_lines: bool) -> None:
+    shown, printed = console(), monotonic()
+    for event in feed:
+        if not as_lines:
+            shown.print(_line(event), no_wrap=shown.is_terminal, soft_wrap=not shown.is_terminal, overflow="ellipsis")
+            continue
+        _print_line(_event_json(event))
+        if monotonic() - printed > _EVERY:
+            printed = monotonic()
+            _print_line({"cursor": feed.cursor})
+
+
+def _print_line(data: Any) -> None:
+    print(json_of.dumps(data), flush=True)
+
+
+def _event_json(event: Event) -> dict[str, Any]:
+    about = {"thread_id": event.thread_id, "kind": "checkpoint" if isinstance(event, Moment) else "status"}
+    if isinstance(event, Moment):
+        return about | moment_json(event) | {"summary": event.summary}
+    return about | {
+        name: as_json(getattr(event, name)) for name in ("status", "checkpoint_id", "next", "error", "owner")
+    }
+
+
+def _line(event: Event) -> Text:
+    """Return an event on one line; a terminal cuts it at its width."""
+    from langgraph_keel.history.render.rows import join_names, timeline_rows
+
+    name = Text(one_line(event.thread_id, 24), "bold")
+    if isinstance(event, Moment):
+        (row,) = timeline_rows([event])
+        said = " · ".join([row.nodes, *([row.model] if row.model else []), *(note.text for note in row.notes)])
+        where = f"{row.where} " if row.where else ""
+        time = local_time(event.time.isoformat()) if event.time else ""
+        return Text.assemble((time, "dim"), "  ", name, (f"  {where}{row.step}  ", "dim"), said)
+    more = " ".join([*([f"before {join_names(event.next)}"] if event.next else []), one_line(event.error)])
+    status = event.status, _STYLES.get(event.status, "cyan")
+    return Text.assemble("          ", name, "  ", status, f" {more}".rstrip())

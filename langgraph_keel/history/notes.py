@@ -1,0 +1,148 @@
+"""Notes: decisions, findings, goals and next steps that people and agents write down beside a thread.
+
+A decision is written before the act it announces, and its outcome afterwards: a decision without an outcome says that
+the act may or may not have happened. The notes of all threads share a shelf, so those that are open are read without
+reading the threads, and a note may be older than the first checkpoint of its thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from langgraph_keel.approvals.requests import thread_prefix
+from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, CellTable, record_of
+from langgraph_keel.errors import InvalidInput, NotFound
+
+NoteKind = Literal["decision", "finding", "goal", "next"]
+LONGEST = 10_000
+"""Characters of a text of a note."""
+SHORTEST_PART = 6
+"""Fewest characters of an id that name a note."""
+
+
+@publish
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What was written down beside a thread.
+
+    Attributes:
+        id: Its name: 24 hexadecimal digits.
+        thread_id: The thread it belongs to.
+        kind: `"decision"`, `"finding"`, `"goal"` or `"next"`.
+        text: What was decided, found, or is to be done.
+        because: The reason.
+        outcome: How a decision ended; `None` while that is not written down.
+        at: When it was written, ISO time.
+        checkpoint_id: The checkpoint of the root graph that the thread had stored last; empty if it had none.
+    """
+
+    id: str
+    thread_id: str
+    kind: NoteKind
+    text: str
+    because: str = ""
+    outcome: str | None = None
+    at: str = ""
+    checkpoint_id: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a decision whose outcome is not written down."""
+        return self.kind == "decision" and self.outcome is None
+
+
+def _pack(note: Note) -> list[dict[str, Any]]:
+    return [{name: value for name, value in asdict(note).items() if value not in ("", None)}]
+
+
+def _thread_of(key: str, note: Note) -> str:
+    return note.thread_id if key == note.id and key.startswith(thread_prefix(note.thread_id)) else ""
+
+
+NOTES: CellTable[Note] = CellTable(
+    "notes", "the note {key}", _pack, lambda parts: record_of(Note, parts[0]), thread_of=_thread_of
+)
+
+
+class NoteHook(Hook):
+    """Declares the table of notes."""
+
+    shared_tables = (NOTES,)
+
+
+def write_note(
+    session: Session, thread_id: str, text: str, kind: NoteKind, because: str, outcome: str | None
+) -> Plan[Note]:
+    """Write a note. Two trips; durable at the end."""
+    thread_id = thread_id_of(thread_id)
+    if not (isinstance(kind, str) and kind in get_args(NoteKind)):
+        raise InvalidInput(f"the kind of a note must be one of {', '.join(get_args(NoteKind))}, not {kind!r:.60}")
+    _check("text", text)
+    if because != "":
+        _check("because", because)
+    if outcome is not None:
+        _check_outcome(kind, outcome)
+    heads = yield from session.store.scan(Query(thread_id, "", limit=1))
+    head = str(heads[0].address.checkpoint_id) if heads else ""
+    id_ = thread_prefix(thread_id) + session.new_token()[:16]
+    note = Note(id_, thread_id, kind, text, because, outcome, session.clock().isoformat(), head)
+    yield from Cells(session, NOTES, None).swap(id_, None, note, origin=thread_id)
+    return note
+
+
+def _check(name: str, text: Any) -> None:
+    if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
+        raise InvalidInput(f"{name} of a note must be a text of 1 to {LONGEST:,} characters, not {text!r:.60}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{name} of a note holds a character that no encoding has: {text!r:.60}") from error
+
+
+def _check_outcome(kind: str, outcome: Any) -> None:
+    if kind != "decision":
+        raise InvalidInput(f"only a decision has an outcome, and this note is a {kind}")
+    _check("outcome", outcome)
+
+
+def set_outcome(session: Session, name: str, outcome: str) -> Plan[Note]:
+    """Write how a decision ended; no error if just that is written already. Two trips, and one for each retry."""
+    if not isinstance(name, str) or len(name) < SHORTEST_PART:
+        raise InvalidInput(f"{name!r:.60} names no note: give its id, or at least {SHORTEST_PART} characters of it")
+    cells = Cells(session, NOTES, None)
+    # The ids of one thread begin alike, so a part of an id is its beginning or its end.
+    found = [kept for key, kept in (yield from cells.every()) if key.startswith(name) or key.endswith(name)]
+    if len(found) != 1:
+        error = InvalidInput if found else NotFound
+        count = f"{len(found)} notes have ids that begin or end with" if found else "there is no note with the id"
+        raise error(f"{count} {name!r:.60}: `keel notes` lists them")
+    held = found[0]
+    while held is not None:
+        note = held.record
+        _check_outcome(note.kind, outcome)
+        if note.outcome == outcome:
+            return note
+        if note.outcome is not None:
+            raise InvalidInput(f"note {note.id} has an outcome already, and keeps it: {note.outcome!r:.200}")
+        new = replace(note, outcome=outcome)
+        done, now = yield from cells.swap(note.id, held.token, new, origin=note.thread_id)
+        if done:
+            return new
+        held = now  # type: ignore[assignment]
+    raise NotFound(f"the note {name!r:.60} was deleted meanwhile")
+
+
+def read_notes(session: Session, thread_id: str | None, *, is_open: bool = False) -> Plan[Sequence[Note]]:
+    """Return the notes of a thread, or of all, the oldest first. A trip for each 500."""
+    prefix = "" if thread_id is None else thread_prefix(thread_id_of(thread_id))
+    notes = [kept.record for _, kept in (yield from Cells(session, NOTES, None).every(prefix))]
+    wanted = [note for note in notes if thread_id in (None, note.thread_id) and (note.is_open or not is_open)]
+    return sorted(wanted, key=lambda note: (note.at, note.id))

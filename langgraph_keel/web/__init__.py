@@ -1,0 +1,5 @@
+"""A web page on a store: decide what waits, look at threads, and fork them. It runs no graph and deletes nothing."""
+
+from langgraph_keel.web.app import keel_app
+
+__all__ = ["keel_app"]

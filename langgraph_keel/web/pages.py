@@ -1,0 +1,533 @@
+"""The pages as HTML. All text goes through `display.html`, which escapes it; all links are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import starmap
+from typing import Any, get_args
+from urllib.parse import urlencode
+
+from langgraph_keel.approvals.interrupts import describe_question
+from langgraph_keel.approvals.render import json_text, length_of, request_html
+from langgraph_keel.approvals.requests import OPEN, ApprovalRequest, describe_end
+from langgraph_keel.display.html import chip, code, folded, pre, tag, text
+from langgraph_keel.display.text import cut, format_money, format_seconds, format_size, one_line
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Status
+from langgraph_keel.engine.records import ThreadInfo
+from langgraph_keel.errors import DECISIONS, short_key
+from langgraph_keel.history.moment import Moment, Moments
+from langgraph_keel.history.records import DiffRecord, MomentRecord
+from langgraph_keel.history.render.details import moment_html, state_html
+from langgraph_keel.history.render.diff import diff_html
+from langgraph_keel.history.render.html import timeline_html
+from langgraph_keel.history.status import ThreadStatus
+from langgraph_keel.history.threads import Usage
+from langgraph_keel.provenance.records import ModelCall
+from langgraph_keel.retention.info import StoreInfo
+from langgraph_keel.runs.records import ProcessRecord
+from langgraph_keel.tools.ledger import KeptCall, is_doubt
+
+SHORT, LONG = 4_000, 100_000
+"""Characters of a request that are shown among others, and on its own page: what is longer is not decided here."""
+STEPS = 50
+"""Moments of a page."""
+CALLS = 100
+"""Calls that are shown, the last ones."""
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+_TONES = {"waits": "warn", "failed": "bad", "decided": "warn", "cut off": "bad", "runs": "good"}
+_TONES |= {"waiting": "warn", "claimed": "warn", "incomplete": "warn", "unknown": "bad", "rejected": "bad"}
+_TONES |= {"approved": "good", "edited": "good", "answered": "good", "done": "good", "expired": "bad"}
+_MEANINGS = {
+    "retry": "it did not happen, and may be made again",
+    "done": "it happened",
+    "skip": "it shall not be made again",
+}
+Sign = Callable[..., str]
+"""Returns the hidden fields of a form about a subject."""
+
+
+def el(name: str, /, *inner: str, **attributes: str) -> str:
+    """Return an element; `class_` and `for_` are the attributes of those names."""
+    return tag(name, *inner, **{key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()})
+
+
+def link(page: str, **query: object) -> str:
+    """Return the address of a page. Ids are in the query: in a path, browsers resolve `..`."""
+    given = {name: str(value) for name, value in query.items() if value not in (None, "")}
+    return f"{page}?{urlencode(given, errors='replace')}" if given else page
+
+
+def anchor(page: str, said: str, **query: object) -> str:
+    """Return a link; `said` is text."""
+    return el("a", text(said), href=link(page, **query))
+
+
+def badge(state: str) -> str:
+    """Return a state in its colour."""
+    return el("span", text(one_line(state, 40)), class_=f"badge {_TONES.get(state, '')}")
+
+
+def notice(*inner: str, tone: str = "") -> str:
+    """Return a paragraph that stands out."""
+    return el("p", *inner, class_=f"notice {tone}")
+
+
+def when(at: str) -> str:
+    """Return a time: how long ago, and on hover when."""
+    try:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+    except (ValueError, TypeError):  # damaged, or without a zone
+        return text(one_line(at, 40))
+    span = next((f"{abs(seconds) // size:,.0f} {unit}" for unit, size in _UNITS if abs(seconds) >= size), "")
+    said = f"{span} ago" if seconds >= 60 else f"in {span}" if seconds <= -60 else "now"
+    return el("time", said, datetime=at, title=f"{at[:19].replace('T', ' ')} UTC")
+
+
+# -- the frame -----------------------------------------------------------------------------------------------------
+
+
+def layout(title: str, *main: str, store: str, person: str = "", live: int = 0, here: str = "") -> str:
+    """Return a page. With `live`, it looks for what is new every so many seconds."""
+    pages = (("./", "Inbox"), ("threads", "Threads"), ("usage", "Usage"))
+    links = (el("a", name, href=page, aria_current="page" if here == name else "") for page, name in pages)
+    who = el("span", text(one_line(person, 60)), class_="who", title="Who decides here") if person else ""
+    icon = (
+        "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%232563eb' "
+    )
+    icon += "d='M1 9h14l-3 5H4zM7 1h2v7H7z'/%3E%3C/svg%3E"
+    head = "".join((
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        tag("title", text(f"{title} · Keel" if title else "Keel")),
+        f'<link rel="stylesheet" href="style.css"><link rel="icon" href="{icon}">',
+        '<script src="live.js" defer></script>' if live else "",
+    ))  # fmt: skip
+    body = (
+        el("a", "Skip to the page", href="#main", class_="skip"),
+        el("header", el("strong", "Keel"), el("nav", *links, aria_label="Pages"), who),
+        el("p", id="news", role="status", class_="news"),
+        el("main", *main, id="main"),
+        el("footer", text(one_line(store))),
+    )
+    return f'<!doctype html><html lang="en"><head>{head}</head>{el("body", *body, data_live=str(live or ""))}</html>'
+
+
+def bare(inner: str) -> str:
+    """Return a page for a person who is not let in."""
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+    head += '<meta name="color-scheme" content="light dark"><title>Keel</title><link rel="icon" href="data:,">'
+    return (
+        f'<!doctype html><html lang="en"><head>{head}</head><body style="font-family:sans-serif">{inner}</body></html>'
+    )
+
+
+def error_page(status: int, why: str) -> str:
+    """Return what is said in place of a page."""
+    titles = {401: "Not signed in", 403: "Not allowed", 404: "Not found", 409: "Not any more", 503: "The store is away"}
+    more = {503: "Nothing was changed by this request, as far as is known. Load the page again in a while."}
+    title = titles.get(status, "That did not work")
+    return el("h1", title) + notice(text(cut(why, 2_000)), tone="bad") + el("p", more.get(status, ""))
+
+
+# -- forms ---------------------------------------------------------------------------------------------------------
+
+
+def hidden(**values: str) -> str:
+    """Return hidden fields."""
+    return "".join(f'<input type="hidden" name="{name}" value="{text(value)}">' for name, value in values.items())
+
+
+def _button(said: str, tone: str = "", **attributes: str) -> str:
+    return el("button", said, type="submit", class_=tone, **attributes)
+
+
+def _field(name: str, label: str, of: str, *, more: str = "") -> str:
+    at = f"{name}-{of}"
+    return (
+        el("label", label, for_=at) + f'<input id="{text(at)}" name="{name}" maxlength="2000" autocomplete="off"{more}>'
+    )
+
+
+def _area(name: str, label: str, of: str, value: str = "") -> str:
+    at, rows = f"{name}-{of}", min(max(value.count("\n") + 1, 3), 20)
+    area = (
+        f'<textarea id="{text(at)}" name="{name}" rows="{rows}" spellcheck="false" required>\n{text(value)}</textarea>'
+    )
+    return el("label", label, for_=at) + area
+
+
+def decide_forms(request: ApprovalRequest, fields: str, typed: str | None = None) -> str:
+    """Return the forms that decide a request; `typed` are arguments that were typed before, and refused."""
+    of, allowed, action = request.id[:12], request.allowed, link("decide")
+
+    def form(kind: str, *inner: str) -> str:
+        return el("form", fields, hidden(kind=kind), *inner, method="post", action=action, class_="stack")
+
+    reason = _field("reason", "Reason (optional)", f"a{of}")
+    kinds = [(kind, tone) for kind, tone in (("approve", "good"), ("reject", "bad")) if kind in allowed]
+    names = {"approve": "Approve", "reject": "Reject"} if request.action else {"approve": "Yes", "reject": "No"}
+    row = el("div", *(_button(names[kind], tone, name="kind", value=kind) for kind, tone in kinds), class_="row")
+    parts = [el("form", fields, reason, row, method="post", action=action, class_="stack")] if kinds else []
+    if "edit" in allowed and request.action:
+        given = json_text(request.args) if typed is None else typed
+        area = _area("args", "All arguments, as JSON", of, given)
+        inner = form("preview", area, _field("reason", "Reason (optional)", f"e{of}"), _button("Show the difference"))
+        parts.append(folded("Edit before it is done", inner, is_open=typed is not None))
+    if "answer" in allowed:
+        box = '<label class="inline"><input type="checkbox" name="as_json" value="1"> The answer is JSON</label>'
+        inner = form("answer", _area("value", "Answer", of), box, _button("Send the answer", "good"))
+        parts = [*parts, folded("Answer in words", inner)] if request.action else [inner, *parts]
+    return el("div", *parts, class_="decide")
+
+
+def settle_form(call: KeptCall, fields: str) -> str:
+    """Return the form that says what became of a call in doubt."""
+    choices = (
+        f'<label class="inline"><input type="radio" name="decision" value="{each}" required> {_MEANINGS[each]}</label>'
+        for each in DECISIONS
+    )
+    of = call.key[:12]
+    result = _field("result", "If it happened: what the tool would have said", of)
+    legend = el("legend", "What became of it?")
+    inner = fields + el("fieldset", legend, *choices) + result + _button("Settle it")
+    return el("form", inner, method="post", action="settle", class_="stack")
+
+
+# -- the inbox -----------------------------------------------------------------------------------------------------
+
+
+def inbox_page(
+    requests: Sequence[ApprovalRequest],
+    more: bool,
+    doubts: Sequence[KeptCall],
+    decided: Sequence[ApprovalRequest],
+    processes: Sequence[ProcessRecord],
+    sign: Sign | None,
+) -> Iterator[str]:
+    """Yield the inbox: what waits, the oldest first; doubts; what was decided, and no run has taken."""
+    yield el("h1", "Inbox")
+    if not requests and not doubts:
+        yield el("p", "Nothing waits for a decision.", class_="empty")
+    yield from (request_card(each, SHORT, sign) for each in requests)
+    if more:
+        yield el("p", anchor("./", "Newer requests", after=requests[-1].id))
+    if doubts:
+        yield el("h2", "Calls of tools in doubt")
+        yield el("p", "Their process ended while the tool ran. Find out what happened, and say so.", class_="faint")
+        yield from (doubt_card(each, sign) for each in doubts)
+    yield el("h2", "Who continues what was decided")
+    items = [
+        el("li", anchor("request", what_of(each), id=each.id), f" {badge(each.status)} ", *_decided_at(each))
+        for each in decided
+    ]
+    if items:
+        yield el("p", "Decided, and no run has taken it yet:") + el("ul", *items)
+    yield workers_text(processes)
+
+
+def _decided_at(request: ApprovalRequest) -> Iterator[str]:
+    if request.decision:
+        yield when(request.decision.at)
+
+
+def workers_text(processes: Sequence[ProcessRecord]) -> str:
+    """Return which processes run graphs on this store, as far as they say."""
+    if not processes:
+        said = "No process is seen that runs graphs on this store. A decision is kept until a worker takes it, or your "
+        return el("p", f"{said}program: this page runs no graph.", class_="faint")
+    names = sorted({f"{host} (process {parts[1]})" for host, parts in map(_holder, processes) if len(parts) > 1})
+    shown = ", ".join(map(text, (one_line(name, 60) for name in names[:5])))
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    verb = "runs graphs" if len(names) == 1 else "run graphs"
+    return el("p", f"{shown}{more} {verb} on this store.", class_="faint")
+
+
+def _holder(process: ProcessRecord) -> tuple[str, Sequence[str]]:
+    parts = process.holder.split("/")
+    return parts[0], parts[1:]
+
+
+def what_of(request: ApprovalRequest) -> str:
+    """Return what a request is about, in a few words."""
+    return one_line(request.action or describe_question(request.value), 80) or "A question"
+
+
+def request_card(
+    request: ApprovalRequest, longest: int, sign: Sign | None, typed: str | None = None, level: str = "h2"
+) -> str:
+    """Return a request with its forms. Forms are left out if it is not shown whole, or cannot be decided."""
+    facts = [badge(request.status), "asked ", when(request.asked_at)]
+    facts += [" in ", anchor("thread", one_line(request.thread_id, 60), id=request.thread_id)]
+    facts += [text(f" of {one_line(request.owner, 60)}")] if request.owner else []
+    facts += [f" · question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
+    if request.expires_at and request.status in OPEN:
+        then = "is rejected then" if request.on_expiry == "reject" else "waits on then"
+        facts += [" · expires ", when(request.expires_at), f", and {then}"]
+    facts += [text(f" · held by {one_line(request.claimed_by, 60)}")] if request.claimed_by else []
+    parts = [
+        el(level, anchor("request", what_of(request), id=request.id)),
+        el("p", *facts, class_="faint"),
+        request_html(request, longest),
+    ]
+    if request.status not in OPEN:
+        parts.append(notice(text(f"{describe_end(request)}."), tone=_TONES.get(request.status, "")))
+        if request.decision and request.decision.reason:
+            parts.append(el("p", text(f"Reason: {cut(request.decision.reason, SHORT)}")))
+    elif length_of(request) > longest:
+        whole = anchor("request", "Open it to decide", id=request.id)
+        rest = (
+            f"Too long to show here as a whole. Read and decide it in a terminal: {code(f'keel approval {request.id}')}"
+        )
+        parts.append(notice(whole if longest < LONG else rest, tone="warn"))
+    elif sign is not None:
+        parts.append(decide_forms(request, sign("decide", id=request.id), typed))
+    return el("article", *parts, class_="card")
+
+
+def doubt_card(call: KeptCall, sign: Sign | None) -> str:
+    """Return a call in doubt, with the form that settles it."""
+    args = [pre(cut(json_text(call.args), SHORT))] if call.args is not None else []
+    facts = [badge(call.state), "began ", when(call.started_at), " in "]
+    facts.append(anchor("thread", one_line(call.thread_id, 60), id=call.thread_id))
+    parts = [el("h3", text(one_line(call.tool, 80)), " ", code(short_key(call.key))), el("p", *facts, class_="faint")]
+    parts += args
+    if call.original:
+        where = anchor("thread", one_line(call.original, 60), id=call.original)
+        parts.append(notice("It is shared with thread ", where, ": settle it there.", tone="warn"))
+    elif sign is not None:
+        parts.append(settle_form(call, sign("settle", thread=call.thread_id, key=call.key)))
+    return el("article", *parts, class_="card")
+
+
+def request_page(request: ApprovalRequest, status: ThreadStatus, sign: Sign | None, typed: str | None) -> Iterator[str]:
+    """Yield a request, and what its thread does since it was decided."""
+    yield request_card(request, LONG, sign, typed, "h1")
+    if request.status not in OPEN:
+        yield el("h2", "Its thread now") + status_text(status)
+
+
+def preview_page(request: ApprovalRequest, args: Any, reason: str, fields: str) -> Iterator[str]:
+    """Yield what an edit changes, and the form that sends it."""
+    from langgraph_keel.history.edits import edits
+
+    found = list(edits(request.args, args, lambda value: json_text(value).encode(), ("arguments",)))
+    changed = diff_html(DiffRecord(Address(""), Address(""), found), has_title=False)
+    yield el("h1", "Edit ", anchor("request", what_of(request), id=request.id))
+    yield el("div", changed, class_="card")
+    given = hidden(kind="edit", args=json_text(args), reason=reason)
+    cancel = anchor("request", "Back to the request", id=request.id)
+    row = el("div", _button("Approve with these arguments", "good"), cancel, class_="row")
+    yield el("form", fields, given, row, method="post", action="decide", class_="stack")
+
+
+# -- threads -------------------------------------------------------------------------------------------------------
+
+
+def threads_page(
+    rows: Sequence[tuple[ThreadInfo, str, Sequence[str]]], query: Mapping[str, str], following: str
+) -> Iterator[str]:
+    """Yield the list of threads, with its filters; a row has a thread, its first message and its labels."""
+    yield el("h1", "Threads")
+    yield _filters(query)
+    if not rows:
+        yield el("p", "No thread fits.", class_="empty")
+        return
+    names = ("Thread", "Status", "Owner", "Steps", "Cost", "Last activity")
+    yield _table("list", names, map(_thread_row, rows))
+    if following:
+        rest = {name: value for name, value in query.items() if name != "after"}
+        yield el("p", anchor("threads", "Older threads", **rest, after=following))
+
+
+def _thread_row(row: tuple[ThreadInfo, str, Sequence[str]]) -> Sequence[str]:
+    info, opening, labels = row
+    name = anchor("thread", one_line(info.thread_id, 80), id=info.thread_id)
+    marks = (" " + chip(one_line(label, 40), "222,170,0", ".30", "mark") for label in labels[:5])
+    first = el("div", text(opening), class_="faint opening") if opening else ""
+    status = badge(info.status) + text(one_line(info.error or ", ".join(info.next), 60))
+    cost = "" if info.cost is None else format_money(info.cost)
+    owner, steps = text(one_line(info.owner, 60)), f"{info.checkpoints:,}"
+    return "".join((name, *marks, first)), status, owner, steps, cost, when(info.updated_at)
+
+
+def _table(kind: str, names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = el("thead", el("tr", *(el("th", name, scope="col") for name in names)))
+    body = (el("tr", el("th", first, scope="row"), *(el("td", cell) for cell in rest)) for first, *rest in rows)
+    return el("table", head, el("tbody", *body), class_=kind)
+
+
+def _filters(query: Mapping[str, str]) -> str:
+    def select(name: str, label: str, options: Iterable[tuple[str, str]]) -> str:
+        chosen = query.get(name, "")
+        inner = (f'<option value="{value}"{" selected" * (value == chosen)}>{said}</option>' for value, said in options)
+        return el("label", label, el("select", *inner, name=name))
+
+    def word(name: str, label: str) -> str:
+        return el("label", label, f'<input name="{name}" value="{text(query.get(name, ""))}" maxlength="200">')
+
+    statuses = [("", "any"), *((each, each) for each in get_args(Status))]
+    spans = [("", "any time"), ("1", "last day"), ("7", "last 7 days"), ("30", "last 30 days")]
+    inner = [word("q", "Id"), select("status", "Status", statuses), word("owner", "Owner"), word("label", "Label")]
+    inner += [word("error", "Error"), select("days", "Active", spans), _button("Search")]
+    return el("form", *inner, method="get", action="threads", class_="filters", role="search")
+
+
+def status_text(status: ThreadStatus) -> str:
+    """Return where a thread is, and what to do next, as `saver.status` says."""
+    said = str(status)
+    requests = (
+        anchor("request", f"Decide: {what_of(each)}", id=each.id) for each in status.requests if each.status in OPEN
+    )
+    return el(
+        "div", badge(status.state), el("p", text(cut(said[:1].upper() + said[1:], 2_000))), *requests, class_="card"
+    )
+
+
+def thread_page(
+    status: ThreadStatus, moments: Moments, skip: int, opening: str, workers: str, sign: Sign | None
+) -> Iterator[str]:
+    """Yield a thread: where it is, doubts, and its timeline."""
+    name = status.thread_id
+    yield el("h1", "Thread ", text(one_line(name, 200)))
+    yield el("p", text(opening), class_="faint") if opening else ""
+    yield status_text(status)
+    yield workers if status.state == "decided" else ""
+    yield from (doubt_card(each, sign) for each in status.doubts)
+    links = [anchor("calls", "Calls of tools and models", thread=name)]
+    links += [anchor("moment", "Latest state", thread=name, id=status.checkpoint_id)] if status.checkpoint_id else []
+    yield el("p", " · ".join(links))
+    yield el("h2", "Timeline")
+    yield el("div", timeline_html(moments, moments.older, _moment_link), class_="card timeline")
+    pages = [anchor("thread", "Newer", id=name, skip=max(skip - STEPS, 0) or None)] if skip else []
+    pages += [anchor("thread", "Older", id=name, skip=skip + STEPS)] if moments and moments[0].parent else []
+    yield el("p", " · ".join(pages))
+    yield _compare_form(name)
+
+
+def _moment_link(moment: MomentRecord) -> str:
+    return link("moment", thread=moment.thread_id, ns=moment.namespace, id=moment.id)
+
+
+def _compare_form(thread: str, before: str = "", after: str = "") -> str:
+    fields = (("from", "From", "number, id or label", before), ("to", "To", "the latest", after))
+    inputs = (
+        el("label", label, f'<input name="{name}" value="{text(value)}" placeholder="{hint}" maxlength="200">')
+        for name, label, hint, value in fields
+    )
+    inner = (hidden(thread=thread), *inputs, _button("Compare"))
+    return el("h2", "Compare two moments") + el("form", *inner, method="get", action="diff", class_="filters")
+
+
+def moment_page(moment: Moment, values: Mapping[str, Any] | None, sign: Sign | None) -> Iterator[str]:
+    """Yield one moment: what happened, its state, and what can be done with it."""
+    thread = moment.thread_id
+    yield el("h1", "Moment of ", anchor("thread", one_line(thread, 200), id=thread))
+    yield el("div", moment_html(moment), class_="card")
+    ways = []
+    if moment.parent:
+        ways.append(anchor("moment", "The one before", thread=thread, ns=moment.namespace, id=moment.parent))
+        ways.append(anchor("diff", "What this step changed", thread=thread, to=moment.id, **{"from": moment.parent}))
+    ways.append(anchor("diff", "What changed since", thread=thread, **{"from": moment.id}))
+    yield el("p", " · ".join(ways))
+    state = notice("The state is not read: see `keel show`.") if values is None else state_html(values)
+    yield el("h2", "State") + el("div", state, class_="card")
+    if sign is None or moment.namespace:
+        return
+    at = {"thread": thread, "id": moment.id}
+    name = _field("name", "Name", "label", more=" required")
+    label = el("form", sign("label", **at), name, _button("Label this"), method="post", action="label", class_="stack")
+    target = _field("target", "Id of the new thread", "fork", more=" required")
+    hint = el("p", "The new thread has this history. It runs when your program runs it.", class_="faint")
+    fork = el("form", sign("fork", **at), target, hint, _button("Fork from here"), method="post", action="fork",
+              class_="stack")  # fmt: skip
+    yield el("div", el("section", el("h2", "Label"), label), el("section", el("h2", "Fork"), fork), class_="columns")
+
+
+def diff_page(thread: str, diff: Any, before: str, after: str) -> Iterator[str]:
+    """Yield the difference between two moments."""
+    yield el("h1", "Difference in ", anchor("thread", one_line(thread, 200), id=thread))
+    ends = (
+        anchor("moment", said, thread=each.thread_id, ns=each.checkpoint_ns, id=each.checkpoint_id)
+        for said, each in (("the older moment", diff.before), ("the newer moment", diff.after))
+    )
+    yield el("p", " · ".join(ends))
+    yield el("div", diff_html(diff), class_="card diff")
+    yield _compare_form(thread, before, after)
+
+
+def calls_page(thread: str, tools: Sequence[KeptCall], models: Sequence[ModelCall]) -> Iterator[str]:
+    """Yield the calls of tools and of models of a thread, the latest first."""
+    yield el("h1", "Calls of ", anchor("thread", one_line(thread, 200), id=thread))
+    yield from _calls(
+        "Tools", ("Tool", "State", "Began", "Hits"), [*map(_tool_row, tools[: -CALLS - 1 : -1])], len(tools)
+    )
+    names = ("Model", "Node", "Tokens", "Cost", "Took")
+    yield from _calls("Models", names, [*map(_model_row, models[: -CALLS - 1 : -1])], len(models))
+
+
+def _calls(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], count: int) -> Iterator[str]:
+    yield el("h2", title)
+    yield el("div", _table("chart", names, rows), class_="card scroll") if rows else el("p", "None.", class_="empty")
+    yield el("p", f"The last {CALLS} of {count:,}.", class_="faint") if count > CALLS else ""
+
+
+def _tool_row(call: KeptCall) -> Sequence[str]:
+    args = "" if call.args is None else el("div", text(one_line(json_text(call.args), 300)), class_="faint")
+    error = el("div", text(one_line(call.error, 200)), class_="bad-text") if call.error and not call.decided else ""
+    state = "in doubt" if is_doubt(call) else {"claimed": "running"}.get(call.state, call.state)
+    settled = text(f" settled: {call.decided}") if call.decided else ""
+    return text(one_line(call.tool, 80)) + args + error, badge(state) + settled, when(call.started_at), f"{call.hits:,}"
+
+
+def _model_row(call: ModelCall) -> Sequence[str]:
+    tokens = (
+        " + ".join(f"{call.usage.get(name, 0)}" for name in ("input_tokens", "output_tokens")) if call.usage else ""
+    )
+    error = el("div", text(one_line(call.error, 200)), class_="bad-text") if call.error else ""
+    cost = "" if call.cost is None else format_money(call.cost)
+    took = "" if call.seconds is None else format_seconds(call.seconds)
+    name = one_line(call.served_model or call.model or "", 80)
+    return text(name) + error, text(one_line(call.node, 60)), text(one_line(tokens, 40)), cost, took
+
+
+# -- usage ---------------------------------------------------------------------------------------------------------
+
+
+def usage_page(
+    taken: Mapping[str, Mapping[str, Usage]], statuses: Mapping[str, int], info: StoreInfo, days: int, is_cut: bool
+) -> Iterator[str]:
+    """Yield what threads have taken, and what the store is."""
+    yield el("h1", "Usage and health")
+    spans = (anchor("usage", str(each), days=each) if each != days else el("b", str(each)) for each in (1, 7, 30, 365))
+    yield el("p", "Threads that were active in the last ", " · ".join(spans), " days")
+    if is_cut:
+        yield notice("Only the threads last active are counted: `keel usage` counts all.", tone="warn")
+    facts = {
+        "waits for a decision": f"{info.waiting:,}",
+        **{f"threads {status}": f"{count:,}" for status, count in statuses.items()},
+        "threads in the store": f"{info.threads:,}",
+        "checkpoints": f"{info.checkpoints:,}",
+        "size": "" if info.size is None else format_size(info.size),
+    }
+    yield el("dl", *(el("div", el("dt", text(name)), el("dd", text(said))) for name, said in facts.items() if said))
+    for what, found in taken.items():
+        yield el("h2", f"By {what}") + _bars(what, found)
+    yield el("p", text(f"A put that was acknowledged is {info.durability}."), class_="faint")
+
+
+def _bars(what: str, found: Mapping[str, Usage]) -> str:
+    """Return a chart of the cost, if any is known, or of the tokens, or else of the number of threads."""
+    measures: Sequence[Callable[[Usage], float]]
+    measures = [lambda each: each.cost or 0.0, lambda each: sum(each.tokens), lambda each: each.threads]
+    measure = next((each for each in measures if any(map(each, found.values()))), measures[0])
+    most = max(map(measure, found.values()), default=0) or 1
+
+    def row(name: str, each: Usage) -> Sequence[str]:
+        bar = el("div", class_="bar", style=f"width:{100 * measure(each) / most:.1f}%")
+        cost = "" if each.cost is None else format_money(each.cost)
+        return text(one_line(name, 60) or "(none)"), bar, f"{sum(each.tokens):,}", cost, f"{each.threads:,}"
+
+    names = (what.capitalize(), "", "Tokens", "Cost", "Threads")
+    return el("div", _table("chart", names, starmap(row, found.items())), class_="card scroll")

@@ -1,0 +1,133 @@
+"""`saver.workspace`: the files that were saved with checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.engine import EngineSaver
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.faces import Component, faces
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.workspace.records import WorkspaceDiff, WorkspaceRestore
+
+if TYPE_CHECKING:
+    from langgraph_keel.workspace.shadow import Shadow
+
+Directory: TypeAlias = str | os.PathLike[str]
+
+
+class WorkspaceMethods(Component):
+    """`saver.workspace`: the files of a directory at each checkpoint (`workspace=`)."""
+
+    def __init__(self, saver: EngineSaver, shadow: Shadow | None) -> None:
+        super().__init__(saver)
+        self._shadow = shadow
+
+    def _at(self, into: Directory | None = None) -> Shadow:
+        if self._shadow is None:
+            raise InvalidInput("this saver saves no files: open it with workspace=Workspace(directory)")
+        return self._shadow if into is None else self._shadow.at(into)
+
+    def _preview(self, config: Mapping[str, Any], into: Directory | None = None) -> Plan[WorkspaceRestore]:
+        """Return what `restore` would do. One round trip, and some processes of git.
+
+        A restore that was cut off is finished first.
+
+        Args:
+            config: Names the checkpoint, or the latest of its thread.
+            into: Another directory, made if it is missing; by default that of the workspace.
+
+        Raises:
+            NotFound: If there is no such checkpoint, or no files were saved with it.
+            WorkspaceTaken: If a run has the directory.
+            StoreError: If git fails.
+        """
+        return (yield from self._go(config, into, ""))
+
+    preview, apreview = faces(_preview)
+
+    def _restore(self, config: Mapping[str, Any], into: Directory | None = None) -> Plan[WorkspaceRestore]:
+        """Restore the files of a checkpoint. The conversation stays as it is: `saver.rewind` takes that back.
+
+        Only paths that the last snapshot of the thread has, as it has them, are removed or replaced. What has changed
+        since is moved to `.keel-aside` in the directory, if it is in the way; new files stay. Afterwards the directory
+        is compared with the checkpoint. A restore that is cut off is finished by the next snapshot, preview or restore.
+        One round trip, and some processes of git.
+
+        Args:
+            config: Names the checkpoint, or the latest of its thread.
+            into: Another directory, so that two branches can work side by side; made if it is missing.
+
+        Raises:
+            NotFound: If there is no such checkpoint, or no files were saved with it.
+            WorkspaceTaken: If a run has the directory.
+            StoreFull: If the disk is full.
+            StoreError: If git or the disk fails, or the directory differs from the checkpoint afterwards.
+        """
+        session = self.engine.session
+        return (yield from self._go(config, into, f"{session.clock():%Y%m%dT%H%M%S}-{session.new_token()[:8]}"))
+
+    restore, arestore = faces(_restore)
+
+    def _go(self, config: Mapping[str, Any], into: Directory | None, name: str) -> Plan[WorkspaceRestore]:
+        from langgraph_keel.workspace.hook import find_tree, name_thread
+
+        shadow, address, session = self._at(into), address_of(config), self.engine.session
+        tree, checkpoint_id = yield from find_tree(session, address)
+        thread = name_thread(session, address.thread_id)
+        done: WorkspaceRestore = yield Call(partial(shadow.restore, thread, tree, checkpoint_id, name))
+        return done
+
+    def _diff(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Plan[WorkspaceDiff]:
+        """Return how the files of two checkpoints differ, of one thread or of two. Two round trips.
+
+        Args:
+            before: Names the first checkpoint, or the latest of its thread.
+            after: Names the second one.
+
+        Raises:
+            NotFound: If there is no such checkpoint, or no files were saved with it.
+            StoreError: If git fails.
+        """
+        from langgraph_keel.workspace.hook import find_tree
+
+        repository, session = self._at().repository, self.engine.session
+        trees = []
+        for config in (before, after):
+            tree, _ = yield from find_tree(session, address_of(config))
+            trees.append(tree)
+        found = yield Call(partial(repository.compare, *trees))
+        patch = yield Call(partial(repository.patch, *trees))
+        return WorkspaceDiff({os.fsdecode(path): _kind_of(*sides) for path, *sides in found}, patch)
+
+    diff, adiff = faces(_diff)
+
+    def _files(self, config: Mapping[str, Any]) -> Plan[Mapping[str, int]]:
+        """Return the files and links of a checkpoint, with their sizes in bytes. One round trip.
+
+        Args:
+            config: Names the checkpoint, or the latest of its thread.
+
+        Raises:
+            NotFound: If there is no such checkpoint, or no files were saved with it.
+            StoreError: If git fails.
+        """
+        from langgraph_keel.workspace.hook import find_tree
+
+        repository = self._at().repository
+        tree, _ = yield from find_tree(self.engine.session, address_of(config))
+        found = yield Call(partial(repository.files, tree))
+        return {os.fsdecode(path): size for path, size in found.items()}
+
+    files, afiles = faces(_files)
+
+
+def _kind_of(before: tuple[str, str] | None, after: tuple[str, str] | None) -> str:
+    if before is None or after is None:
+        return "added" if before is None else "removed"
+    return "mode" if before[1] == after[1] else "changed"

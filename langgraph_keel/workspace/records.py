@@ -1,0 +1,125 @@
+"""What a workspace is, and what its operations return."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from langgraph_keel.display import html
+from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import InvalidInput
+
+_SHOWN = 20
+"""Paths of each kind that a text names."""
+_FATES = {
+    "written": "written",
+    "removed": "removed",
+    "set_aside": "set aside, changed since the last snapshot or never saved",
+    "left": "left alone, new since the last snapshot",
+    "skipped": "not restored, in a nested repository",
+    "not_saved": "not saved",
+}
+
+
+@publish
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """A directory whose files are saved with each root checkpoint: `SqliteSaver("agent.db", workspace=Workspace("w"))`.
+
+    Args:
+        directory: The directory; made if it is missing.
+        ignore: Patterns of paths that are not saved, as in a `.gitignore` file; they win over such files.
+        repository: The directory of the shadow repository. By default it lies beside the store, under its name and
+            `.workspace`. Stores on servers and in memory need one, and each store one of its own.
+        largest: Bytes above which a file is not saved; 5,000,000 by default.
+
+    Raises:
+        InvalidInput: If `ignore` is not a list of patterns, or `largest` is not a positive number.
+    """
+
+    directory: str | os.PathLike[str] = field(kw_only=False)
+    ignore: Sequence[str] = ()
+    repository: str | os.PathLike[str] | None = None
+    largest: int = 5_000_000
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if isinstance(self.ignore, str) or not all(
+            isinstance(each, str) and each.isprintable() for each in self.ignore
+        ):
+            raise InvalidInput(f"ignore must be a list of patterns, such as ['.env'], not {self.ignore!r:.100}")
+        if type(self.largest) is not int or self.largest < 1:
+            raise InvalidInput(f"largest must be a number of bytes, at least 1, not {self.largest!r:.100}")
+
+
+class _Shown:
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    def _repr_html_(self) -> str:
+        return html.pre(str(self))
+
+
+@publish
+@dataclass(frozen=True, slots=True)
+class WorkspaceRestore(_Shown):
+    """What a restore would do, or has done. Paths are relative to the directory (`os.fsencode` gives their bytes).
+
+    Attributes:
+        directory: The directory.
+        checkpoint_id: The checkpoint whose files are restored.
+        written: Files and links that are made, or replaced.
+        removed: Files and links of the last snapshot that the checkpoint does not have.
+        set_aside: Paths in the way that have changed since the last snapshot, or were never saved.
+        left: Files that are new since the last snapshot and not in the way. They are not touched.
+        skipped: Paths of the checkpoint that are not restored, as they lie in a nested repository now.
+        not_saved: Paths of the directory that no snapshot contains, and why.
+        aside: The directory that `set_aside` was moved to; empty if there is none, or nothing was done.
+        is_done: Whether it was done.
+    """
+
+    directory: str
+    checkpoint_id: str
+    written: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    set_aside: Sequence[str] = ()
+    left: Sequence[str] = ()
+    skipped: Sequence[str] = ()
+    not_saved: Mapping[str, str] = field(default_factory=dict)
+    aside: str = ""
+    is_done: bool = False
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        lines = [f"{self.directory} {'is' if self.is_done else 'would be'} as it was at {self.checkpoint_id}"]
+        for name, words in _FATES.items():
+            paths = getattr(self, name)
+            where = f" in {self.aside}" if name == "set_aside" and self.aside else ""
+            lines += [f"{count_of(len(paths), 'path')} {words}{where}:"] if paths else []
+            reasons = paths if isinstance(paths, Mapping) else {}
+            lines += [f"  {path}{f' ({reasons[path]})' if reasons else ''}" for path in list(paths)[:_SHOWN]]
+            lines += [f"  and {len(paths) - _SHOWN:,} more"] if len(paths) > _SHOWN else []
+        return "\n".join(map(plain, lines))
+
+
+@publish
+@dataclass(frozen=True, slots=True)
+class WorkspaceDiff(_Shown):
+    """How the files of two checkpoints differ.
+
+    Attributes:
+        changes: The paths that differ: `"added"`, `"removed"`, `"changed"`, or `"mode"` if only the permission to
+            execute differs.
+        patch: The difference in git's form, with renames; bytes that are not UTF-8 are replaced.
+    """
+
+    changes: Mapping[str, str]
+    patch: str
+
+    def __str__(self) -> str:
+        """Return the patch, safe to print."""
+        return plain(self.patch, keep="\n\t") or "nothing differs"

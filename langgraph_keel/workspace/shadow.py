@@ -1,0 +1,367 @@
+"""One directory and its shadow repository: the claim of the directory by a run, its snapshots, and its restores.
+
+A snapshot takes two processes of git if nothing has changed (`ls-files`, `write-tree`), and one more for what has. A
+restore is announced in a file before its first change, and carried out again from there if it was cut off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha1, sha256
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from langgraph_keel.engine import runs as live
+from langgraph_keel.errors import InvalidInput, NotFound, StoreError, StoreFull, WorkspaceTaken
+from langgraph_keel.git import find_git
+from langgraph_keel.workspace.records import Workspace, WorkspaceRestore
+from langgraph_keel.workspace.repository import Repository, write_whole
+
+_log = logging.getLogger(__name__)
+ASIDE = ".keel-aside"
+"""The directory, in the workspace, that files are set aside in. It is never saved."""
+_NESTED, _BEHIND = "in a nested repository", "behind a link"
+_COMPANIONS = ("", "-wal", "-shm", "-journal", ".lock")
+"""How the names of a database's files end."""
+
+
+class Shadow:
+    """A directory whose files are saved. All tenants of a saver share it.
+
+    Args:
+        workspace: What the user has asked for.
+        repository: The shadow repository.
+        store: The file or directory of the store, if it is one: it is never saved, nor is the repository.
+
+    Raises:
+        InvalidInput: If git is missing, or the directory cannot be a workspace.
+    """
+
+    def __init__(self, workspace: Workspace, repository: Repository, store: Path | None) -> None:
+        find_git("workspace=")
+        self.workspace, self.repository, self._store = workspace, repository, store
+        self.root = Path(os.path.realpath(workspace.directory))
+        self._bytes = os.fsencode(self.root)
+        if self.root.exists() and not self.root.is_dir():
+            raise InvalidInput(f"{self.root} is not a directory, so it cannot be a workspace")
+        self._ignored = [*workspace.ignore, f"/{ASIDE}/"]
+        for place in (Path(os.path.realpath(each)) for each in (store, repository.path) if each):
+            if self.root.is_relative_to(place):
+                raise InvalidInput(f"{self.root} lies in {place}, which is Keel's own: name another directory")
+            if place.is_relative_to(self.root):
+                name = re.sub(r"([\\*?\[\]! #])", r"\\\1", str(place.relative_to(self.root)))
+                self._ignored += [f"/{name}{end}" for end in _COMPANIONS]
+        self.key = sha256(self._bytes).hexdigest()[:40]
+        self.own = repository.own / self.key
+        self.trees: dict[live.LiveRun, str] = {}  # of runs that have begun, and have put nothing
+        self._busy, self._handle, self._process = RLock(), -1, os.getpid()
+        self._run: live.LiveRun | None = None  # the run that has the directory, and its thread
+        self._thread = ""
+        self._told, self._is_checked = set[str](), False
+
+    def at(self, directory: Any) -> Shadow:
+        """Return the shadow of another directory, in the same repository."""
+        asked = Workspace(directory, ignore=self.workspace.ignore, largest=self.workspace.largest)
+        other = Shadow(asked, self.repository, self._store)
+        if other.root == self.root:
+            return self
+        if other.root.is_relative_to(self.root) or self.root.is_relative_to(other.root):
+            raise InvalidInput(f"one of {other.root} and {self.root} lies in the other: name a directory beside it")
+        return other
+
+    # -- the claim -------------------------------------------------------------------------------------------------
+
+    def begin(self, run: live.LiveRun | None, thread: str) -> None:
+        """Claim the directory for a run, and save it as it is."""
+        with self._busy:
+            self._check_free(thread)
+            if run is not None:
+                self._handle = self._take() if self._handle < 0 else self._handle
+                self._run, self._thread = run, thread
+                run.on_end = partial(self._end_run, run, run.on_end)
+            try:
+                tree = self.save(thread)
+            except BaseException:
+                self.end(run)
+                raise
+            if run is not None:
+                self.trees[run] = tree
+
+    def _end_run(self, run: live.LiveRun, and_then: Any, error: BaseException | None, later: bool) -> None:
+        self.end(run)
+        if and_then:
+            and_then(error, later)
+
+    def end(self, run: live.LiveRun | None = None) -> None:
+        """Give the directory back, if this run has it; without a run, whichever has it."""
+        with self._busy:
+            self.trees = {each: tree for each, tree in self.trees.items() if run not in (None, each)}
+            if self._handle >= 0 and run in (None, self._run):
+                self._run, handle, self._handle = None, self._handle, -1
+                if self._process == os.getpid():  # else it was forked, and the lock is the other process's, too
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+                os.close(handle)
+
+    def _take(self) -> int:
+        self.repository.setup()
+        self.own.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise WorkspaceTaken(str(self.root)) from error
+        return handle
+
+    def _check_free(self, thread: str) -> None:
+        """Check that no run of this process on another thread has the directory."""
+        if self._process != os.getpid():
+            self.end()
+            self._process = os.getpid()
+        held = self._run
+        if held and self._thread != thread and held in live.find_acting(held.store, held.thread_id):
+            raise WorkspaceTaken(str(self.root))
+
+    @contextmanager
+    def _claimed(self, thread: str) -> Iterator[None]:
+        """Hold the directory for an operation on a thread, whose run may have it; finish what was cut off."""
+        with self._busy:
+            self._check_free(thread)
+            is_held = self._handle >= 0
+            self._handle = self._handle if is_held else self._take()
+            try:
+                with self.repository.locked():
+                    self.root.mkdir(parents=True, exist_ok=True)
+                    if (self.own / "restoring").exists():
+                        self._finish()
+                    yield
+            finally:
+                if not is_held:
+                    handle, self._handle = self._handle, -1
+                    os.close(handle)
+
+    def _finish(self) -> None:
+        """Carry out a restore again that was cut off; of a thread that was deleted since, nothing can be restored."""
+        thread, wanted, checkpoint_id, name = json.loads((self.own / "restoring").read_bytes())
+        _log.warning("%s: its restore to checkpoint %s was cut off, and is finished now", self.root, checkpoint_id)
+        if self.repository.has(thread, wanted):
+            self._restore(thread, wanted, checkpoint_id, name)
+        else:
+            (self.own / "restoring").unlink()
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def save(self, thread: str) -> str:
+        """Save the directory for a thread; return its tree. Nothing is written if nothing has changed."""
+        with self._claimed(thread):
+            tree, not_saved = self._take_snapshot()
+            self.repository.keep(thread, tree, self.key)
+        for path in not_saved.keys() - self._told:
+            _log.warning("%s: %r is not saved: %s", self.root, path, not_saved[path])
+        self._told |= not_saved.keys()
+        return tree
+
+    def _take_snapshot(self) -> tuple[str, Mapping[str, str]]:
+        """Return the tree of the directory, and the paths that it does not have, each with the reason."""
+        index, patterns = self.own / "index", "\n".join(self._ignored).encode(errors="surrogateescape")
+        if not self._is_checked:
+            known = self.own / "patterns"
+            if not known.exists() or known.read_bytes() != patterns:  # what is ignored now must leave the index
+                index.unlink(missing_ok=True)
+                write_whole(known, patterns)
+            self._is_checked = True
+        try:
+            return self._update_index()
+        except StoreFull:
+            raise
+        except StoreError:
+            # The index is a cache. A git that was killed may have left it locked, and a collection may have removed
+            # objects that it names.
+            for path in (index, self.own / "index.lock"):
+                path.unlink(missing_ok=True)
+            return self._update_index()
+
+    def _update_index(self) -> tuple[str, Mapping[str, str]]:
+        patterns = [f"--exclude={pattern}" for pattern in self._ignored]
+        listed = self._run_git("ls-files", "-t", "-z", "-o", "-m", "--exclude-standard", *patterns)
+        changed, gone, not_saved, folders = list[bytes](), list[bytes](), dict[str, str](), dict[bytes, str]()
+        for entry in dict.fromkeys(listed.split(b"\0")[:-1]):
+            path, is_known = entry[2:], not entry.startswith(b"?")
+            reason = self._judge(path, folders)
+            if not reason and not (is_known and self._is_folder(path)):
+                changed.append(path)
+            elif is_known:
+                gone.append(path)
+            if reason and reason != _BEHIND:
+                not_saved[os.fsdecode(path)] = reason
+        if gone:
+            self._run_git("update-index", "--force-remove", "-z", "--stdin", stdin=gone)
+        if changed:
+            options = ("-q", "--refresh", "--add", "--remove", "--replace", "-z", "--stdin")
+            self._run_git("update-index", *options, stdin=changed)
+        return self._run_git("write-tree").decode().strip(), not_saved
+
+    def _run_git(self, *arguments: str, stdin: Sequence[bytes] = (), index: str = "index") -> bytes:
+        where = {"GIT_WORK_TREE": str(self.root), "GIT_INDEX_FILE": str(self.own / index)}
+        return self.repository.run(*arguments, stdin=stdin, at=self.root, handle=self._handle, **where)
+
+    def _at(self, path: bytes) -> bytes:
+        return os.path.join(self._bytes, path)
+
+    def _is_folder(self, path: bytes) -> bool:
+        return os.path.isdir(self._at(path)) and not os.path.islink(self._at(path))
+
+    def _judge(self, path: bytes, folders: dict[bytes, str]) -> str:
+        """Return why a path is not saved; empty if it is, or is gone."""
+        if path.endswith(b"/"):
+            return "a nested repository"
+        if b".git" in path.lower().split(b"/"):
+            return "git does not save this name"
+        if reason := self._judge_folder(os.path.dirname(path), folders):
+            return reason
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found = os.lstat(self._at(path))
+            if stat.S_ISREG(found.st_mode) and found.st_size > self.workspace.largest:
+                return f"over {self.workspace.largest:,} bytes"
+            if stat.S_ISREG(found.st_mode) and not os.access(self._at(path), os.R_OK):
+                return "this user may not read it"
+            if stat.S_IFMT(found.st_mode) not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
+                return "neither a file nor a link"
+        return ""
+
+    def _judge_folder(self, folder: bytes, folders: dict[bytes, str]) -> str:
+        if folder and folder not in folders:
+            reason = self._judge_folder(os.path.dirname(folder), folders)
+            if not reason and os.path.islink(self._at(folder)):
+                reason = _BEHIND
+            elif not reason and os.path.lexists(self._at(folder + b"/.git")):
+                reason = _NESTED
+            folders[folder] = reason
+        return folders.get(folder, "")
+
+    # -- restores --------------------------------------------------------------------------------------------------
+
+    def restore(self, thread: str, wanted: str, checkpoint_id: str, name: str) -> WorkspaceRestore:
+        """Restore the directory to a tree of a thread; without a name for files set aside, say what that would do."""
+        if not self.repository.has(thread, wanted):
+            where = f"{self.repository.path}: it has no files of checkpoint {checkpoint_id}"
+            raise NotFound(f"{where}: name the repository that they were saved to, Workspace(repository=...)")
+        with self._claimed(""):
+            return self._restore(thread, wanted, checkpoint_id, name)
+
+    def _restore(self, thread: str, wanted: str, checkpoint_id: str, name: str) -> WorkspaceRestore:
+        tree, not_saved = self._take_snapshot()
+        changed = {each.path: each for each in self.repository.compare(self.repository.last(thread, self.key), tree)}
+        written, removed, left, skipped = list[bytes](), list[bytes](), list[bytes](), list[bytes]()
+        aside, folders = dict[bytes, None](), dict[bytes, str]()
+        differences = self.repository.compare(tree, wanted)
+        for path, before, after in differences:
+            since = changed.get(path)
+            if after is None and since is None:
+                removed.append(path)
+            elif after is None and since and since.before is None:
+                left.append(path)
+            elif after is None or (before and since):
+                aside[path] = None
+            if after and self._judge_folder(os.path.dirname(path), folders) == _NESTED:
+                skipped.append(path)
+            elif after:
+                written.append(path)
+        going = {*removed, *aside}
+        for path in [path for path, before, after in differences if after and not before and path not in skipped]:
+            way, is_nested = self._find_way(path, going)
+            if way and is_nested:
+                written.remove(path)
+                skipped.append(path)
+            elif way:
+                aside[way] = None
+        left = [path for path in left if not any((path + b"/").startswith(each + b"/") for each in aside)]
+        report = {"written": written, "removed": removed, "set_aside": aside, "left": left, "skipped": skipped}
+        if name:
+            write_whole(self.own / "restoring", json.dumps([thread, wanted, checkpoint_id, name]).encode())
+            self._carry_out(wanted, [*aside], left, skipped, name)
+            tree, not_saved = self._take_snapshot()
+            self._check_restored(tree, wanted, {*left, *skipped}, checkpoint_id)
+            if self.repository.has(thread):  # it may have been deleted since
+                self.repository.keep(thread, wanted, self.key)
+            (self.own / "restoring").unlink()
+        shown: Any = {kind: tuple(map(os.fsdecode, paths)) for kind, paths in report.items()}
+        where = str(self.root / ASIDE / name) if name and aside else ""
+        return WorkspaceRestore(
+            str(self.root), checkpoint_id, **shown, not_saved=not_saved, aside=where, is_done=bool(name)
+        )
+
+    def _find_way(self, path: bytes, going: Collection[bytes]) -> tuple[bytes | None, bool]:
+        """Return what is in the way of a new path and must be moved, and whether that has a nested repository in it."""
+        parts = path.split(b"/")
+        for depth in range(1, len(parts) + 1):
+            way = b"/".join(parts[:depth])
+            if way in going or not os.path.lexists(self._at(way)):
+                return None, False
+            if not self._is_folder(way):
+                return way, False
+        walked = list(os.walk(self._at(path)))
+        inner = {os.path.relpath(os.path.join(at, name), self._bytes) for at, _, names in walked for name in names}
+        is_nested = any(b".git" in (*names, *files) for _, names, files in walked)
+        return (None if inner <= set(going) else path), is_nested
+
+    def _carry_out(
+        self, wanted: str, aside: Sequence[bytes], left: Sequence[bytes], skipped: Sequence[bytes], name: str
+    ) -> None:
+        if skipped:
+            self._run_git("read-tree", wanted, index="partial")
+            self._run_git("update-index", "--force-remove", "-z", "--stdin", stdin=skipped, index="partial")
+            wanted = self._run_git("write-tree", index="partial").decode().strip()
+        try:
+            for path in sorted(aside):
+                self._set_aside(path, name)
+        except OSError as error:
+            raise StoreError(
+                f"{self.root}: the next snapshot or restore finishes this one, which failed: {error}"
+            ) from error
+        if left:
+            self._run_git("update-index", "--force-remove", "-z", "--stdin", stdin=left)
+        self._run_git("read-tree", "--reset", "-u", wanted)
+
+    def _set_aside(self, path: bytes, name: str) -> None:
+        place = os.fsencode(f"{ASIDE}/{name}/") + path
+        if _BEHIND in (self._judge_folder(os.path.dirname(each), {}) for each in (path, place)):
+            raise StoreError(f"{self.root}: a link leads out of {os.fsdecode(path)!r} or {ASIDE}: move it away")
+        if not os.path.lexists(self._at(path)):
+            return  # with the directory that it was in
+        free, number = self._at(place), 1
+        os.makedirs(os.path.dirname(free), exist_ok=True)
+        while os.path.lexists(free):
+            number += 1
+            free = self._at(place) + b"~%d" % number
+        os.rename(self._at(path), free)
+
+    def _check_restored(self, tree: str, wanted: str, exempt: Collection[bytes], checkpoint_id: str) -> None:
+        differ = [each for each in self.repository.compare(tree, wanted) if each.path not in exempt]
+        # What is ignored, or too large, is in no tree.
+        wrong = [each.path for each in differ if each.before or not self._is_there(each.path, each.after)]
+        if wrong:
+            (self.own / "restoring").unlink()
+            names = ", ".join(repr(os.fsdecode(path)) for path in wrong[:5])
+            raise StoreError(
+                f"{self.root} differs from checkpoint {checkpoint_id} after its restore ({names}): another program may "
+                "write there, or the disk may not have such names. Look at them, and restore again"
+            )
+
+    def _is_there(self, path: bytes, wanted: tuple[str, str] | None) -> bool:
+        try:
+            is_link = os.path.islink(self._at(path))
+            content = os.readlink(self._at(path)) if is_link else Path(os.fsdecode(self._at(path))).read_bytes()
+        except OSError:
+            return False
+        oid = sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        return wanted is not None and wanted[1] == oid and is_link == (wanted[0] == "120000")

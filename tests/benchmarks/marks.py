@@ -1,0 +1,70 @@
+"""Measure 17, `marks`: what `recoverable=True` adds to a `put`.
+
+The puts of a run of twenty steps with `durability="sync"`, on a thread of its own; savers with marks and without take
+turns, in one process. The heartbeat is stored in the round that warms up, and renewed in the background as ever.
+"""
+
+import operator
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from itertools import count
+from time import process_time
+from typing import Annotated, Any, TypedDict
+
+from langgraph.graph import START, StateGraph
+
+from .graphs import thread
+from .plan import Plan
+from .report import Row
+from .sqlite import url_of
+from .timing import Times, interleaved, timed
+
+STEPS = 20
+
+
+class State(TypedDict):
+    log: Annotated[list[str], operator.add]
+
+
+class Runs:
+    """Runs of a graph, of which only the puts are timed."""
+
+    def __init__(self, saver: Any) -> None:
+        steps = [(f"step {number}", lambda state: {"log": ["a step was taken"]}) for number in range(STEPS)]
+        builder = StateGraph(State).add_sequence(steps).add_edge(START, "step 0")
+        self._graph = builder.compile(checkpointer=saver)
+        self._numbers = count()
+        self._put = self._graph.checkpointer.put  # type: ignore[union-attr]
+        self._graph.checkpointer.put = self._timed  # type: ignore[union-attr, method-assign]
+        self._wall: list[float] = []
+        self.processor: list[float] = []  # milliseconds of a put, by rounds
+
+    def _timed(self, *args: Any) -> Any:
+        took, result = timed(partial(self._put, *args))
+        self._wall.append(took)
+        return result
+
+    def run(self) -> float:
+        """Return the seconds of one put of a run, on average."""
+        self._wall.clear()
+        before = process_time()
+        self._graph.invoke({"log": []}, thread(f"t{next(self._numbers)}"), durability="sync")
+        self.processor.append(1000 * (process_time() - before) / len(self._wall))
+        return sum(self._wall) / len(self._wall)
+
+
+def measure(plan: Plan) -> list[Row]:
+    with ExitStack() as stack:
+        runs = {}
+        for name in ("plain", "marked"):
+            url = url_of(plan.directory(f"marks-{name}"))
+            saver = import_module("langgraph_keel").open_saver(url, recoverable=name == "marked")
+            runs[name] = Runs(stack.enter_context(saver))
+        took = interleaved(plan.rounds(301), {name: each.run for name, each in runs.items()})
+        processor = Times({name: each.processor[1:] for name, each in runs.items()})
+    rows = []
+    for label, times in (("put with recoverable=True", took), ("a step's run, processor time", processor)):
+        target, spread = plan.target("marks"), times.spread("marked", "plain")
+        rows.append(Row("marks", f"{label}; beside without", times["plain"], times["marked"], "ms", target, spread))
+    return rows

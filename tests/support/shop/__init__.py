@@ -1,0 +1,1 @@
+"""An application whose classes its readers do not have."""

@@ -1,0 +1,223 @@
+"""The command line as data: commands with their options, and the keys of what each prints with `--json`.
+
+The store that they look at is a golden one, so that nothing here depends on a clock or on chance.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from unittest.mock import patch
+
+from golden import kinds, loaded, story
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
+from typer.testing import CliRunner
+
+from langgraph_keel import Keyring, Retention, open_saver
+from langgraph_keel.cli import app
+from langgraph_keel.keys.keyring import parse_keys
+from langgraph_keel.tools.cache import ToolCache
+from support.cli_threads import COMMANDS
+from support.moving.old_graphs import talk
+
+assert kinds.TYPES  # imported, so that its values can be read
+
+_ABOUT = ("required", "multiple", "nargs", "envvar", "metavar", "hidden", "min", "max")
+
+
+def parameter_form(parameter: Any, annotation: Any) -> dict[str, Any]:
+    """An option or argument. Its type is read from the function, for each Typer keeps it in another way."""
+    form: dict[str, Any] = {
+        "kind": parameter.param_type_name,
+        "names": [*parameter.opts, *parameter.secondary_opts],
+        "type": type_of(annotation),
+    }
+    default = parameter.default
+    if default not in (None, False, (), []) and not callable(default):
+        form["default"] = repr(default)
+    more = {name: getattr(parameter, name, None) for name in _ABOUT}
+    usual = {"nargs": 1, "required": False, "multiple": False, "hidden": False, "metavar": ""}
+    return form | {name: value for name, value in more.items() if value is not None and value != usual.get(name)}
+
+
+def type_of(annotation: Any) -> str:
+    parts = [each for each in get_args(annotation) if each is not type(None)]
+    if get_origin(annotation) is Literal:
+        return "|".join(parts)
+    if parts:
+        return f"list[{type_of(parts[0])}]" if get_origin(annotation) is list else " | ".join(map(type_of, parts))
+    return str(annotation.__name__)
+
+
+def commands() -> dict[str, Any]:
+    found = {}
+    for path, command in sorted(COMMANDS.items()):
+        hints = get_type_hints(command.callback)
+        found[path] = [parameter_form(parameter, hints[parameter.name]) for parameter in command.params]
+    return found
+
+
+# -- what they print --------------------------------------------------------------------------------------------------
+
+
+def paths(value: Any, where: str = "") -> Iterator[str]:
+    """The paths of all keys in a JSON value; all elements of a list are one."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"{where}.{key}".lstrip(".")
+            yield from paths(part, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for part in value:
+            yield from paths(part, f"{where}[]")
+    elif where.endswith("[]"):
+        yield where
+
+
+KEYS = f"2026:{b64encode(bytes(range(32))).decode()}"
+
+
+def asked(directory: Path) -> dict[str, tuple[str, ...]]:
+    """The words of each command that can print JSON, by its path and what is asked of it; in the order of the runs."""
+    place = loaded("v1", "sqlite", directory)
+    files = loaded("v1", "files", directory)
+    with place.open() as saver:
+        (waits,), (claimed,), (free,) = map(saver.approvals.pending, ("waits", "claimed", "free question"))
+        changed = story.request_of(saver, "changed")
+        saver.for_tenant("acme").retention.set_policy(Retention(last=1))
+        (died,) = saver.tools.calls("died")
+        # Which positions are those of subgraphs is different in each store that is made.
+        root = next(str(each.position) for each in saver.timeline("travel") if each.position > 2 and not each.namespace)
+    log = max((directory / "files").glob("threads/*/*.jsonl"), key=lambda path: path.stat().st_size, default=None)
+    assert log
+    with log.open("ab") as damaged:
+        damaged.write(b"not a line of Keel\n{}\n")
+    store, tree = ("--url", place.url), ("--url", files.url)
+    sealed = ("--url", f"sqlite:///{directory / 'sealed.db'}")
+    with open_saver(sealed[1], encryption=Keyring(*parse_keys(KEYS, "KEYS"))) as saver:
+        saver.labels.set(saver.put(story.config("t", checkpoint_ns=""), story.checkpoint(1, {}), {}, {}), "named")
+    old = str(directory / "langgraph.db")
+    with LangGraphSaver.from_conn_string(old) as other:
+        talk(other, "old", 1)
+    moved = f"sqlite:///{directory / 'moved.db'}"
+    return {
+        "threads": ("threads", *store),
+        "tenants": ("tenants", *store),
+        "tenants with usage": ("tenants", "--usage", *store),
+        "stats": ("stats", *store),
+        "copy": ("copy", place.url, f"sqlite:///{directory / 'copied.db'}"),
+        "usage": ("usage", "--by", "status", *store),
+        "status": ("status", "waits", *store),
+        "info": ("info", *store),
+        "history": ("history", "travel", *store),
+        "history of a model": ("history", "chat", *store),
+        "show": ("show", "travel", *store),
+        "timeline": ("timeline", "travel", *store),
+        "timeline of tools": ("timeline", "tools", *store),
+        "diff": ("diff", "travel", "0", "5", *store),
+        "diff of threads": ("diff", "tools", "0", "2", *store),
+        "tail": ("tail", "--after", "2020-01-01", *store),
+        "provenance": ("provenance", "chat", *store),
+        "archive": ("archive", "summarized", *store),
+        "archive search": ("archive", "summarized", "--search", "question", *store),
+        "import, only shown": ("import", old, "--dry-run", "--url", moved),
+        "import": ("import", old, "--url", moved),
+        "export": ("export", "--output", str(directory / "export.jsonl"), *store),
+        "export to langgraph": (
+            "export",
+            "--to-langgraph",
+            old,
+            "--thread",
+            "old",
+            "--url",
+            moved,
+        ),
+        "schema": ("schema", *store),
+        "tools": ("tools", *store),
+        "tools of a thread": ("tools", "died", *store),
+        "tools, in doubt": ("tools", "--unknown", *store),
+        "approvals": ("approvals", *store),
+        "approval": ("approval", waits.id, *store),
+        "approval that was changed": ("approval", changed.id, *store),
+        "audit show": ("audit", "show", *store),
+        "audit verify": ("audit", "verify", *store),
+        "cache stats": ("cache", "stats", *store),
+        "retention show": ("retention", "show", *store),
+        "check": ("check", *tree),
+        "repair, only shown": ("repair", *tree),
+        "repair": ("repair", "--yes", *tree),
+        "doctor": ("doctor", "support.upgrades.apps:deployed", *store),
+        "work, only shown": ("work", "support.upgrades.apps:deployed", "--dry-run", *store),
+        "upgrade, only shown": ("upgrade", "support.upgrades.apps:deployed", "--dry-run", *store),
+        "an error": ("show", "no such thread", *store),
+        "rewind": ("rewind", "travel", root, *store),
+        "fork": ("fork", "travel", root, "another", *store),
+        "label": ("label", "travel", root, "named", *store),
+        "unlabel": ("unlabel", "travel", "named", *store),
+        "settle": ("settle", died.key, "skip", "--thread", "died", *store),
+        "approve": ("approve", "--yes", waits.id, "--by", "ann", *store),
+        "revise": ("revise", waits.id, "--by", "ann", *store),
+        "reject": ("reject", "--yes", claimed.id, "--by", "bob", *store),
+        "edit": ("edit", "--yes", changed.id, "--by", "ann", "--args", '{"flight": "LH 3"}', *store),
+        "answer": ("answer", "--yes", free.id, "--by", "ann", "--value", '"so"', *store),
+        # A policy by age would find more the older the golden store is.
+        "retention set": ("retention", "set", "--keep-last", "5", *store),
+        "sweep": ("sweep", *store),
+        "tenants, one deleted": ("tenants", "delete", "acme", "--yes", *store),
+        "prune, only shown": ("prune", "chat", "--keep-last", "2", "--dry-run", *store),
+        "delete, only shown": ("delete", "chat", "--dry-run", *store),
+        "prune": ("prune", "chat", "--keep-last", "2", "--yes", *store),
+        "erase, only shown": ("erase", "--user", "eve", "--dry-run", *store),
+        "erase": ("erase", "--user", "eve", "--yes", *store),
+        "reclaim": ("reclaim", *store),
+        "keys new": ("keys", "new", "2026"),
+        "keys show": ("keys", "show", *sealed),
+        "keys rotate": ("keys", "rotate", *sealed),
+        "keys renew": ("keys", "renew", *sealed),
+        "keys migrate": ("keys", "migrate", *sealed),
+        "cache clear": ("cache", "clear", "--nodes", "--yes", *store),
+        "retention clear": ("retention", "clear", *store),
+        "demo": ("demo", "--dir", str(directory / "demo"), "--pace", "0"),
+    }
+
+
+def printed(directory: Path) -> dict[str, list[str]]:
+    """The paths of the keys that each command prints with `--json`, and how it left."""
+    found = {}
+    for name, words in asked(directory).items():
+        env = {"COLUMNS": "80", "NO_COLOR": "1"} | ({"KEEL_KEYS": KEYS} if "sealed.db" in words[-1] else {})
+        with patch.dict(ToolCache.__init__.__kwdefaults__, lease=1.0):  # `settle` watches a claim for so many seconds
+            result = CliRunner().invoke(app, [*words, "--json"], env=env)
+        assert result.exit_code in (0, 1, 2), (name, words, result.output)
+        left = [f"exit {result.exit_code}"] * bool(result.exit_code)
+        found[name] = [*left, *sorted(set(paths(json.loads(result.stdout))))]
+    return found
+
+
+def metadata_keys(directory: Path) -> list[str]:
+    """What Keel adds to the metadata of checkpoints."""
+    with open_saver(f"sqlite:///{directory / 'metadata.db'}", graph_version="7", on_drift="ignore") as saver:
+        graph = story.nested(saver)
+        graph.invoke({"log": ["a"]}, story.config("t"))
+        # In the order in which they were put, a checkpoint of a subgraph may be before its root's.
+        moments = [moment for moment in saver.timeline("t") if not moment.namespace]
+        saver.rewind(moments[0])
+        saver.fork(moments[1], "u")
+        graph.invoke({"log": ["b"]}, saver.fork(moments[1]))
+        saver.prune(["t"], strategy=Retention(last=1))
+    with open_saver(loaded("v1", "sqlite", directory).url) as saver:
+        found = {key for each in saver.list(None) for key in each.metadata}
+    with open_saver(f"sqlite:///{directory / 'metadata.db'}") as saver:
+        found |= {key for each in saver.list(None) for key in each.metadata}
+    return sorted(key for key in found if key.startswith("keel_") or key in ("user_id", "graph_version"))
+
+
+def surface(directory: Path) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "commands": commands(),
+        "json": printed(directory),
+        "metadata": metadata_keys(directory / "metadata"),
+    }
