@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from langgraph_keel.runs.drain import Draining
     from langgraph_keel.runs.worker import Resumed
     from langgraph_keel.saver import KeelSaver
+    from langgraph_keel.store.keel_store import KeelStore
     from langgraph_keel.summaries.archive.archive import Archive
     from langgraph_keel.summaries.archive.parts import Archived
     from langgraph_keel.summaries.archive.references import FoundMessage

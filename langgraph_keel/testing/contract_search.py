@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Shelf, Swap, Swapped
-from langgraph_keel.testing.contract_cells import cell, held, listed, swap
+from langgraph_keel.testing.contract_cells import OF_THREAD, SHARED, cell, held, listed, swap
 from langgraph_keel.testing.rig import Face, Rig, RigFixtures
 
-OF_THREAD, SHARED = Shelf("t", "ranked"), Shelf(None, "ranked")
 RED, BLUE = "0123abcd", "ffee0011"
 FIRST = 1_800_000_000_000_000
 """A rank: microseconds since 1970."""
@@ -44,6 +43,7 @@ def found(face: Face, shelf: Shelf, search: Search) -> list[tuple[str, str]]:
     while True:
         page = face.verb("find_cells", shelf, search)
         assert len(page) <= search.limit
+        assert not {key for key, _ in page} & {key for key, _ in cells}
         cells += page
         if len(page) < search.limit:
             break
@@ -54,18 +54,12 @@ def found(face: Face, shelf: Shelf, search: Search) -> list[tuple[str, str]]:
 
 
 class SearchContract(RigFixtures):
-    """`swap_cells` and `find_cells`."""
+    """`swap_cells` and `find_cells`; `shelf` is the fixture of `CellContract`."""
 
-    @pytest.fixture(params=[OF_THREAD, SHARED], ids=["of a thread", "shared"])
-    def ranks(self, request: pytest.FixtureRequest) -> Shelf:
-        """Return a shelf of cells with ranks."""
-        shelf: Shelf = request.param
-        return shelf
-
-    def test_several_swaps_are_each_decided_alone(self, rig: Rig, ranks: Shelf) -> None:
-        swap(rig, ranks, "b", None, cell("b1"))
-        swap(rig, ranks, "c", None, cell("c1"))
-        swap(rig, ranks, "d", None, cell("d1"))
+    def test_several_swaps_are_each_decided_alone(self, rig: Rig, shelf: Shelf) -> None:
+        swap(rig, shelf, "b", None, cell("b1"))
+        swap(rig, shelf, "c", None, cell("c1"))
+        swap(rig, shelf, "d", None, cell("d1"))
         asked: list[Swap] = [
             ("d", "d1", None),
             ("c", "c1", cell("c2")),
@@ -74,82 +68,82 @@ class SearchContract(RigFixtures):
             ("a", None, ranked("a1", 1)),
         ]
         replies = [Swapped(True), Swapped(True), Swapped(False, cell("b1")), Swapped(False), Swapped(True)]
-        assert rig.face.verb("swap_cells", ranks, asked) == replies
-        assert rig.face.verb("swap_cells", ranks, asked) == replies  # again, after a lost reply
-        assert held(rig, ranks, *"abcde") == {"a": ranked("a1", 1), "b": cell("b1"), "c": cell("c2")}
-        assert rig.face.verb("swap_cells", ranks, []) == []
+        assert rig.face.verb("swap_cells", shelf, asked) == replies
+        assert rig.face.verb("swap_cells", shelf, asked) == replies  # again, after a lost reply
+        assert held(rig, shelf, *"abcde") == {"a": ranked("a1", 1), "b": cell("b1"), "c": cell("c2")}
+        assert rig.face.verb("swap_cells", shelf, []) == []
 
-    def test_rank_and_marks_are_read_back(self, rig: Rig, ranks: Shelf) -> None:
+    def test_rank_and_marks_are_read_back(self, rig: Rig, shelf: Shelf) -> None:
         new = replace(ranked("1", 5, RED, BLUE), origin="t", expires_at=1_800_000_000_000)
-        assert swap(rig, ranks, key_of(1, 2, 3, 4), None, new) == Swapped(True)
+        assert swap(rig, shelf, key_of(1, 2, 3, 4), None, new) == Swapped(True)
         bodyless = [(key_of(1, 2, 3, 4), replace(new, body=b""))]
-        assert held(rig, ranks, key_of(1, 2, 3, 4)) == {key_of(1, 2, 3, 4): new}
-        assert [*rig.face.verb("list_cells", ranks, "", None, 10)] == bodyless
+        assert held(rig, shelf, key_of(1, 2, 3, 4)) == {key_of(1, 2, 3, 4): new}
+        assert [*rig.face.verb("list_cells", shelf, "", None, 10)] == bodyless
         for depth in range(5):
             search = Search(key_of(1, 2, 3, 4)[: depth * BLOCK], (BLUE,))
-            assert [*rig.face.verb("find_cells", ranks, search)] == bodyless
-        assert swap(rig, ranks, key_of(1, 2, 3, 4), "2", None) == Swapped(False, new)
+            assert [*rig.face.verb("find_cells", shelf, search)] == bodyless
+        assert swap(rig, shelf, key_of(1, 2, 3, 4), "2", None) == Swapped(False, new)
 
     @pytest.mark.parametrize("size", [1, 2, 3, 100])
-    def test_the_highest_rank_comes_first(self, rig: Rig, ranks: Shelf, size: int) -> None:
+    def test_the_highest_rank_comes_first(self, rig: Rig, shelf: Shelf, size: int) -> None:
         order = {key_of(1, 2, 3, n): ranked(f"t{n}", rank) for n, rank in enumerate([3, 1, 4, 1, 5, 9, 2, 6])}
         others = {key_of(1, 2, 4, 9): ranked("o1", 7), key_of(1, 3, 3, 9): ranked("o2", 8), "plain": cell("p")}
-        fill(rig.face, ranks, order | others)
+        fill(rig.face, shelf, order | others)
         tokens = ["t5", "t7", "t4", "t2", "t0", "t6", "t1", "t3"]
 
         def tokens_of(prefix: str) -> list[str]:
-            return [token for _, token in found(rig.face, ranks, Search(prefix, limit=size))]
+            return [token for _, token in found(rig.face, shelf, Search(prefix, limit=size))]
 
         assert [token for token in tokens_of(key_of(1, 2, 3)) if token[0] == "t"] == tokens
         assert tokens_of(key_of(1, 2)) == ["t5", "o1", *tokens[1:]]
         assert tokens_of(key_of(1)) == tokens_of("") == ["t5", "o2", "o1", *tokens[1:]]
         assert tokens_of(key_of(2)) == tokens_of(key_of(1, 1)) == []
 
-    def test_marks_narrow_and_lose_nothing(self, rig: Rig, ranks: Shelf) -> None:
+    def test_marks_narrow_and_lose_nothing(self, rig: Rig, shelf: Shelf) -> None:
         cells = {
             key_of(1, 2, 3, n): ranked(f"t{n}", n, *([RED] if n % 2 else []), *([BLUE] if n % 3 else []))
             for n in range(12)
         }
-        fill(rig.face, ranks, cells)
+        fill(rig.face, shelf, cells)
         for prefix in ("", key_of(1, 2)):
             for marks in ((), (RED,), (BLUE,), (RED, BLUE)):
                 expected = [each.token for each in reversed(cells.values()) if {*marks} <= {*each.marks}]
                 for size in (2, 100):
                     search = Search(prefix, marks, limit=size)
-                    assert [token for _, token in found(rig.face, ranks, search)] == expected
+                    assert [token for _, token in found(rig.face, shelf, search)] == expected
 
-    def test_a_change_moves_a_cell_and_a_removal_takes_it_out(self, rig: Rig, ranks: Shelf) -> None:
+    def test_a_change_moves_a_cell_and_a_removal_takes_it_out(self, rig: Rig, shelf: Shelf) -> None:
         keys = [key_of(1, 2, 3, n) for n in range(4)]
-        fill(rig.face, ranks, {key: ranked(f"t{n}", n, RED) for n, key in enumerate(keys)})
-        swap(rig, ranks, keys[1], "t1", ranked("t1b", 9, BLUE))
-        swap(rig, ranks, keys[2], "t2", None)
-        assert rig.face.verb("remove_cells", ranks, {keys[3]: "t3"}) == 1
+        fill(rig.face, shelf, {key: ranked(f"t{n}", n, RED) for n, key in enumerate(keys)})
+        swap(rig, shelf, keys[0], "t0", ranked("t0b", 9, BLUE))
+        swap(rig, shelf, keys[2], "t2", None)
+        assert rig.face.verb("remove_cells", shelf, {keys[3]: "t3"}) == 1
         for prefix in ("", key_of(1, 2)):
-            assert found(rig.face, ranks, Search(prefix)) == [(keys[1], "t1b"), (keys[0], "t0")]
-            assert found(rig.face, ranks, Search(prefix, (RED,))) == [(keys[0], "t0")]
-        swap(rig, ranks, keys[0], "t0", cell("unranked"))
-        assert found(rig.face, ranks, Search(key_of(1, 2))) == [(keys[1], "t1b")]
-        assert listed(rig, ranks) == keys[:2]
+            assert found(rig.face, shelf, Search(prefix)) == [(keys[0], "t0b"), (keys[1], "t1")]
+            assert found(rig.face, shelf, Search(prefix, (RED,))) == [(keys[1], "t1")]
+        swap(rig, shelf, keys[1], "t1", cell("unranked"))
+        assert found(rig.face, shelf, Search(key_of(1, 2))) == [(keys[0], "t0b")]
+        assert listed(rig, shelf) == keys[:2]
 
     @pytest.mark.parametrize("size", [1, 2, 100])
-    def test_groups_are_shown_by_one_cell_each(self, rig: Rig, ranks: Shelf, size: int) -> None:
+    def test_groups_are_shown_by_one_cell_each(self, rig: Rig, shelf: Shelf, size: int) -> None:
         groups = [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3)]
         cells = {key_of(*group, n): ranked(f"t{n}", n) for group in groups for n in range(3)}
-        fill(rig.face, ranks, cells | {key_of(3, 3, 3, 3): cell("plain")})
+        fill(rig.face, shelf, cells | {key_of(3, 3, 3, 3): cell("plain")})
 
         def groups_of(prefix: str) -> list[str]:
-            pages = found(rig.face, ranks, Search(prefix, limit=size, is_grouped=True))
+            pages = found(rig.face, shelf, Search(prefix, limit=size, is_grouped=True))
             return [key[:-BLOCK] for key, _ in pages]
 
         assert groups_of("") == [key_of(*group) for group in groups]
         assert groups_of(key_of(1)) == [key_of(*group) for group in groups[:3]]
         assert groups_of(key_of(1, 2)) == [key_of(*group) for group in groups[:2]]
 
-    def test_a_bare_search_tells_keys_and_tokens(self, rig: Rig, ranks: Shelf) -> None:
+    def test_a_bare_search_tells_keys_and_tokens(self, rig: Rig, shelf: Shelf) -> None:
         expiring = replace(ranked("t2", 2, RED), expires_at=1_800_000_000_000)
-        fill(rig.face, ranks, {key_of(1, 2, 3, 4): ranked("t1", 1), key_of(1, 2, 3, 5): expiring})
+        fill(rig.face, shelf, {key_of(1, 2, 3, 4): ranked("t1", 1), key_of(1, 2, 3, 5): expiring})
         for prefix in ("", key_of(1, 2)):
-            page = rig.face.verb("find_cells", ranks, Search(prefix, is_bare=True))
+            page = rig.face.verb("find_cells", shelf, Search(prefix, is_bare=True))
             assert [(key, each.token, each.rank, each.expires_at) for key, each in page] == [
                 (key_of(1, 2, 3, 5), "t2", FIRST + 2, 1_800_000_000_000),
                 (key_of(1, 2, 3, 4), "t1", FIRST + 1, None),
