@@ -57,6 +57,13 @@ PACKAGES = (
     Suite("langgraph-checkpoint-postgres"),
     Suite("langgraph-prebuilt"),
 )
+# Their tests of stores, with Keel's store in the place of theirs.
+__FILES = "tests/test_store.py", "tests/test_async_store.py"
+STORES = (
+    Suite("langgraph-checkpoint", (_FILES[0], *_STORES)),
+    Suite("langgraph-checkpoint-sqlite", (*_FILES, "tests/test_ttl.py", *_STORES)),
+    Suite("langgraph-checkpoint-postgres", (*_FILES, *_STORES)),
+)
 # What needs tests/upstream/requirements.txt.
 UPON_IT = (
     Suite("langchain", ("tests/unit_tests/agents",)),  # each test under blockbuster
