@@ -58,11 +58,9 @@ PACKAGES = (
     Suite("langgraph-prebuilt"),
 )
 # Their tests of stores, with Keel's store in the place of theirs.
-__FILES = "tests/test_store.py", "tests/test_async_store.py"
 STORES = (
-    Suite("langgraph-checkpoint", (_FILES[0], *_STORES)),
-    Suite("langgraph-checkpoint-sqlite", (*_FILES, "tests/test_ttl.py", *_STORES)),
-    Suite("langgraph-checkpoint-postgres", (*_FILES, *_STORES)),
+    Suite("langgraph-checkpoint", ("tests/test_store.py", "-p", "upstream.stores")),
+    Suite("langgraph-checkpoint-sqlite", ("tests/test_store.py", "tests/test_async_store.py", "-p", "upstream.stores")),
 )
 # What needs tests/upstream/requirements.txt.
 UPON_IT = (
