@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +26,7 @@ _RUNS = 1_000
 _FRESH = timedelta(seconds=1)
 """Gauges of one export are of one look."""
 _Event: TypeAlias = Put | Reading | Writes
+_CALLS = {Put: "put", Reading: "get_tuple", Writes: "put_writes"}
 
 
 class Tracing(Hook):
@@ -71,33 +72,10 @@ class Tracing(Hook):
 
     begin = draft_put = draft_writes = _begin  # type: ignore[assignment]
 
-    def read(self, session: Session, reading: Reading) -> None:
-        """End the span of a `get_tuple` that has found a checkpoint."""
-        self._end("get_tuple", session, reading)
-
-    def read_failed(self, session: Session, reading: Reading, error: BaseException) -> None:
-        """End the span of a `get_tuple` that failed."""
-        self._end("get_tuple", session, reading, error)
-
-    def after_put(self, session: Session, put: Put) -> None:
-        """End the span of a `put`."""
-        self._end("put", session, put)
-
-    def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
-        """End the span of a `put` that failed."""
-        self._end("put", session, put, error)
-
-    def after_writes(self, session: Session, writes: Writes) -> None:
-        """End the span of a `put_writes`."""
-        self._end("put_writes", session, writes)
-
-    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> None:
-        """End the span of a `put_writes` that failed."""
-        self._end("put_writes", session, writes, error)
-
-    def _end(self, name: str, session: Session, event: _Event, error: BaseException | None = None) -> None:
+    def _end(self, session: Session, event: _Event, error: BaseException | None = None) -> None:
         if (begun := event.notes.pop(self, None)) is None:  # no run has asked
             return
+        name = _CALLS[type(event)]
         parent, start = begun
         end, about = session.clock(), {"keel.operation": name, "keel.backend": _backend_of(session)}
         self._seconds.record((end - start).total_seconds(), about, parent)
@@ -115,6 +93,8 @@ class Tracing(Hook):
             if error is not None:
                 span.set_status(trace.StatusCode.ERROR)
         span.end(_nanoseconds(end))
+
+    read = read_failed = after_put = put_failed = after_writes = writes_failed = _end  # type: ignore[assignment]
 
 
 def observe(saver: EngineSaver, meter_provider: metrics.MeterProvider | None = None) -> None:
@@ -142,11 +122,10 @@ def observe(saver: EngineSaver, meter_provider: metrics.MeterProvider | None = N
             seen[:] = [(at, Counter(each.state for each in found), requests, doubts + shared)]
         return seen[0]
 
-    def states(_: metrics.CallbackOptions) -> Iterator[metrics.Observation]:
-        for state, count in look()[1].items():
-            yield metrics.Observation(count, {"keel.state": state})
+    def states(_: metrics.CallbackOptions) -> Sequence[metrics.Observation]:
+        return [metrics.Observation(count, {"keel.state": state}) for state, count in look()[1].items()]
 
-    def nth(place: Literal[2, 3]) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
+    def nth(place: Literal[2, 3]) -> Callable[[metrics.CallbackOptions], Sequence[metrics.Observation]]:
         return lambda _: [metrics.Observation(look()[place])]
 
     meter.create_observable_gauge("keel.threads", [states], description="Threads with something left to do")

@@ -58,8 +58,6 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.edits import edits
 from langgraph_keel.history.records import DiffRecord
 from langgraph_keel.history.render.diff import DiffPage
-from langgraph_keel.tools.copies import find_unused
-from langgraph_keel.tools.ledger import iso_time
 
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
 _STYLE |= {"rejected": "red", "expired": "red"}
@@ -329,7 +327,7 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     """
     with open_to_read(url) as saver:
         found = saver.approvals.get(request)
-        page = Group(request_page(found), *(() if json else _made_before(saver, found)))
+        page = Group(request_page(found), *(Text(plain(warning), "yellow") for warning in found.warnings))
     print_answer(request_json(found), page, as_json=json)
 
 
@@ -463,7 +461,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
             apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json and (is_open or is_repeated):
             console().print(request_page(found, decision if is_open else None))
-            print_lines(_made_before(saver, found))
+            print_lines(Text(plain(warning), "yellow") for warning in found.warnings)
         if is_open and not (yes or json):
             if not sys.stdin.isatty():
                 raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
@@ -484,20 +482,6 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
     if is_repeated:
         console().print(Text(f"Nothing was changed: {plain(describe_end(found))}", "yellow"), soft_wrap=True)
     print_lines(decision_lines(done, others))
-
-
-def _made_before(saver: Any, request: ApprovalRequest) -> Iterator[Text]:
-    """Yield the calls of its tool that the thread made before a rewind, and the warnings of the request."""
-    run, session, thread = saver.engine.run, saver.engine.session.with_placeholders(), request.thread_id
-    graph = run(session.store.read_graph(thread))
-    for call in run(find_unused(session, thread, graph)):
-        if call.checkpoint_id != request.checkpoint_id and call.tool == request.action and request.status in OPEN:
-            at = local_time(iso_time(call.started_at))
-            args = "" if call.args is None else f" {_short(as_json(call.args), full=False)}"
-            what = f"Thread {plain(thread)} called {plain(call.tool)}{args} at {at} ({plain(call.state)})"
-            yield Text(f"{what}: an equal call counts as the same, one with other arguments is made", "yellow")
-    for warning in request.warnings:
-        yield Text(plain(warning), "yellow")
 
 
 def _loads(text: str) -> Any:

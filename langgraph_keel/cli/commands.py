@@ -55,14 +55,12 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "unlabel": "Take a name back.",
     },
     "Hand over": {
-        "handoff": (
-            "Say what the next session must know to continue a thread: goal, done, failed, decided, what is next."
-        ),
+        "handoff": ("Show what the next session needs to continue a thread: goal, done, failed, decided, next step."),
         "journal": (
-            "Tell day by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions."
+            "Show by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions."
         ),
         "note": "Write a note beside a thread: a decision before the act, a finding, a goal or the next step.",
-        "outcome": "Write how a decision ended that was noted before.",
+        "outcome": "Write the outcome of a decision that was noted before.",
         "notes": "List notes of a thread, or of all threads, the oldest first.",
     },
     "Files": {"workspace": "The files that were saved with checkpoints."},

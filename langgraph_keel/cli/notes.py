@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from langgraph_keel.cli.history import MOMENT, moment_of, open_timeline
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Since, Thread, Url, open_to_change, open_to_read
-from langgraph_keel.cli.output import Indented, console, local_time, print_json
+from langgraph_keel.cli.output import Indented, console, local_time, print_answer, print_json
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.handoff import Handoff
@@ -46,29 +45,21 @@ def note(
     """
     with open_to_change(url) as saver:
         made = saver.history.note(thread, text, kind, because=because, outcome=outcome)
-    if json:
-        print_json(asdict(made))
-    else:
-        console().print(Text(f"noted as {made.id}"), soft_wrap=True)
+    print_answer(asdict(made), Text(f"noted as {made.id}"), as_json=json)
 
 
 def outcome(note: NoteId, outcome: Outcome, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
-    """Write how a decision ended that was noted before.
+    """Write the outcome of a decision that was noted before.
 
     Example: `keel outcome 4f1c2a "migrated 1,200 rows"`
     """
     with open_to_change(url) as saver:
         made = saver.history.set_outcome(note, outcome)
-    if json:
-        print_json(asdict(made))
-    else:
-        console().print(Text(f"note {made.id} has its outcome"), soft_wrap=True)
+    print_answer(asdict(made), Text(f"note {made.id} has its outcome"), as_json=json)
 
 
 def notes(thread: OneThread = None, url: Url = DEFAULT_URL, open: Open = False, json: AsJson = False) -> None:
     """List notes of a thread, or of all threads, the oldest first.
-
-    With --open, only decisions without an outcome. Nothing tells whether those were carried out.
 
     Example: `keel notes --open`
     """
@@ -81,11 +72,10 @@ def notes(thread: OneThread = None, url: Url = DEFAULT_URL, open: Open = False, 
         head = Text.assemble((each.kind, "bold"), f"  {plain(each.text)}")
         if each.is_open:
             head.append("  no outcome", "yellow")
+        console().print(head)
         about = [f"because: {each.because}"] if each.because else []
         about += [f"outcome: {each.outcome}"] if each.outcome else []
-        about.append(f"thread {each.thread_id} · {local_time(each.at)} · {each.id}")
-        console().print(head)
-        for line in about:
+        for line in (*about, f"thread {each.thread_id} · {local_time(each.at)} · {each.id}"):
             console().print(Indented(Text(plain(line), "dim")))
     if not found:
         console().print("No decision is without an outcome." if open else "There are no notes.")
@@ -100,62 +90,31 @@ def handoff(
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """Say what the next session must know to continue a thread: goal, done, failed, decided, what is next.
+    """Show what the next session needs to continue a thread: goal, done, failed, decided, next step.
 
     Example: `keel handoff my-thread --out HANDOFF.md`
     """
     with open_to_read(url, imports) as saver:
         config = None if at is None else moment_of(open_timeline(saver, thread), at).config
         found: Handoff = saver.history.handoff(thread, tokens, at=config)
-    if json:
-        print_json(found.as_json())
-    elif out is None:
-        _print_markdown(str(found))
-    else:
-        _write(out, str(found))
-        lines = sum(map(len, found.sections.values()))
-        said = f"{count_of(lines, 'line')} written to {plain(str(out))}, {found.cut:,} cut"
-        console().print(Text(said), soft_wrap=True)
-
-
-def _write(path: Path, text: str) -> None:
+    if json or out is None:
+        return print_answer(found.as_json(), Text(str(found).rstrip("\n")), as_json=json)
     try:
-        path.write_text(text, encoding="utf-8")
+        out.write_text(str(found), encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"--out {str(path)!r} cannot be written: {error.strerror}") from error
+        raise InvalidInput(f"--out {str(out)!r} cannot be written: {error.strerror}") from error
+    lines = count_of(sum(map(len, found.sections.values())), "line")
+    console().print(Text(f"{lines} written to {plain(str(out))}, {found.cut:,} cut"), soft_wrap=True)
 
 
 def journal(
-    thread: OneThread = None,
-    url: Url = DEFAULT_URL,
-    owner: Owner = None,
-    since: Since = None,
-    json: AsJson = False,
+    thread: OneThread = None, url: Url = DEFAULT_URL, owner: Owner = None, since: Since = None, json: AsJson = False
 ) -> None:
-    """Tell day by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions.
+    """Show by day what happened in a thread, or in all threads of an owner: runs, tools, notes, decisions.
 
     Example: `keel journal my-thread --since 7d`
     """
     times: Any = since
     with open_to_read(url) as saver:
         found = saver.history.journal(thread, owner=owner, since=times)
-    if json:
-        print_json({"journal": found})
-    else:
-        _print_markdown(found)
-
-
-def _print_markdown(text: str) -> None:
-    """Print Markdown as it is into a file or pipe; in a terminal, with its items wrapped."""
-    shown = console()
-    if not shown.is_terminal:
-        sys.stdout.write(text)
-        return
-    for line in text.splitlines():
-        if not line.startswith("- "):
-            shown.print(Text(line, "bold" if line.startswith("#") else ""))
-            continue
-        rest = Text(line[2:]).wrap(shown, max(1, shown.width - 2), overflow="fold")
-        for number, part in enumerate(rest):
-            part.rstrip()
-            shown.print(Text.assemble("  " if number else "- ", part))
+    print_answer({"journal": found}, Text(found.rstrip("\n")), as_json=json)

@@ -63,38 +63,29 @@ def tail(
             print_json({"events": [_event_json(each) for each in feed], "cursor": feed.cursor})
             return
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        shown, printed = console(), monotonic()
         try:
-            _print(feed, json)
+            for event in feed:
+                if not json:
+                    is_screen = shown.is_terminal
+                    shown.print(_line(event), no_wrap=is_screen, soft_wrap=not is_screen, overflow="ellipsis")
+                    continue
+                print(json_of.dumps(_event_json(event)), flush=True)
+                if monotonic() - printed > _EVERY:
+                    printed = monotonic()
+                    print(json_of.dumps({"cursor": feed.cursor}), flush=True)
         except KeyboardInterrupt:  # as Ctrl-C ends it
             pass
         finally:
             if json:
-                _print_line({"cursor": feed.cursor})
-
-
-def _print(feed: Feed, as_lines: bool) -> None:
-    shown, printed = console(), monotonic()
-    for event in feed:
-        if not as_lines:
-            shown.print(_line(event), no_wrap=shown.is_terminal, soft_wrap=not shown.is_terminal, overflow="ellipsis")
-            continue
-        _print_line(_event_json(event))
-        if monotonic() - printed > _EVERY:
-            printed = monotonic()
-            _print_line({"cursor": feed.cursor})
-
-
-def _print_line(data: Any) -> None:
-    print(json_of.dumps(data), flush=True)
+                print(json_of.dumps({"cursor": feed.cursor}), flush=True)
 
 
 def _event_json(event: Event) -> dict[str, Any]:
-    about = {"thread_id": event.thread_id, "kind": "checkpoint" if isinstance(event, Moment) else "status"}
     if isinstance(event, Moment):
-        return about | moment_json(event) | {"summary": event.summary}
-    return about | {
-        name: as_json(getattr(event, name)) for name in ("status", "checkpoint_id", "next", "error", "owner")
-    }
+        return {"thread_id": event.thread_id, "kind": "checkpoint"} | moment_json(event) | {"summary": event.summary}
+    names = ("status", "checkpoint_id", "next", "error", "owner")
+    return {"thread_id": event.thread_id, "kind": "status"} | {name: as_json(getattr(event, name)) for name in names}
 
 
 def _line(event: Event) -> Text:
@@ -107,7 +98,8 @@ def _line(event: Event) -> Text:
         said = " · ".join([row.nodes, *([row.model] if row.model else []), *(note.text for note in row.notes)])
         where = f"{row.where} " if row.where else ""
         time = local_time(event.time.isoformat()) if event.time else ""
-        return Text.assemble((time, "dim"), "  ", name, (f"  {where}{row.step}  ", "dim"), said)
+        # Not the number of the step: other commands take one for the place in the history.
+        return Text.assemble((time, "dim"), "  ", name, (f"  {where}{one_line(event.id[-8:])}  ", "dim"), said)
     more = " ".join([*([f"before {join_names(event.next)}"] if event.next else []), one_line(event.error)])
     status = event.status, _STYLES.get(event.status, "cyan")
     return Text.assemble("          ", name, "  ", status, f" {more}".rstrip())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,24 +16,20 @@ from langgraph_keel.workspace.records import Workspace
 
 workspace = typer.Typer(help="The files that were saved with checkpoints.", no_args_is_help=True)
 
-Directory = Annotated[
+_BESIDE = "The shadow repository, if it does not lie beside the store."
+Dir = Annotated[
     Path, typer.Option("--dir", envvar="KEEL_WORKSPACE", metavar="DIR", help="The directory that is saved.")
 ]
-Repository = Annotated[
-    Path | None,
-    typer.Option("--repository", metavar="DIR", help="The shadow repository, if it does not lie beside the store."),
-]
+Repo = Annotated[Path | None, typer.Option("--repository", metavar="DIR", help=_BESIDE)]
 Into = Annotated[Path | None, typer.Option("--into", metavar="DIR", help="Restore into this directory instead.")]
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="PATTERN", help="A pattern of the saver's `ignore`. Repeatable.")
 ]
 
 
-@contextmanager
-def _open(url: str, directory: Path, repository: Path | None, ignore: list[str] | None = None) -> Iterator[Any]:
+def _open(url: str, directory: Path, repository: Path | None, ignore: list[str] | None = None) -> Any:
     check_store(url)
-    with open_store(url, workspace=Workspace(directory, ignore=ignore or (), repository=repository)) as saver:
-        yield saver
+    return open_store(url, workspace=Workspace(directory, ignore=ignore or (), repository=repository))
 
 
 def _config(saver: Any, thread: str, at: str) -> Any:
@@ -44,21 +38,16 @@ def _config(saver: Any, thread: str, at: str) -> Any:
 
 @workspace.command()
 def ls(
-    thread: Thread,
-    at: At = "-1",
-    url: Url = DEFAULT_URL,
-    directory: Directory = Path(),
-    repository: Repository = None,
-    json: AsJson = False,
+    thread: Thread, at: At = "-1", url: Url = DEFAULT_URL, where: Dir = Path(), repo: Repo = None, json: AsJson = False
 ) -> None:
     """List the files that were saved with a moment.
 
     Example: `keel workspace ls my-thread`
     """
-    with _open(url, directory, repository) as saver:
+    with _open(url, where, repo) as saver:
         files = saver.workspace.files(_config(saver, thread, at))
-    lines = (f"{format_size(size):>8} {plain(path)}" for path, size in files.items())
     rows = [{"path": plain(path), "size": size} for path, size in files.items()]
+    lines = (f"{format_size(size):>8} {plain(path)}" for path, size in files.items())
     print_answer({"files": rows}, Text("\n".join(lines) or "No files."), as_json=json)
 
 
@@ -68,8 +57,8 @@ def diff(
     before: At,
     after: At = "-1",
     url: Url = DEFAULT_URL,
-    directory: Directory = Path(),
-    repository: Repository = None,
+    directory: Dir = Path(),
+    repository: Repo = None,
     json: AsJson = False,
 ) -> None:
     """Show how the files of two moments differ.
@@ -86,8 +75,8 @@ def restore(
     thread: Thread,
     at: At = "-1",
     url: Url = DEFAULT_URL,
-    directory: Directory = Path(),
-    repository: Repository = None,
+    directory: Dir = Path(),
+    repository: Repo = None,
     ignore: Ignore = None,
     into: Into = None,
     yes: Yes = False,

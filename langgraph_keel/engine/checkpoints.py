@@ -145,7 +145,7 @@ def put(
         weight = sum(len(row.body) for rows in entry.appends.values() for row in rows)
         if inheritance.is_asked or weight > LARGE:
             base, entry = yield from _recall(session, new, inheritance, entry)
-    new.refs, new.base, new.entry = entry.refs, base, entry
+    new.base, new.entry = base, entry
     storing[new] = session.store, address.thread_id
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
@@ -385,7 +385,6 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
     if found is None:
         return None
     known = base if isinstance(found, Unchanged) else None
-    reading.found = None if isinstance(found, Unchanged) else found
     if isinstance(found, Unchanged):
         assert base is not None, "a store knows what nobody has named"
         found = base.refresh(found, bool(session.hooks.revive))
@@ -398,6 +397,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
         base = _base_of(session, found, result, runs)
         session.memo.set(key, base)
     for hear in session.hooks.read:
+        reading.found = None if known else found
         yield from hear(session, reading) or ()
     return base
 
@@ -643,7 +643,6 @@ def put_writes(
     if not address.checkpoint_ns and (terms := [*terms_of_writes(kept, session.codec), *new.terms]):
         batch = replace(batch, terms=marks_of(terms))
     try:
-        new.nbytes = len(batch.body)
         for hear in session.hooks.before_writes:
             yield from hear(session, new) or ()
         yield from session.store.write_batch(address, batch)
@@ -651,6 +650,7 @@ def put_writes(
         yield from tell(session.hooks.writes_failed, session, new, error)
         raise
     for hear in session.hooks.after_writes:
+        new.nbytes = len(batch.body)
         yield from hear(session, new) or ()
 
 

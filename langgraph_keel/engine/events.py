@@ -26,7 +26,7 @@ class Reading:
         batches: Its writes as they were stored, in the order of arrival.
         beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
         is_revived: Whether it is not as it was stored (`Hook.revive`).
-        found: What the store has returned; `None` if it was known.
+        found: What the store has returned; `None` if the checkpoint was known, or could not be read.
         notes: Private to each hook, between two events.
     """
 
@@ -44,9 +44,8 @@ class Reading:
     @property
     def nbytes(self) -> int:
         """The bytes that the store has returned, without writes."""
-        found = self.found
-        rows = [row for rows in found.rows.values() for row in rows] if found else ()
-        return sum(len(row.body) for row in rows) + (len(found.entry.header) if found else 0)
+        rows = self.found.rows.values() if self.found else ()
+        return sum(len(row.body) for each in rows for row in each) + (len(self.found.entry.header) if self.found else 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +76,6 @@ class Put:
         header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
             it is encoded, after `draft_put`.
         entry: The checkpoint as it is encoded.
-        refs: Where its values will be, once they are encoded.
         base: The last known checkpoint of its thread and namespace, once values are encoded.
         terms: What its thread can be found by while it is the latest, such as `"owner:ada"`. A hook may add to it,
             until it is encoded; it is used of checkpoints of the root namespace. A list of threads that is asked for
@@ -92,15 +90,19 @@ class Put:
     parent: Address
     address: Address
     header: Header
-    refs: Mapping[str, Ref] = field(default_factory=dict)
     base: KnownEntry | None = None
     terms: list[str] = field(default_factory=list)
     entry: NewEntry | None = None
     notes: dict[object, Any] = field(default_factory=dict)
 
     @property
+    def refs(self) -> Mapping[str, Ref]:
+        """Where its values will be, once they are encoded."""
+        return self.entry.refs if self.entry else {}
+
+    @property
     def nbytes(self) -> int:
-        """The bytes that it takes: header, and rows that are appended or packed anew."""
+        """The bytes that it takes: header, and rows that are appended or packed again."""
         entry = self.entry
         packs = [rows for each in (entry.appends, entry.repacks) for rows in each.values()] if entry else ()
         return sum(len(row.body) for rows in packs for row in rows) + (len(entry.header) if entry else 0)
@@ -115,7 +117,7 @@ class Writes:
         writes: Channels and values.
         beside: Items that hooks store with the writes. They are not seen as writes.
         terms: More terms of the thread (`Put.terms`), as long as the checkpoint is its latest.
-        nbytes: The bytes that they take, once they are encoded.
+        nbytes: The bytes that they take, once they are stored.
         notes: Private to each hook, between two events.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
@@ -14,12 +14,8 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 
 from langgraph_keel.engine.config import owner_of, thread_id_of
-from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import NotFound
-from langgraph_keel.history.handoff import HANDED, Handoff, read_handoff
+from langgraph_keel.history.handoff import HANDED, Handoff
 from langgraph_keel.history.notes import NoteKind
-from langgraph_keel.history.threads import ThreadPages, filter_of
 
 _NONE = "There is no earlier conversation of this user."
 _INTRODUCTION = (
@@ -28,42 +24,25 @@ _INTRODUCTION = (
 )
 
 
-def read_last_handoff(session: Session, owner: str, but: str, tokens: int) -> Plan[Handoff | None]:
-    """Return the hand-off of the owner's thread that was last active, but for one."""
-    if not owner:
-        return None
-    pages = ThreadPages(session, 2, filter_of(owner=owner))
-    while (page := (yield from pages.next())) is not None:
-        for info in page:
-            if info.thread_id != but:
-                try:
-                    return (yield from read_handoff(session, info.thread_id, tokens, None))
-                except NotFound:  # it was deleted meanwhile
-                    continue
-    return None
-
-
 def agent_tools(history: Any) -> Sequence[BaseTool]:
     """Return the tools `note` and `handoff`. Thread and owner are those of the run, which no model can change."""
 
     def place_of(config: RunnableConfig) -> tuple[str, str]:
-        return thread_id_of(config["configurable"]["thread_id"]), owner_of(config, history.engine.session.owner)
+        return owner_of(config, history.engine.session.owner), thread_id_of(config["configurable"]["thread_id"])
 
     def note(text: str, config: RunnableConfig, kind: NoteKind = "decision", because: str = "") -> str:
         """Write down a decision before you act on it, or a finding, a goal or the next step."""
-        return f"Noted: {history.note(place_of(config)[0], text, kind, because=because).id}"
+        return f"Noted: {history.note(place_of(config)[1], text, kind, because=because).id}"
 
     async def anote(text: str, config: RunnableConfig, kind: NoteKind = "decision", because: str = "") -> str:
-        return f"Noted: {(await history.anote(place_of(config)[0], text, kind, because=because)).id}"
+        return f"Noted: {(await history.anote(place_of(config)[1], text, kind, because=because)).id}"
 
     def handoff(config: RunnableConfig) -> str:
         """Read what was done, failed and decided in the last other conversation with this user."""
-        thread_id, owner = place_of(config)
-        return str(history.last_handoff(owner, but=thread_id) or _NONE)
+        return str(history.last_handoff(*place_of(config)) or _NONE)
 
     async def ahandoff(config: RunnableConfig) -> str:
-        thread_id, owner = place_of(config)
-        return str(await history.alast_handoff(owner, but=thread_id) or _NONE)
+        return str(await history.alast_handoff(*place_of(config)) or _NONE)
 
     return [StructuredTool.from_function(note, anote), StructuredTool.from_function(handoff, ahandoff)]
 
@@ -77,27 +56,24 @@ class HandoffMiddleware(AgentMiddleware[Any, Any]):
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Read the hand-off, if the thread begins."""
-        if (asked := self._asked(state)) is None:
-            return None
-        return _update(state, self._history.last_handoff(**asked))
+        asked = self._asked(state)
+        return _update(state, self._history.last_handoff(**asked) if asked else None)
 
     async def abefore_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """As `before_agent`, asynchronously."""
-        if (asked := self._asked(state)) is None:
-            return None
-        return _update(state, await self._history.alast_handoff(**asked))
+        asked = self._asked(state)
+        return _update(state, await self._history.alast_handoff(**asked) if asked else None)
 
-    def _asked(self, state: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _asked(self, state: Any) -> dict[str, Any] | None:
         """Return what to ask for; `None` if an agent has answered in this thread, or it has its hand-off."""
         if any(isinstance(each, AIMessage) or HANDED in each.additional_kwargs for each in state["messages"]):
             return None
         config = get_config()
-        owner = owner_of(config, self._history.engine.session.owner)
-        but = str(config["configurable"].get("thread_id", ""))
-        return {"owner": owner, "but": but, "tokens": self._tokens} if owner else None
+        thread_id = str(config["configurable"].get("thread_id", ""))
+        return {"owner": owner_of(config, self._history.engine.session.owner), "but": thread_id, "tokens": self._tokens}
 
 
-def _update(state: Mapping[str, Any], found: Handoff | None) -> dict[str, Any] | None:
+def _update(state: Any, found: Handoff | None) -> dict[str, Any] | None:
     if found is None:
         return None
     handed = HumanMessage(f"{_INTRODUCTION}\n\n{found}", additional_kwargs={HANDED: found.thread_id})

@@ -133,9 +133,7 @@ class Feed:
             try:
                 version, thread_id, upto, before, known = json.loads(after)
                 self._upto, self._before = float(upto), float(before)
-                self._known = {
-                    name: _Seen(each[0], float(each[1]), int(each[2]), each[3]) for name, each in known.items()
-                }
+                self._known = {name: _Seen(at, float(t), int(n), status) for name, (at, t, n, status) in known.items()}
             except (TypeError, ValueError, AttributeError, IndexError):
                 raise InvalidInput(f"after must be the cursor of a feed, or a datetime, not {after!r:.100}") from None
             if (version, thread_id) != (1, self._thread_id):
@@ -290,10 +288,7 @@ class Feed:
         newest, found = yield from self._scan(now.thread_id, seen)
         if newest is None:
             return ()
-        root, before = (
-            next((each for each in found if not each.address.checkpoint_ns), None),
-            seen.status if seen else "",
-        )
+        root, before = next((e for e in found if not e.address.checkpoint_ns), None), seen.status if seen else ""
         heads, is_late = {each.address.checkpoint_ns: each.address for each in reversed(found)}, False
         if now.head:
             is_late = bool(root and sequence_of(root.stamp) > sequence_of(now.head.stamp))

@@ -1,33 +1,26 @@
-"""The journal of threads: what ran, failed, was noted and decided, day by day, as Markdown."""
+"""The journal of threads: runs, failures, notes and decisions, day by day, as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import NamedTuple
+from typing import TypeAlias
 
-from langgraph_keel.approvals.requests import CURRENT, OVER, STATUS_OF, Approvals, thread_prefix
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.entries import UnreadHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.history.handoff import quoted, words_of
+from langgraph_keel.history.handoff import quoted, read_decisions, words_of, words_of_note
 from langgraph_keel.history.notes import read_notes
 from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.threads import ThreadPages, filter_of
 from langgraph_keel.tools.ledger import DONE, FAILED, UNKNOWN, CallPages
 
-
-class Event(NamedTuple):
-    """Something that happened in a thread."""
-
-    at: datetime
-    thread_id: str
-    text: str
-    checkpoint_id: str
+Event: TypeAlias = tuple[datetime, str, str, str]
+"""Time, thread, text and checkpoint."""
 
 
 def read_journal(session: Session, thread_id: str | None, owner: str | None, since: datetime | None) -> Plan[str]:
@@ -43,79 +36,55 @@ def read_journal(session: Session, thread_id: str | None, owner: str | None, sin
             names += [info.thread_id for info in page]
     events: list[Event] = []
     for name in names:
-        found = yield from _read_events(session, name)
-        events += [each for each in found if since is None or each.at >= since.astimezone(UTC)]
-    of = f"thread {quoted(thread_id)}" if owner is None else f"owner {quoted(owner)}"
-    return "\n".join([f"# Journal of {of}", *_days(sorted(events), with_thread=owner is not None)]) + "\n"
-
-
-def _days(events: Sequence[Event], *, with_thread: bool) -> Iterator[str]:
-    if not events:
-        yield "\nNothing happened in this time."
-    for day, group in groupby(events, lambda each: each.at.date()):
-        yield f"\n## {day.isoformat()}\n"
-        for each in group:
-            thread = f" thread {quoted(each.thread_id, 60)}:" if with_thread else ""
-            proof = f" ({quoted(each.checkpoint_id[-8:])})" if each.checkpoint_id else ""
-            yield f"- {each.at:%H:%M}{thread} {each.text}{proof}"
+        events += yield from _read_events(session, name)
+    events = sorted(each for each in events if since is None or each[0] >= since.astimezone(UTC))
+    lines = [f"# Journal of {f'thread {quoted(thread_id)}' if owner is None else f'owner {quoted(owner)}'}"]
+    for day, group in groupby(events, lambda each: each[0].date()):
+        lines += ["", f"## {day.isoformat()}", ""]
+        for at, name, text, checkpoint_id in group:
+            thread = "" if owner is None else f" thread {quoted(name, 60)}:"
+            proof = f" ({quoted(checkpoint_id[-8:])})" if checkpoint_id else ""
+            lines.append(f"- {at:%H:%M}{thread} {text}{proof}")
+    return "\n".join(lines if events else [*lines, "", "Nothing happened in this time."]) + "\n"
 
 
 def _read_events(session: Session, thread_id: str) -> Plan[list[Event]]:
     events: list[Event] = []
 
-    def add(at: datetime | str | None, text: str, checkpoint_id: str = "") -> None:
-        try:
-            time = datetime.fromisoformat(at) if isinstance(at, str) else at
-        except ValueError:
-            return
-        if time is not None:
-            events.append(Event(time.astimezone(UTC), thread_id, text, checkpoint_id))
+    def add(at: str, text: str, checkpoint_id: str) -> None:
+        with suppress(ValueError, OverflowError):  # an ill-formed time in a stored record
+            events.append((datetime.fromisoformat(at).astimezone(UTC), thread_id, text, checkpoint_id))
 
     pages = Pages(session, thread_id)
     yield from pages.upto(None)
-    begun: tuple[str, str] | None = None  # time and id of the first checkpoint of a run
-    count, last = 0, ""
     roots = [entry for entry in reversed(pages.entries) if not entry.address.checkpoint_ns]
     if not roots:
         raise NotFound(f"there is no thread {thread_id!r}: `keel threads` lists those there are")
-    for entry in [*roots, None]:
-        header = UnreadHeader(entry, session.codec) if entry else None  # type: ignore[arg-type]
-        source = header.metadata.get("source") if header else "input"
-        if source != "loop":
-            if begun:
-                add(begun[0], f"run of {count_of(count, 'step')}, until {last[11:16]}", begun[1])
-            begun, count = None, 0
-        if header is None or entry is None:
-            break
-        at, name = str(header.checkpoint.get("ts", "")), str(entry.address.checkpoint_id)
-        if source == "input":
-            begun = at, name
+    runs: list[tuple[str, str, list[str]]] = []  # the first checkpoint of each, its time, and the times of its steps
+    is_running = False
+    for entry in roots:
+        header, name = UnreadHeader(entry, session.codec), str(entry.address.checkpoint_id)  # type: ignore[arg-type]
+        at, source = str(header.checkpoint.get("ts", "")), header.metadata.get("source")
+        if source == "input" or (source == "loop" and not is_running):
+            runs.append((name, at, []))
         elif source != "loop":
             add(at, "the state was updated" if source == "update" else "a rewind, or a branch, began here", name)
-        elif begun is None:
-            begun = at, name
-        count, last = count + (source == "loop"), at
-    for leaf in (yield from pages.moments(range(0, 1))):
-        for error in leaf.errors:
-            add(leaf.time, f'a step failed: "{quoted(error)}"', leaf.id)
+        is_running = source in ("input", "loop")
+        if source == "loop":
+            runs[-1][2].append(at)
+    for name, at, times in runs:
+        add(at, f"run of {count_of(len(times), 'step')}, until {quoted([at, *times][-1][11:16])}", name)
+    for moment in (yield from pages.moments(range(0, 1))):
+        for error in moment.errors:
+            add(str(moment.time), f'a step failed: "{quoted(error)}"', moment.id)
     calls = CallPages(session, thread_id)
     while (page := (yield from calls.next())) is not None:
         for call in page:
-            if call.state in (FAILED, UNKNOWN, DONE):
-                end = f'failed: "{quoted(call.error)}"' if call.state == FAILED else call.state
-                end = "was cut off: nobody knows how it ended" if call.state == UNKNOWN else end
-                add(call.started_at, f"tool {words_of(call.tool, call.args)} {end}", call.checkpoint_id)
+            ends = {DONE: "done", FAILED: f'failed: "{quoted(call.error)}"', UNKNOWN: "was cut off, outcome unknown"}
+            if call.state in ends:
+                add(call.started_at, f"tool {words_of(call.tool, call.args)} {ends[call.state]}", call.checkpoint_id)
     for note in (yield from read_notes(session, thread_id)):
-        because = f", because: {quoted(note.because)}" if note.because else ""
-        outcome = f"; outcome: {quoted(note.outcome)}" if note.outcome else "; no outcome yet" * note.is_open
-        add(note.at, f"{note.kind}: {quoted(note.text)}{because}{outcome}", note.checkpoint_id)
-    approvals = Approvals(session)
-    for shelf in (CURRENT, OVER):
-        for held in (yield from approvals.all(shelf, thread_prefix(thread_id))):
-            request = held.request
-            if request.thread_id == thread_id and (decision := request.decision):
-                by = f" by {quoted(decision.by, 60)}" if decision.by else ""
-                why = f", because: {quoted(decision.reason)}" if decision.reason else ""
-                what = words_of(request.action or "a question", request.args)
-                add(decision.at, f"{STATUS_OF[decision.kind]}{by}: {what}{why}", request.checkpoint_id)
+        add(note.at, words_of_note(note) + "; no outcome yet" * note.is_open, note.checkpoint_id)
+    for decided_at, text, name in (yield from read_decisions(session, thread_id)):
+        add(decided_at, text, name)
     return events

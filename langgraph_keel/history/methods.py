@@ -250,15 +250,9 @@ class ThreadHistory(Component):
     afollow = follow  # a feed has both faces: `async for event in saver.history.afollow()`
 
     def _note(
-        self,
-        thread_id: str,
-        text: str,
-        kind: NoteKind = "decision",
-        *,
-        because: str = "",
-        outcome: str | None = None,
+        self, thread_id: str, text: str, kind: NoteKind = "decision", *, because: str = "", outcome: str | None = None
     ) -> Plan[Note]:
-        """Write something down beside a thread. Two round trips; durable when it returns.
+        """Write a note beside a thread. Two round trips; durable when it returns.
 
         Write a decision before the act, and its outcome afterwards (`set_outcome`): if the process dies in between,
         `notes(open=True)` lists the decision. A note is deleted, erased and moved to another store with its thread. It
@@ -266,14 +260,14 @@ class ThreadHistory(Component):
 
         Args:
             thread_id: The thread; it need not have a checkpoint yet.
-            text: What was decided or found, or is to be done: 1 to 10,000 characters.
+            text: The decision, finding, goal or next step: 1 to 10,000 characters.
             kind: `"decision"`, `"finding"`, `"goal"` or `"next"`.
             because: The reason.
-            outcome: How a decision ended, if that is known already.
+            outcome: The outcome of a decision, if it is known already.
 
         Raises:
-            InvalidConfig: `thread_id` is no usable id.
-            InvalidInput: A text is empty or too long, there is no such kind, or a note of this kind has no outcome.
+            InvalidConfig: If `thread_id` is not usable.
+            InvalidInput: If a text is empty or too long, the kind is unknown, or a note of this kind has no outcome.
         """
         from langgraph_keel.history.notes import write_note
 
@@ -282,15 +276,13 @@ class ThreadHistory(Component):
     note, anote = faces(_note)
 
     def _set_outcome(self, note_id: str, outcome: str) -> Plan[Note]:
-        """Write how a decision ended. Two round trips, and one for each 500 notes; durable when it returns.
+        """Write the outcome of a decision. Two round trips, and one for each 500 notes; durable when it returns.
 
-        Args:
-            note_id: The note's id, or at least 6 characters of its beginning or end.
-            outcome: 1 to 10,000 characters.
+        `note_id` may be shortened to at least 6 characters of its beginning or end.
 
         Raises:
-            NotFound: There is no such note.
-            InvalidInput: Several notes have such ids, the note is no decision, or it has another outcome already.
+            NotFound: If there is no such note.
+            InvalidInput: If several notes match, the note is not a decision, or it has another outcome already.
         """
         from langgraph_keel.history.notes import set_outcome
 
@@ -299,11 +291,9 @@ class ThreadHistory(Component):
     set_outcome, aset_outcome = faces(_set_outcome)
 
     def _notes(self, thread_id: str | None = None, *, open: bool = False) -> Plan[Sequence[Note]]:
-        """Return the notes of a thread, or of all threads, the oldest first. One round trip for each 500.
+        """Return the notes of a thread, or of all, the oldest first. One round trip for each 500.
 
-        Args:
-            thread_id: The thread; `None` for all.
-            open: Only decisions without an outcome: of these, nobody has written whether they were carried out.
+        With `open`, only decisions without an outcome: their acts may or may not have happened.
         """
         from langgraph_keel.history.notes import read_notes
 
@@ -312,21 +302,20 @@ class ThreadHistory(Component):
     notes, anotes = faces(_notes)
 
     def _handoff(self, thread_id: str, tokens: int = 1500, *, at: At | None = None) -> Plan[Handoff]:
-        """Return what the next session needs in order to continue a thread. No model is asked, nothing is written.
+        """Return what the next session needs in order to continue a thread, made of stored records without a model.
 
-        About fifteen round trips, and one for each 250 checkpoints, of which one page is in memory.
+        About fifteen round trips, and one for each 250 checkpoints, of which one page is in memory. Nothing is written.
 
         Args:
             thread_id: The thread.
-            tokens: The most it may take, four characters each; at least 400. Lines are cut by rank: work that is done
-                first, then the plan and decisions; the newest failure of each tool and what waits come last, and goal
-                and next step are never cut.
+            tokens: Maximum length, in units of four characters; at least 400. Done work is cut first, failures and
+                open requests last; goal and next step are never cut.
             at: An earlier checkpoint of the root graph to hand off, with what was known then.
 
         Raises:
-            NotFound: There is no such thread, or checkpoint.
-            InvalidInput: `tokens` is too small, or `at` is of another thread or of a subgraph.
-            CorruptStore: Stored bytes do not add up.
+            NotFound: If there is no such thread or checkpoint.
+            InvalidInput: If `tokens` is too small, or `at` is of another thread or of a subgraph.
+            CorruptStore: If stored bytes do not add up.
         """
         from langgraph_keel.history.handoff import read_handoff
 
@@ -334,19 +323,24 @@ class ThreadHistory(Component):
 
     handoff, ahandoff = faces(_handoff)
 
+    def _last_handoff(self, owner: str, but: str = "", *, tokens: int = 1500) -> Plan[Handoff | None]:
+        """Return the `handoff` of the owner's thread that was last active, except `but`; `None` if there is none."""
+        from langgraph_keel.history.handoff import read_last_handoff
+
+        return read_last_handoff(self.engine.session, owner, but, tokens)
+
+    last_handoff, alast_handoff = faces(_last_handoff)
+
     def _journal(
         self, thread_id: str | None = None, *, owner: str | None = None, since: datetime | None = None
     ) -> Plan[str]:
         """Return runs, calls of tools, notes, decisions and failures by day (UTC), as Markdown.
 
-        Args:
-            thread_id: The thread.
-            owner: Instead of a thread, all threads of this owner (`configurable["user_id"]`).
-            since: Only what happened from then on.
+        They are those of a thread, or of all threads of an owner (`configurable["user_id"]`), from `since` on.
 
         Raises:
-            NotFound: There is no such thread.
-            InvalidInput: Neither a thread nor an owner is given, or both.
+            NotFound: If there is no such thread.
+            InvalidInput: If neither a thread nor an owner is given, or both.
         """
         from langgraph_keel.history.journal import read_journal
 
@@ -363,28 +357,11 @@ class ThreadHistory(Component):
     def handoff_middleware(self, tokens: int = 1500) -> AgentMiddleware[Any, Any]:
         """Return a middleware for `create_agent` that begins a thread with the last hand-off of the same owner.
 
-        A run without an owner (`configurable["user_id"]`) gets none. The hand-off is stored once, as the first message.
-
-        Args:
-            tokens: As in `handoff`.
+        It is stored once, as the first message. A run without an owner (`configurable["user_id"]`) gets none.
         """
         from langgraph_keel.history.agents import HandoffMiddleware
 
         return HandoffMiddleware(self, tokens)
-
-    def _last_handoff(self, owner: str, *, but: str = "", tokens: int = 1500) -> Plan[Handoff | None]:
-        """Return the hand-off of the owner's thread that was last active; `None` if there is none.
-
-        Args:
-            owner: The owner (`configurable["user_id"]`).
-            but: A thread to pass over: the one that asks.
-            tokens: As in `handoff`.
-        """
-        from langgraph_keel.history.agents import read_last_handoff
-
-        return read_last_handoff(self.engine.session, owner, but, tokens)
-
-    last_handoff, alast_handoff = faces(_last_handoff)
 
 
 def address_at(at: At) -> Address:

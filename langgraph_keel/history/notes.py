@@ -1,13 +1,13 @@
 """Notes: decisions, findings, goals and next steps that people and agents write down beside a thread.
 
-A decision is written before the act it announces, and its outcome afterwards: a decision without an outcome says that
-the act may or may not have happened. The notes of all threads share a shelf, so those that are open are read without
-reading the threads, and a note may be older than the first checkpoint of its thread.
+If a decision has no outcome, its act may or may not have happened. The notes of all threads share a shelf, so open ones
+are read without the threads, and a note may be older than the first checkpoint of its thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -31,16 +31,16 @@ SHORTEST_PART = 6
 @publish
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was written down beside a thread.
+    """A decision, a finding, a goal or a next step, written down beside a thread.
 
     Attributes:
-        id: Its name: 24 hexadecimal digits.
-        thread_id: The thread it belongs to.
+        id: 24 hexadecimal digits.
+        thread_id: The thread.
         kind: `"decision"`, `"finding"`, `"goal"` or `"next"`.
-        text: What was decided, found, or is to be done.
+        text: The decision, the finding, the goal or the step.
         because: The reason.
-        outcome: How a decision ended; `None` while that is not written down.
-        at: When it was written, ISO time.
+        outcome: The outcome of a decision; `None` until it is written.
+        at: ISO time of the note.
         checkpoint_id: The checkpoint of the root graph that the thread had stored last; empty if it had none.
     """
 
@@ -55,7 +55,7 @@ class Note:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is a decision whose outcome is not written down."""
+        """Whether it is a decision without an outcome."""
         return self.kind == "decision" and self.outcome is None
 
 
@@ -85,11 +85,8 @@ def write_note(
     thread_id = thread_id_of(thread_id)
     if not (isinstance(kind, str) and kind in get_args(NoteKind)):
         raise InvalidInput(f"the kind of a note must be one of {', '.join(get_args(NoteKind))}, not {kind!r:.60}")
-    _check("text", text)
-    if because != "":
-        _check("because", because)
-    if outcome is not None:
-        _check_outcome(kind, outcome)
+    given = {"because": because} if because != "" else {}
+    _check(kind, {"text": text, **given, **({} if outcome is None else {"outcome": outcome})})
     heads = yield from session.store.scan(Query(thread_id, "", limit=1))
     head = str(heads[0].address.checkpoint_id) if heads else ""
     id_ = thread_prefix(thread_id) + session.new_token()[:16]
@@ -98,46 +95,38 @@ def write_note(
     return note
 
 
-def _check(name: str, text: Any) -> None:
-    if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
-        raise InvalidInput(f"{name} of a note must be a text of 1 to {LONGEST:,} characters, not {text!r:.60}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{name} of a note holds a character that no encoding has: {text!r:.60}") from error
-
-
-def _check_outcome(kind: str, outcome: Any) -> None:
-    if kind != "decision":
+def _check(kind: str, texts: Mapping[str, Any]) -> None:
+    if "outcome" in texts and kind != "decision":
         raise InvalidInput(f"only a decision has an outcome, and this note is a {kind}")
-    _check("outcome", outcome)
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
+            raise InvalidInput(f"{name} of a note must be a text of 1 to {LONGEST:,} characters, not {text!r:.60}")
+        if re.search("[\ud800-\udfff]", text):
+            raise InvalidInput(f"{name} of a note holds a character that no encoding has: {text!r:.60}")
 
 
 def set_outcome(session: Session, name: str, outcome: str) -> Plan[Note]:
-    """Write how a decision ended; no error if just that is written already. Two trips, and one for each retry."""
+    """Write the outcome of a decision; no error if it is written already. Two trips, and one for each retry."""
     if not isinstance(name, str) or len(name) < SHORTEST_PART:
         raise InvalidInput(f"{name!r:.60} names no note: give its id, or at least {SHORTEST_PART} characters of it")
     cells = Cells(session, NOTES, None)
     # The ids of one thread begin alike, so a part of an id is its beginning or its end.
     found = [kept for key, kept in (yield from cells.every()) if key.startswith(name) or key.endswith(name)]
-    if len(found) != 1:
-        error = InvalidInput if found else NotFound
-        count = f"{len(found)} notes have ids that begin or end with" if found else "there is no note with the id"
-        raise error(f"{count} {name!r:.60}: `keel notes` lists them")
-    held = found[0]
+    if len(found) > 1:
+        raise InvalidInput(f"{len(found)} notes have ids that begin or end with {name!r:.60}: `keel notes` lists them")
+    held = found[0] if found else None
     while held is not None:
         note = held.record
-        _check_outcome(note.kind, outcome)
+        _check(note.kind, {"outcome": outcome})
         if note.outcome == outcome:
             return note
         if note.outcome is not None:
             raise InvalidInput(f"note {note.id} has an outcome already, and keeps it: {note.outcome!r:.200}")
         new = replace(note, outcome=outcome)
-        done, now = yield from cells.swap(note.id, held.token, new, origin=note.thread_id)
+        done, held = yield from cells.swap(note.id, held.token, new, origin=note.thread_id)
         if done:
             return new
-        held = now  # type: ignore[assignment]
-    raise NotFound(f"the note {name!r:.60} was deleted meanwhile")
+    raise NotFound(f"there is no note with the id {name!r:.60}: `keel notes` lists them")
 
 
 def read_notes(session: Session, thread_id: str | None, *, is_open: bool = False) -> Plan[Sequence[Note]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import stores_at_end
 from langgraph_keel.engine.events import Copy, Leaving, Put
@@ -14,7 +17,7 @@ from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import PAGE, Cells
-from langgraph_keel.tools.copies import KIN, copy_calls, find_kin, find_later, join_kin
+from langgraph_keel.tools.copies import KIN, copy_calls, find_kin, find_later, find_unused, join_kin
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.ledger import (
     BROUGHT,
@@ -28,6 +31,7 @@ from langgraph_keel.tools.ledger import (
     TOOLS,
     CallRecord,
     iso_time,
+    read_ledger,
     rewrite,
     speaks_for_one,
     tell_settlement,
@@ -54,11 +58,24 @@ class LedgerHook(Hook):
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str
     ) -> Plan[Mapping[str, str]]:
-        """Name the calls of a tool that forks, copies and originals of a thread have made, and it has not.
+        """Name calls of a tool that a thread made before a rewind, and those that only forks and originals have made.
 
-        One trip, or two and those of `find_later` for each of these threads.
+        Two trips; one more if the thread has called the tool before, and those of `find_later` for each other thread.
         """
+        if not action:
+            return {}
         found: dict[str, str] = {}
+        session = session.with_placeholders()
+        calls = (yield from read_ledger(session, thread_id)).values()
+        if any(call.tool == action and call.checkpoint_id != checkpoint_id for call in calls):
+            graph = yield from session.store.read_graph(thread_id)
+            for call in (yield from find_unused(session, thread_id, graph)):
+                if call.tool == action and call.checkpoint_id != checkpoint_id:
+                    args = "" if call.args is None else f" {one_line(json.dumps(as_json(call.args)), 120)}"
+                    at = iso_time(call.started_at)
+                    said = f"Thread {thread_id!r} called {action}{args} at {at} ({call.state})"
+                    # Without a time: the reviewer can have known, so a decision stands.
+                    found[f"{said}: an equal call is answered with its result, one with other arguments is made."] = ""
         for name in (yield from find_kin(session, thread_id)):
             for call in (yield from find_later(session, name, thread_id)):
                 if call.tool == action:

@@ -255,6 +255,15 @@ async def show_calls(visit: Visit) -> Shown:
     return pages.calls_page(thread, sorted(tools, key=lambda call: call.started_at), models)
 
 
+async def show_handoff(visit: Visit) -> Shown:
+    """Show the hand-off of a thread."""
+    thread = visit.asked("thread")
+    visit.title, visit.here = "Hand-off", "Threads"
+    title = pages.el("h1", "Hand-off of ", pages.anchor("thread", plain(thread[:200]), id=thread))
+    shown = await visit.raw.history.ahandoff(thread)
+    return [title, pages.el("div", shown._repr_html_(), class_="card")]
+
+
 async def show_usage(visit: Visit) -> Shown:
     """Show what threads have taken, and what the store is."""
     days = visit.number("days", 30, 36_500)
@@ -366,6 +375,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "moment": {"GET": show_moment},
     "diff": {"GET": show_diff},
     "calls": {"GET": show_calls},
+    "handoff": {"GET": show_handoff},
     "usage": {"GET": show_usage},
     "decide": {"POST": decide},
     "settle": {"POST": settle},
@@ -414,11 +424,8 @@ class KeelApp:
         if name == "login" and request.method == "GET":
             return self.guard.begin(request, visit.query)
         visit.by, visit.session = await self.guard.find_person(request)
-        if name in _STATIC:
-            route: Mapping[str, Handler | None] = {"GET": None}
-        elif name in ROUTES:
-            route = ROUTES[name]
-        else:
+        route: Mapping[str, Handler | None] | None = {"GET": None} if name in _STATIC else ROUTES.get(name)
+        if route is None:
             raise Refusal(404, "There is no such page.")
         if request.method not in route:
             response = self._page(visit, 405, [pages.error_page(405, f"{request.method} is not for this page.")])

@@ -44,6 +44,14 @@ _MEANINGS = {
     "done": "it happened",
     "skip": "it shall not be made again",
 }
+_HEAD = (
+    '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+    '<meta name="color-scheme" content="light dark">'
+)
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%232563eb' "
+    "d='M1 9h14l-3 5H4zM7 1h2v7H7z'/%3E%3C/svg%3E"
+)
 Sign = Callable[..., str]
 """Returns the hidden fields of a form about a subject."""
 
@@ -93,17 +101,10 @@ def layout(title: str, *main: str, store: str, person: str = "", live: int = 0, 
     pages = (("./", "Inbox"), ("threads", "Threads"), ("usage", "Usage"))
     links = (el("a", name, href=page, aria_current="page" if here == name else "") for page, name in pages)
     who = el("span", text(one_line(person, 60)), class_="who", title="Who decides here") if person else ""
-    icon = (
-        "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='%232563eb' "
+    head = (
+        f'{_HEAD}{tag("title", text(f"{title} · Keel" if title else "Keel"))}<link rel="stylesheet" href="style.css">'
     )
-    icon += "d='M1 9h14l-3 5H4zM7 1h2v7H7z'/%3E%3C/svg%3E"
-    head = "".join((
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        tag("title", text(f"{title} · Keel" if title else "Keel")),
-        f'<link rel="stylesheet" href="style.css"><link rel="icon" href="{icon}">',
-        '<script src="live.js" defer></script>' if live else "",
-    ))  # fmt: skip
+    head += f'<link rel="icon" href="{_ICON}">' + '<script src="live.js" defer></script>' * bool(live)
     body = (
         el("a", "Skip to the page", href="#main", class_="skip"),
         el("header", el("strong", "Keel"), el("nav", *links, aria_label="Pages"), who),
@@ -116,10 +117,9 @@ def layout(title: str, *main: str, store: str, person: str = "", live: int = 0, 
 
 def bare(inner: str) -> str:
     """Return a page for a person who is not let in."""
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-    head += '<meta name="color-scheme" content="light dark"><title>Keel</title><link rel="icon" href="data:,">'
+    head = f'{_HEAD}<title>Keel</title><link rel="icon" href="data:,">'
     return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body style="font-family:sans-serif">{inner}</body></html>'
+        f'<!doctype html><html lang="en"><head>{head}</head>{el("body", inner, style="font-family:sans-serif")}</html>'
     )
 
 
@@ -145,17 +145,14 @@ def _button(said: str, tone: str = "", **attributes: str) -> str:
 
 def _field(name: str, label: str, of: str, *, more: str = "") -> str:
     at = f"{name}-{of}"
-    return (
-        el("label", label, for_=at) + f'<input id="{text(at)}" name="{name}" maxlength="2000" autocomplete="off"{more}>'
-    )
+    box = f'<input id="{text(at)}" name="{name}" maxlength="2000" autocomplete="off"{more}>'
+    return el("label", label, for_=at) + box
 
 
 def _area(name: str, label: str, of: str, value: str = "") -> str:
     at, rows = f"{name}-{of}", min(max(value.count("\n") + 1, 3), 20)
-    area = (
-        f'<textarea id="{text(at)}" name="{name}" rows="{rows}" spellcheck="false" required>\n{text(value)}</textarea>'
-    )
-    return el("label", label, for_=at) + area
+    start = f'<textarea id="{text(at)}" name="{name}" rows="{rows}" spellcheck="false" required>'
+    return f"{el('label', label, for_=at)}{start}\n{text(value)}</textarea>"
 
 
 def decide_forms(request: ApprovalRequest, fields: str, typed: str | None = None) -> str:
@@ -219,17 +216,13 @@ def inbox_page(
         yield from (doubt_card(each, sign) for each in doubts)
     yield el("h2", "Who continues what was decided")
     items = [
-        el("li", anchor("request", what_of(each), id=each.id), f" {badge(each.status)} ", *_decided_at(each))
+        el("li", anchor("request", what_of(each), id=each.id), f" {badge(each.status)} ", when(each.decision.at))
         for each in decided
+        if each.decision
     ]
     if items:
         yield el("p", "Decided, and no run has taken it yet:") + el("ul", *items)
     yield workers_text(processes)
-
-
-def _decided_at(request: ApprovalRequest) -> Iterator[str]:
-    if request.decision:
-        yield when(request.decision.at)
 
 
 def workers_text(processes: Sequence[ProcessRecord]) -> str:
@@ -237,16 +230,12 @@ def workers_text(processes: Sequence[ProcessRecord]) -> str:
     if not processes:
         said = "No process is seen that runs graphs on this store. A decision is kept until a worker takes it, or your "
         return el("p", f"{said}program: this page runs no graph.", class_="faint")
-    names = sorted({f"{host} (process {parts[1]})" for host, parts in map(_holder, processes) if len(parts) > 1})
+    holders = (process.holder.split("/") for process in processes)
+    names = sorted({f"{host} (process {rest[1]})" for host, *rest in holders if len(rest) > 1})
     shown = ", ".join(map(text, (one_line(name, 60) for name in names[:5])))
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     verb = "runs graphs" if len(names) == 1 else "run graphs"
     return el("p", f"{shown}{more} {verb} on this store.", class_="faint")
-
-
-def _holder(process: ProcessRecord) -> tuple[str, Sequence[str]]:
-    parts = process.holder.split("/")
-    return parts[0], parts[1:]
 
 
 def what_of(request: ApprovalRequest) -> str:
@@ -291,8 +280,10 @@ def doubt_card(call: KeptCall, sign: Sign | None) -> str:
     args = [pre(cut(json_text(call.args), SHORT))] if call.args is not None else []
     facts = [badge(call.state), "began ", when(call.started_at), " in "]
     facts.append(anchor("thread", one_line(call.thread_id, 60), id=call.thread_id))
-    parts = [el("h3", text(one_line(call.tool, 80)), " ", code(short_key(call.key))), el("p", *facts, class_="faint")]
-    parts += args
+    if call.idempotency_key:
+        facts += [", with the idempotency key ", code(call.idempotency_key)]
+    title = el("h3", text(one_line(call.tool, 80)), " ", code(short_key(call.key)))
+    parts = [title, el("p", *facts, class_="faint"), *args]
     if call.original:
         where = anchor("thread", one_line(call.original, 60), id=call.original)
         parts.append(notice("It is shared with thread ", where, ": settle it there.", tone="warn"))
@@ -377,12 +368,10 @@ def _filters(query: Mapping[str, str]) -> str:
 def status_text(status: ThreadStatus) -> str:
     """Return where a thread is, and what to do next, as `saver.status` says."""
     said = str(status)
-    requests = (
-        anchor("request", f"Decide: {what_of(each)}", id=each.id) for each in status.requests if each.status in OPEN
-    )
-    return el(
-        "div", badge(status.state), el("p", text(cut(said[:1].upper() + said[1:], 2_000))), *requests, class_="card"
-    )
+    waiting = (each for each in status.requests if each.status in OPEN)
+    links = (anchor("request", f"Decide: {what_of(each)}", id=each.id) for each in waiting)
+    said = el("p", text(cut(said[:1].upper() + said[1:], 2_000)))
+    return el("div", badge(status.state), said, *links, class_="card")
 
 
 def thread_page(
@@ -396,18 +385,19 @@ def thread_page(
     yield workers if status.state == "decided" else ""
     yield from (doubt_card(each, sign) for each in status.doubts)
     links = [anchor("calls", "Calls of tools and models", thread=name)]
+    links += [anchor("handoff", "Hand-off", thread=name)] if status.checkpoint_id else []
     links += [anchor("moment", "Latest state", thread=name, id=status.checkpoint_id)] if status.checkpoint_id else []
     yield el("p", " · ".join(links))
     yield el("h2", "Timeline")
-    yield el("div", timeline_html(moments, moments.older, _moment_link), class_="card timeline")
+
+    def address(moment: MomentRecord) -> str:
+        return link("moment", thread=moment.thread_id, ns=moment.namespace, id=moment.id)
+
+    yield el("div", timeline_html(moments, moments.older, address), class_="card timeline")
     pages = [anchor("thread", "Newer", id=name, skip=max(skip - STEPS, 0) or None)] if skip else []
     pages += [anchor("thread", "Older", id=name, skip=skip + STEPS)] if moments and moments[0].parent else []
     yield el("p", " · ".join(pages))
     yield _compare_form(name)
-
-
-def _moment_link(moment: MomentRecord) -> str:
-    return link("moment", thread=moment.thread_id, ns=moment.namespace, id=moment.id)
 
 
 def _compare_form(thread: str, before: str = "", after: str = "") -> str:
@@ -482,9 +472,8 @@ def _tool_row(call: KeptCall) -> Sequence[str]:
 
 
 def _model_row(call: ModelCall) -> Sequence[str]:
-    tokens = (
-        " + ".join(f"{call.usage.get(name, 0)}" for name in ("input_tokens", "output_tokens")) if call.usage else ""
-    )
+    counts = (f"{call.usage.get(name, 0)}" for name in ("input_tokens", "output_tokens")) if call.usage else ()
+    tokens = " + ".join(counts)
     error = el("div", text(one_line(call.error, 200)), class_="bad-text") if call.error else ""
     cost = "" if call.cost is None else format_money(call.cost)
     took = "" if call.seconds is None else format_seconds(call.seconds)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Mapping
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.workspace.records import Workspace
-from langgraph_keel.workspace.repository import Repository, place_beside
+from langgraph_keel.workspace.repository import Repository
 from langgraph_keel.workspace.shadow import Shadow
 
 
@@ -58,19 +59,15 @@ class RefHook(Hook):
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Keep the trees of a copy, of a fork those up to its beginning."""
-        trees: Collection[str] | None = None
-        if copy.graph is not None:
-            headers = (unpack_header(node.header, session.codec, node.address) for node in copy.graph.nodes)
-            trees = {tree_in(header.about) for header in headers}
+        nodes = copy.graph.nodes if copy.graph is not None else ()
+        trees = {tree_in(unpack_header(each.header, session.codec, each.address).about) for each in nodes}
         source, target = name_thread(session, copy.source), name_thread(session, copy.target)
-        yield Call(partial(self.repository.copy, source, target, trees))
+        yield Call(partial(self.repository.copy, source, target, trees if copy.graph is not None else None))
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Drop the trees that only removed checkpoints have named."""
-        named: dict[bool, set[str]] = {True: set(), False: {""}}  # by whether their checkpoints have gone
-        for node, header in leaving.moments:
-            named[node.stamp in leaving.removed].add(tree_in(header.about))
-        if gone := named[True] - named[False]:
+        named = {(tree_in(header.about), node.stamp in leaving.removed) for node, header in leaving.moments}
+        if gone := {tree for tree, is_removed in named if tree and is_removed and (tree, False) not in named}:
             yield Call(partial(self.repository.drop, name_thread(session, leaving.thread_id), gone))
 
     def before_delete(self, session: Session, thread_id: str) -> Plan[None]:
@@ -111,7 +108,7 @@ class WorkspaceHook(RefHook):
             return
         # The first step of a run may have begun: LangGraph does not wait for the checkpoint of an input.
         run = live.find_run(put.config)
-        tree = self.shadow.trees.pop(run, "") if run and put.source in ("input", "fork") else ""
+        tree = self.shadow.take_first(run) if put.source in ("input", "fork") else ""
         if not tree:
             tree = yield Call(partial(self.shadow.save, name_thread(session, put.address.thread_id)))
         put.header.about[TREE] = bytes.fromhex(tree)
@@ -127,14 +124,10 @@ class WorkspaceHook(RefHook):
 
 
 def open_hook(workspace: Workspace | None, store: Path | None) -> RefHook:
-    """Return the hook that saves the files of a workspace; without one, that of the repository beside a store.
-
-    Raises:
-        InvalidInput: If the store has no place for a repository, or the workspace cannot be one.
-    """
+    """Return the hook that saves the files of a workspace; without one, that of the repository beside a store."""
     place = workspace.repository if workspace else None
     if place is None and store is not None:
-        place = place_beside(store)
+        place = f"{os.path.realpath(store)}.workspace"
     if place is None:
         raise InvalidInput(
             "workspace= needs a place for its shadow repository, as this store is not a file of this machine: "

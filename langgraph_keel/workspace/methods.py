@@ -34,18 +34,9 @@ class WorkspaceMethods(Component):
         return self._shadow if into is None else self._shadow.at(into)
 
     def _preview(self, config: Mapping[str, Any], into: Directory | None = None) -> Plan[WorkspaceRestore]:
-        """Return what `restore` would do. One round trip, and some processes of git.
+        """Return what `restore` would do, with the same arguments, errors and round trips.
 
         A restore that was cut off is finished first.
-
-        Args:
-            config: Names the checkpoint, or the latest of its thread.
-            into: Another directory, made if it is missing; by default that of the workspace.
-
-        Raises:
-            NotFound: If there is no such checkpoint, or no files were saved with it.
-            WorkspaceTaken: If a run has the directory.
-            StoreError: If git fails.
         """
         return (yield from self._go(config, into, ""))
 
@@ -86,10 +77,6 @@ class WorkspaceMethods(Component):
     def _diff(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Plan[WorkspaceDiff]:
         """Return how the files of two checkpoints differ, of one thread or of two. Two round trips.
 
-        Args:
-            before: Names the first checkpoint, or the latest of its thread.
-            after: Names the second one.
-
         Raises:
             NotFound: If there is no such checkpoint, or no files were saved with it.
             StoreError: If git fails.
@@ -97,26 +84,16 @@ class WorkspaceMethods(Component):
         from langgraph_keel.workspace.hook import find_tree
 
         repository, session = self._at().repository, self.engine.session
-        trees = []
-        for config in (before, after):
-            tree, _ = yield from find_tree(session, address_of(config))
-            trees.append(tree)
-        found = yield Call(partial(repository.compare, *trees))
-        patch = yield Call(partial(repository.patch, *trees))
-        return WorkspaceDiff({os.fsdecode(path): _kind_of(*sides) for path, *sides in found}, patch)
+        old, _ = yield from find_tree(session, address_of(before))
+        new, _ = yield from find_tree(session, address_of(after))
+        found, patch = yield Call(lambda: (repository.compare(old, new), repository.patch(old, new)))
+        kinds = {(True, False): "removed", (False, True): "added", (True, True): "changed"}
+        return WorkspaceDiff({os.fsdecode(path): kinds[had, has] for path, had, has in found}, patch)
 
     diff, adiff = faces(_diff)
 
     def _files(self, config: Mapping[str, Any]) -> Plan[Mapping[str, int]]:
-        """Return the files and links of a checkpoint, with their sizes in bytes. One round trip.
-
-        Args:
-            config: Names the checkpoint, or the latest of its thread.
-
-        Raises:
-            NotFound: If there is no such checkpoint, or no files were saved with it.
-            StoreError: If git fails.
-        """
+        """Return the files and links of a checkpoint, with their sizes in bytes; errors as `diff`. One round trip."""
         from langgraph_keel.workspace.hook import find_tree
 
         repository = self._at().repository
@@ -125,9 +102,3 @@ class WorkspaceMethods(Component):
         return {os.fsdecode(path): size for path, size in found.items()}
 
     files, afiles = faces(_files)
-
-
-def _kind_of(before: tuple[str, str] | None, after: tuple[str, str] | None) -> str:
-    if before is None or after is None:
-        return "added" if before is None else "removed"
-    return "mode" if before[1] == after[1] else "changed"

@@ -47,9 +47,8 @@ class Workspace:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if isinstance(self.ignore, str) or not all(
-            isinstance(each, str) and each.isprintable() for each in self.ignore
-        ):
+        is_list = not isinstance(self.ignore, str)
+        if not is_list or not all(isinstance(each, str) and each.isprintable() for each in self.ignore):
             raise InvalidInput(f"ignore must be a list of patterns, such as ['.env'], not {self.ignore!r:.100}")
         if type(self.largest) is not int or self.largest < 1:
             raise InvalidInput(f"largest must be a number of bytes, at least 1, not {self.largest!r:.100}")
@@ -99,10 +98,10 @@ class WorkspaceRestore(_Shown):
         for name, words in _FATES.items():
             paths = getattr(self, name)
             where = f" in {self.aside}" if name == "set_aside" and self.aside else ""
-            lines += [f"{count_of(len(paths), 'path')} {words}{where}:"] if paths else []
-            reasons = paths if isinstance(paths, Mapping) else {}
-            lines += [f"  {path}{f' ({reasons[path]})' if reasons else ''}" for path in list(paths)[:_SHOWN]]
-            lines += [f"  and {len(paths) - _SHOWN:,} more"] if len(paths) > _SHOWN else []
+            rows = [f"{path} ({paths[path]})" for path in paths] if name == "not_saved" else paths
+            lines += [f"{count_of(len(rows), 'path')} {words}{where}:"] if rows else []
+            lines += [f"  {row}" for row in rows[:_SHOWN]]
+            lines += [f"  and {len(rows) - _SHOWN:,} more"] if len(rows) > _SHOWN else []
         return "\n".join(map(plain, lines))
 
 
@@ -112,8 +111,7 @@ class WorkspaceDiff(_Shown):
     """How the files of two checkpoints differ.
 
     Attributes:
-        changes: The paths that differ: `"added"`, `"removed"`, `"changed"`, or `"mode"` if only the permission to
-            execute differs.
+        changes: The paths that differ: `"added"`, `"removed"` or `"changed"` (content, kind or mode).
         patch: The difference in git's form, with renames; bytes that are not UTF-8 are replaced.
     """
 

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,11 +37,11 @@ _OPTIONS = [*NO_HOOKS, *(part for name, value in _SETTINGS.items() for part in (
 
 
 class Difference(NamedTuple):
-    """A path of two trees, and its mode and content in each; a side that does not have it is `None`."""
+    """A path that differs between two trees, and which of them have it."""
 
     path: bytes
-    before: tuple[str, str] | None
-    after: tuple[str, str] | None
+    before: bool
+    after: bool
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -60,17 +60,8 @@ def write_whole(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def place_beside(store: Path) -> Path:
-    """Return where the shadow repository of a store lies by default."""
-    return Path(f"{os.path.realpath(store)}.workspace")
-
-
 class Repository:
-    """A shadow repository.
-
-    Raises:
-        InvalidInput: If the directory is not Keel's.
-    """
+    """A shadow repository; `InvalidInput` if its directory is not Keel's."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -89,28 +80,14 @@ class Repository:
     def run(
         self, *arguments: str, stdin: Sequence[bytes] = (), at: Path | None = None, handle: int = -1, **variables: str
     ) -> bytes:
-        """Run git in the repository and return its output.
-
-        Args:
-            *arguments: Its arguments.
-            stdin: Records that it reads, each ended by NUL.
-            at: The directory to run it in.
-            handle: A lock that git holds, too, so that it is held if this process dies before git.
-            **variables: Variables of its environment.
-
-        Raises:
-            StoreFull: If the disk is full.
-            StoreError: If git fails.
-        """
+        """Run git; return its output. It inherits the lock `handle`, which is held if this process dies before git."""
         ours = {"GIT_DIR": str(self.path), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", **variables}
         command, given = [find_git("workspace="), *_OPTIONS, *arguments], b"".join(each + b"\0" for each in stdin)
-        done = run_git(command, at or self.own, given, _LONGEST, () if handle < 0 else (handle,), **ours)
+        done = run_git(command, at or self.own, given, _LONGEST, handle, **ours)
         if done.status == 0:
             return done.output
         kind = StoreFull if _FULL.search(done.errors) else StoreError
         raise kind(f"{self.path}: git {arguments[0]} failed, see to its reason and try again: {done.errors}")
-
-    # -- refs ------------------------------------------------------------------------------------------------------
 
     def _ref(self, thread: str, name: str = "") -> Path:
         return self.path / "refs" / "keel" / thread / name
@@ -142,18 +119,12 @@ class Repository:
             if (tree := _read_ref(ref)) and (trees is None or tree in trees or ref.name.startswith(_LAST)):
                 write_whole(self._ref(target, ref.name), f"{tree}\n".encode())
 
-    # -- trees -----------------------------------------------------------------------------------------------------
-
     def compare(self, before: str, after: str) -> Sequence[Difference]:
         """Return the paths that differ between two trees."""
-        parts = iter(self.run("diff-tree", "-r", "-z", "--no-renames", before, after, "--").split(b"\0")[:-1])
-        found = []
-        for head in parts:  # ":<mode> <mode> <object> <object> <status>", and the path
-            old, new, *oids = head.decode().lstrip(":").split(" ")[:4]
-            found.append(
-                Difference(next(parts), *((m, o) if int(m) else None for m, o in zip((old, new), oids, strict=True)))
-            )
-        return found
+        options = ("-r", "-z", "--name-status", "--no-renames")
+        parts = self.run("diff-tree", *options, before, after, "--").split(b"\0")[:-1]
+        sides = zip(parts[::2], parts[1::2], strict=True)  # "A", "D", or another letter if both trees have it
+        return [Difference(path, status != b"A", status != b"D") for status, path in sides]
 
     def patch(self, before: str, after: str) -> str:
         """Return the difference of two trees as text."""
@@ -164,8 +135,6 @@ class Repository:
         """Return the files of a tree, with their sizes."""
         lines = (line.partition(b"\t") for line in self.run("ls-tree", "-r", "-l", "-z", tree).split(b"\0")[:-1])
         return {path: int(head.split()[3]) for head, _, path in lines}
-
-    # -- space -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def locked(self, *, alone: bool = False) -> Iterator[None]:
@@ -186,9 +155,8 @@ class Repository:
         return "files that no checkpoint has were collected (git gc)"
 
 
-def _read_ref(path: Path) -> str | None:
-    try:
+def _read_ref(path: Path) -> str:
+    with suppress(OSError, ValueError):
         text = path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return text if _TREE.fullmatch(text) else None
+        return text if _TREE.fullmatch(text) else ""
+    return ""

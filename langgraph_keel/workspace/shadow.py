@@ -14,8 +14,7 @@ import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from hashlib import sha1, sha256
+from hashlib import sha256
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -35,16 +34,7 @@ _COMPANIONS = ("", "-wal", "-shm", "-journal", ".lock")
 
 
 class Shadow:
-    """A directory whose files are saved. All tenants of a saver share it.
-
-    Args:
-        workspace: What the user has asked for.
-        repository: The shadow repository.
-        store: The file or directory of the store, if it is one: it is never saved, nor is the repository.
-
-    Raises:
-        InvalidInput: If git is missing, or the directory cannot be a workspace.
-    """
+    """A directory whose files are saved, without the store and the repository. All tenants of a saver share it."""
 
     def __init__(self, workspace: Workspace, repository: Repository, store: Path | None) -> None:
         find_git("workspace=")
@@ -62,11 +52,10 @@ class Shadow:
                 self._ignored += [f"/{name}{end}" for end in _COMPANIONS]
         self.key = sha256(self._bytes).hexdigest()[:40]
         self.own = repository.own / self.key
-        self.trees: dict[live.LiveRun, str] = {}  # of runs that have begun, and have put nothing
         self._busy, self._handle, self._process = RLock(), -1, os.getpid()
         self._run: live.LiveRun | None = None  # the run that has the directory, and its thread
-        self._thread = ""
-        self._told, self._is_checked = set[str](), False
+        self._thread = self._first = ""  # and the tree from before its first step
+        self._told = set[str]()
 
     def at(self, directory: Any) -> Shadow:
         """Return the shadow of another directory, in the same repository."""
@@ -78,40 +67,50 @@ class Shadow:
             raise InvalidInput(f"one of {other.root} and {self.root} lies in the other: name a directory beside it")
         return other
 
-    # -- the claim -------------------------------------------------------------------------------------------------
-
     def begin(self, run: live.LiveRun | None, thread: str) -> None:
         """Claim the directory for a run, and save it as it is."""
         with self._busy:
             self._check_free(thread)
             if run is not None:
-                self._handle = self._take() if self._handle < 0 else self._handle
-                self._run, self._thread = run, thread
-                run.on_end = partial(self._end_run, run, run.on_end)
+                if self._handle < 0:
+                    self._take()
+                self._run, self._thread, then = run, thread, run.on_end
+
+                def end(error: BaseException | None, later: bool) -> None:
+                    self.end(run)
+                    if then:
+                        then(error, later)
+
+                run.on_end = end
             try:
                 tree = self.save(thread)
             except BaseException:
-                self.end(run)
+                if run is not None:
+                    self.end(run)
                 raise
-            if run is not None:
-                self.trees[run] = tree
+            self._first = tree if run is not None else self._first
 
-    def _end_run(self, run: live.LiveRun, and_then: Any, error: BaseException | None, later: bool) -> None:
-        self.end(run)
-        if and_then:
-            and_then(error, later)
+    def take_first(self, run: live.LiveRun | None) -> str:
+        """Return the tree from before the first step of a run, once; empty if it is not known."""
+        if run is None or run is not self._run:
+            return ""
+        tree, self._first = self._first, ""
+        return tree
 
     def end(self, run: live.LiveRun | None = None) -> None:
-        """Give the directory back, if this run has it; without a run, whichever has it."""
+        """Give the directory back, if this run has it; by default, if any run has it."""
         with self._busy:
-            self.trees = {each: tree for each, tree in self.trees.items() if run not in (None, each)}
             if self._handle >= 0 and run in (None, self._run):
-                self._run, handle, self._handle = None, self._handle, -1
-                if self._process == os.getpid():  # else it was forked, and the lock is the other process's, too
-                    fcntl.flock(handle, fcntl.LOCK_UN)
-                os.close(handle)
+                self._run = None
+                self._release()
 
-    def _take(self) -> int:
+    def _release(self) -> None:
+        handle, self._handle = self._handle, -1
+        if self._process == os.getpid():  # else it was forked, and the lock is the other process's, too
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+    def _take(self) -> None:
         self.repository.setup()
         self.own.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -120,7 +119,7 @@ class Shadow:
         except OSError as error:
             os.close(handle)
             raise WorkspaceTaken(str(self.root)) from error
-        return handle
+        self._handle = handle
 
     def _check_free(self, thread: str) -> None:
         """Check that no run of this process on another thread has the directory."""
@@ -136,29 +135,22 @@ class Shadow:
         """Hold the directory for an operation on a thread, whose run may have it; finish what was cut off."""
         with self._busy:
             self._check_free(thread)
-            is_held = self._handle >= 0
-            self._handle = self._handle if is_held else self._take()
+            if not (is_held := self._handle >= 0):
+                self._take()
             try:
                 with self.repository.locked():
                     self.root.mkdir(parents=True, exist_ok=True)
                     if (self.own / "restoring").exists():
-                        self._finish()
+                        owner, wanted, checkpoint_id, name = json.loads((self.own / "restoring").read_bytes())
+                        _log.warning("%s: finishing its interrupted restore to %s", self.root, checkpoint_id)
+                        if self.repository.has(owner, wanted):
+                            self._restore(owner, wanted, checkpoint_id, name)
+                        else:  # the thread was deleted since
+                            (self.own / "restoring").unlink()
                     yield
             finally:
                 if not is_held:
-                    handle, self._handle = self._handle, -1
-                    os.close(handle)
-
-    def _finish(self) -> None:
-        """Carry out a restore again that was cut off; of a thread that was deleted since, nothing can be restored."""
-        thread, wanted, checkpoint_id, name = json.loads((self.own / "restoring").read_bytes())
-        _log.warning("%s: its restore to checkpoint %s was cut off, and is finished now", self.root, checkpoint_id)
-        if self.repository.has(thread, wanted):
-            self._restore(thread, wanted, checkpoint_id, name)
-        else:
-            (self.own / "restoring").unlink()
-
-    # -- snapshots -------------------------------------------------------------------------------------------------
+                    self._release()
 
     def save(self, thread: str) -> str:
         """Save the directory for a thread; return its tree. Nothing is written if nothing has changed."""
@@ -173,12 +165,10 @@ class Shadow:
     def _take_snapshot(self) -> tuple[str, Mapping[str, str]]:
         """Return the tree of the directory, and the paths that it does not have, each with the reason."""
         index, patterns = self.own / "index", "\n".join(self._ignored).encode(errors="surrogateescape")
-        if not self._is_checked:
-            known = self.own / "patterns"
-            if not known.exists() or known.read_bytes() != patterns:  # what is ignored now must leave the index
-                index.unlink(missing_ok=True)
-                write_whole(known, patterns)
-            self._is_checked = True
+        known = self.own / "patterns"
+        if not known.exists() or known.read_bytes() != patterns:  # what is ignored now must leave the index
+            index.unlink(missing_ok=True)
+            write_whole(known, patterns)
         try:
             return self._update_index()
         except StoreFull:
@@ -203,16 +193,17 @@ class Shadow:
                 gone.append(path)
             if reason and reason != _BEHIND:
                 not_saved[os.fsdecode(path)] = reason
-        if gone:
-            self._run_git("update-index", "--force-remove", "-z", "--stdin", stdin=gone)
-        if changed:
-            options = ("-q", "--refresh", "--add", "--remove", "--replace", "-z", "--stdin")
-            self._run_git("update-index", *options, stdin=changed)
+        self._update("--force-remove", stdin=gone)
+        self._update("-q", "--refresh", "--add", "--remove", "--replace", stdin=changed)
         return self._run_git("write-tree").decode().strip(), not_saved
 
     def _run_git(self, *arguments: str, stdin: Sequence[bytes] = (), index: str = "index") -> bytes:
         where = {"GIT_WORK_TREE": str(self.root), "GIT_INDEX_FILE": str(self.own / index)}
         return self.repository.run(*arguments, stdin=stdin, at=self.root, handle=self._handle, **where)
+
+    def _update(self, *options: str, stdin: Sequence[bytes], index: str = "index") -> None:
+        if stdin:
+            self._run_git("update-index", *options, "-z", "--stdin", stdin=stdin, index=index)
 
     def _at(self, path: bytes) -> bytes:
         return os.path.join(self._bytes, path)
@@ -230,25 +221,20 @@ class Shadow:
             return reason
         with suppress(FileNotFoundError, NotADirectoryError):
             found = os.lstat(self._at(path))
-            if stat.S_ISREG(found.st_mode) and found.st_size > self.workspace.largest:
+            if not stat.S_ISREG(found.st_mode):
+                is_known = stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode)
+                return "" if is_known else "neither a file nor a link"
+            if found.st_size > self.workspace.largest:
                 return f"over {self.workspace.largest:,} bytes"
-            if stat.S_ISREG(found.st_mode) and not os.access(self._at(path), os.R_OK):
-                return "this user may not read it"
-            if stat.S_IFMT(found.st_mode) not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
-                return "neither a file nor a link"
+            return "" if os.access(self._at(path), os.R_OK) else "this user may not read it"
         return ""
 
     def _judge_folder(self, folder: bytes, folders: dict[bytes, str]) -> str:
         if folder and folder not in folders:
-            reason = self._judge_folder(os.path.dirname(folder), folders)
-            if not reason and os.path.islink(self._at(folder)):
-                reason = _BEHIND
-            elif not reason and os.path.lexists(self._at(folder + b"/.git")):
-                reason = _NESTED
-            folders[folder] = reason
+            is_nested = os.path.lexists(self._at(folder + b"/.git"))
+            reason = _BEHIND if os.path.islink(self._at(folder)) else _NESTED if is_nested else ""
+            folders[folder] = self._judge_folder(os.path.dirname(folder), folders) or reason
         return folders.get(folder, "")
-
-    # -- restores --------------------------------------------------------------------------------------------------
 
     def restore(self, thread: str, wanted: str, checkpoint_id: str, name: str) -> WorkspaceRestore:
         """Restore the directory to a tree of a thread; without a name for files set aside, say what that would do."""
@@ -266,11 +252,11 @@ class Shadow:
         differences = self.repository.compare(tree, wanted)
         for path, before, after in differences:
             since = changed.get(path)
-            if after is None and since is None:
+            if not after and since is None:
                 removed.append(path)
-            elif after is None and since and since.before is None:
+            elif not after and since and not since.before:
                 left.append(path)
-            elif after is None or (before and since):
+            elif not after or (before and since):
                 aside[path] = None
             if after and self._judge_folder(os.path.dirname(path), folders) == _NESTED:
                 skipped.append(path)
@@ -288,9 +274,26 @@ class Shadow:
         report = {"written": written, "removed": removed, "set_aside": aside, "left": left, "skipped": skipped}
         if name:
             write_whole(self.own / "restoring", json.dumps([thread, wanted, checkpoint_id, name]).encode())
-            self._carry_out(wanted, [*aside], left, skipped, name)
+            if skipped:
+                self._run_git("read-tree", wanted, index="partial")
+                self._update("--force-remove", stdin=skipped, index="partial")
+            target = self._run_git("write-tree", index="partial").decode().strip() if skipped else wanted
+            try:
+                for path in sorted(aside):
+                    self._set_aside(path, name)
+            except OSError as error:
+                reason = f"the next snapshot or restore finishes this one, which failed: {error}"
+                raise StoreError(f"{self.root}: {reason}") from error
+            self._update("--force-remove", stdin=left)
+            self._run_git("read-tree", "--reset", "-u", target)
             tree, not_saved = self._take_snapshot()
-            self._check_restored(tree, wanted, {*left, *skipped}, checkpoint_id)
+            if wrong := {each.path for each in self.repository.compare(tree, wanted)}.difference(left, skipped):
+                (self.own / "restoring").unlink()
+                names = ", ".join(repr(os.fsdecode(path)) for path in sorted(wrong)[:5])
+                raise StoreError(
+                    f"{self.root} differs from checkpoint {checkpoint_id} after its restore ({names}): another program "
+                    "may write there, or the disk may not have such names. Look at them, and restore again"
+                )
             if self.repository.has(thread):  # it may have been deleted since
                 self.repository.keep(thread, wanted, self.key)
             (self.own / "restoring").unlink()
@@ -314,24 +317,6 @@ class Shadow:
         is_nested = any(b".git" in (*names, *files) for _, names, files in walked)
         return (None if inner <= set(going) else path), is_nested
 
-    def _carry_out(
-        self, wanted: str, aside: Sequence[bytes], left: Sequence[bytes], skipped: Sequence[bytes], name: str
-    ) -> None:
-        if skipped:
-            self._run_git("read-tree", wanted, index="partial")
-            self._run_git("update-index", "--force-remove", "-z", "--stdin", stdin=skipped, index="partial")
-            wanted = self._run_git("write-tree", index="partial").decode().strip()
-        try:
-            for path in sorted(aside):
-                self._set_aside(path, name)
-        except OSError as error:
-            raise StoreError(
-                f"{self.root}: the next snapshot or restore finishes this one, which failed: {error}"
-            ) from error
-        if left:
-            self._run_git("update-index", "--force-remove", "-z", "--stdin", stdin=left)
-        self._run_git("read-tree", "--reset", "-u", wanted)
-
     def _set_aside(self, path: bytes, name: str) -> None:
         place = os.fsencode(f"{ASIDE}/{name}/") + path
         if _BEHIND in (self._judge_folder(os.path.dirname(each), {}) for each in (path, place)):
@@ -344,24 +329,3 @@ class Shadow:
             number += 1
             free = self._at(place) + b"~%d" % number
         os.rename(self._at(path), free)
-
-    def _check_restored(self, tree: str, wanted: str, exempt: Collection[bytes], checkpoint_id: str) -> None:
-        differ = [each for each in self.repository.compare(tree, wanted) if each.path not in exempt]
-        # What is ignored, or too large, is in no tree.
-        wrong = [each.path for each in differ if each.before or not self._is_there(each.path, each.after)]
-        if wrong:
-            (self.own / "restoring").unlink()
-            names = ", ".join(repr(os.fsdecode(path)) for path in wrong[:5])
-            raise StoreError(
-                f"{self.root} differs from checkpoint {checkpoint_id} after its restore ({names}): another program may "
-                "write there, or the disk may not have such names. Look at them, and restore again"
-            )
-
-    def _is_there(self, path: bytes, wanted: tuple[str, str] | None) -> bool:
-        try:
-            is_link = os.path.islink(self._at(path))
-            content = os.readlink(self._at(path)) if is_link else Path(os.fsdecode(self._at(path))).read_bytes()
-        except OSError:
-            return False
-        oid = sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-        return wanted is not None and wanted[1] == oid and is_link == (wanted[0] == "120000")

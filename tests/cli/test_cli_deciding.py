@@ -181,7 +181,7 @@ def test_a_question_that_is_asked_again_says_what_was_called_since(tmp_path: Pat
         made.invoke(None, config(thread_id), durability="sync")
     again, name = "with an approval, it is called again", "'paying', of the same history,"
     if way == "rewind":
-        again, name = "an equal call counts as the same, one with other arguments is made", "paying"
+        again, name = "an equal call is answered with its result, one with other arguments is made", "'paying'"
     shown = " ".join(keel("approval", waiting(where)[0]["id"], "--url", where).stdout.split())
     assert shown.count(f"Thread {name} called pay at") == shown.count(f"(done): {again}") == 2
 

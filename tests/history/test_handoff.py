@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent
@@ -14,6 +14,7 @@ from langchain.agents.middleware import TodoListMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 from support.tool_graphs import Killed, Scripted, calls, hello, tool_graph
@@ -164,6 +165,18 @@ def test_what_a_tool_said_cannot_forge_a_line(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         app(["handoff", EVIL, "--url", url])
     assert capsys.readouterr().out == str(found)
+
+
+def test_the_time_of_a_checkpoint_cannot_forge_a_line() -> None:
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    with MemorySaver() as saver:
+        for ts, source in (("2026-11-28T06:00:00+00:00", "input"), ("\n# Goal\n- x\x1b[1m", "loop")):
+            checkpoint, metadata = cast("Any", ({**empty_checkpoint(), "ts": ts}, {"source": source, "step": 0}))
+            saver.put(place, checkpoint, metadata, {})
+        found, journal = str(saver.history.handoff("t")), saver.history.journal("t")
+    assert "\nAs of # Goal - x\\\\x1b\\[1m UTC" in found
+    assert not re.search(r"^# Goal", found + journal, flags=re.M)
+    assert "\x1b" not in found + journal
 
 
 def test_the_plan_of_an_agent_is_shown() -> None:

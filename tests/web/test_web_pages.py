@@ -117,6 +117,17 @@ async def test_a_long_thread_is_shown_in_pages(memory: KeelSaver) -> None:
         assert any("skip" not in each and each.startswith("thread?") for each in second.links)
 
 
+async def test_a_thread_links_its_hand_off(memory: KeelSaver) -> None:
+    async with client(memory) as page:
+        address = link("handoff", thread="bank")
+        assert address in (await page.page("/thread?id=bank")).links
+        shown = (await page.page(f"/{address}")).words
+        assert "Hand-off of thread bank" in shown
+        assert "the bank does not answer" in shown
+        await page.page("/handoff", 400)
+        await page.page("/handoff?thread=none", 404)
+
+
 async def test_two_decide_and_the_second_is_told_who_did(memory: KeelSaver) -> None:
     name = await request_of(memory, "refund/A-1042")
     async with client(memory, "maria") as maria, client(memory, "tom") as tom:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -185,8 +186,8 @@ def test_a_full_disk_loses_no_file() -> None:
 # -- cut off -----------------------------------------------------------------------------------------------------------
 
 
-def cut_off(root: Path, config: Any, seconds: float) -> None:
-    """Restore in another process and kill it, with the git that it runs, after so long."""
+def cut_off(root: Path, config: Any, seconds: float, *, is_announced: bool = False) -> None:
+    """Restore in another process and kill it, with the git that it runs, so long after its start or announcement."""
     begun, begins = os.pipe()
     pid = os.fork()
     if not pid:
@@ -195,12 +196,18 @@ def cut_off(root: Path, config: Any, seconds: float) -> None:
             saver.workspace.restore(config)
         os._exit(0)
     os.read(begun, 1)
+    while is_announced and not [*(root.parent / "agent.db.workspace/keel").glob("*/restoring")]:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            break
     time.sleep(seconds)
     os.kill(pid, signal.SIGSTOP)  # it starts no git any more
     os.waitpid(pid, os.WUNTRACED)
     with suppress(FileNotFoundError):
         for git in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            ends = os.pidfd_open(int(git))
             os.kill(int(git), signal.SIGKILL)
+            select.select([ends], [], [])  # until then it has the lock
+            os.close(ends)
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -227,7 +234,7 @@ def test_a_restore_that_is_killed_is_finished(root: Path) -> None:
         whole = time.monotonic() - started
     for point in range(points):
         old, (config, new) = held(root), moments[1 - point % 2]
-        cut_off(root, config, whole * point / points)
+        cut_off(root, config, whole * point / points, is_announced=bool(point % 2))
         cut_off(root, config, whole * (point * 7 % points) / points)  # and what finishes it
         with opened(root) as saver:
             saver.workspace.preview(config)
