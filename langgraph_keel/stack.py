@@ -124,8 +124,8 @@ def stack_of(
 
 
 def _open_files(workspace: Workspace | None, beside: Path | None) -> RefHook | None:
-    """Return the hook of a shadow repository: of the one asked for, or one that lies beside the store."""
-    if workspace is None and (beside is None or not os.path.isdir(f"{os.path.realpath(beside)}.workspace/keel")):
+    """Return the hook of the shadow repository of a workspace; `None` without one."""
+    if workspace is None:  # to look for a repository beside the store would block a running loop
         return None
     if os.name != "posix":
         raise InvalidInput("workspace= needs the file locks of POSIX, which this system does not have")
