@@ -35,7 +35,7 @@ README = ROOT / "README.md"
 COMMANDS_PAGE = ROOT / "langgraph_keel" / "cli" / "README.md"
 ROOMS = ("langgraph_keel", "tests", "notebooks")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for room in ROOMS for page in (ROOT / room).rglob("*.md"))])
-RUN, SHOWN = ("python", "bash", "sql"), ("text", "console", "mermaid", "json")
+RUN, SHOWN = ("python", "bash", "sql"), ("text", "console", "mermaid", "json", "yaml")
 
 
 class Block(NamedTuple):
