@@ -24,7 +24,7 @@ from langgraph_keel.engine.engine import Engine, bare
 from langgraph_keel.engine.errands import AsyncErrandDriver, Call, ErrandDriver
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.memo import Memo
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Errand, is_in_loop
 from langgraph_keel.engine.runs import Drain
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Hooks, Session
@@ -124,8 +124,9 @@ def stack_of(
 
 
 def _open_files(workspace: Workspace | None, beside: Path | None) -> RefHook | None:
-    """Return the hook of the shadow repository of a workspace; `None` without one."""
-    if workspace is None:  # to look for a repository beside the store would block a running loop
+    """Return the hook of a shadow repository: of the one asked for, or one that lies beside the store."""
+    is_blind = beside is None or is_in_loop()
+    if workspace is None and (is_blind or not os.path.isdir(f"{os.path.realpath(str(beside))}.workspace/keel")):
         return None
     if os.name != "posix":
         raise InvalidInput("workspace= needs the file locks of POSIX, which this system does not have")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from langgraph_keel.engine.plan import is_in_loop
 from langgraph_keel.errors import InvalidInput
 
 SQLITE_ID = 0x4B65656C
@@ -38,8 +38,3 @@ def checked_path(path: object, scheme: str) -> str:
     if text.startswith(f"{scheme}:"):
         raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
     return text if text == ":memory:" or is_in_loop() else os.path.abspath(text)
-
-
-def is_in_loop() -> bool:
-    """Return whether the calling thread runs an event loop, which must not wait for a disk."""
-    return asyncio._get_running_loop() is not None

@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from langgraph_keel.backends.paths import is_in_loop
+from langgraph_keel.engine.plan import is_in_loop
 from langgraph_keel.errors import InvalidInput
 
 if TYPE_CHECKING:

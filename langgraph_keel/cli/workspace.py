@@ -16,7 +16,7 @@ from langgraph_keel.workspace.records import Workspace
 
 workspace = typer.Typer(help="The files that were saved with checkpoints.", no_args_is_help=True)
 
-_BESIDE = "The shadow repository, if it does not lie beside the store."
+_BESIDE = "The shadow repository, if it is not next to the store."
 Dir = Annotated[
     Path, typer.Option("--dir", envvar="KEEL_WORKSPACE", metavar="DIR", help="The directory that is saved.")
 ]

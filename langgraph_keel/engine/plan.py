@@ -113,6 +113,11 @@ async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R], begun: Q | N
         return value
 
 
+def is_in_loop() -> bool:
+    """Return whether the calling thread runs an event loop, which must not wait for a disk."""
+    return asyncio._get_running_loop() is not None
+
+
 async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     """As `arun`, but if the caller is cancelled, the plan is carried out to its end, and its hooks hear of that."""
     try:

@@ -391,7 +391,7 @@ class _Collector:
         for text in broken:
             self._add(BROKEN, text, self._head_id, 1)
         for call in status.doubts:
-            text = f"nobody knows how {quoted(call.tool, 60)} {short_key(call.key)} ended"
+            text = f"the outcome of {quoted(call.tool, 60)} {short_key(call.key)} is unknown"
             self._add(BROKEN, text, call.checkpoint_id or self._head_id, 1)
 
     def lines(self) -> dict[Section, list[HandoffLine]]:

@@ -67,7 +67,7 @@ State: TypeAlias = Literal[
     "cut off",
     "stopped",
 ]
-_LOOK = "look at what it has done first (`keel history`, `keel tools --unknown`)"
+_LOOK = "look at its history first (`keel history`, `keel tools --unknown`)"
 _STOPPED = {
     "breakpoint": "stopped at a breakpoint{where}: graph.invoke(None, config) passes it",
     "cancelled": f"was cancelled{{where}}: {_LOOK}",

@@ -1,5 +1,5 @@
 "use strict";
-// Shows what is new on this page, unless somebody has begun to fill in a form, or to read a part that was folded.
+// Shows what is new on this page, unless a form has been edited or a folded part opened.
 const news = document.getElementById("news");
 let touched = false;
 document.addEventListener("input", () => { touched = true; });

@@ -78,7 +78,7 @@ def badge(state: str) -> str:
 
 
 def notice(*inner: str, tone: str = "") -> str:
-    """Return a paragraph that stands out."""
+    """Return a highlighted paragraph."""
     return el("p", *inner, class_=f"notice {tone}")
 
 

@@ -280,7 +280,7 @@ def test_a_call_in_doubt_is_told_as_status_tells_it() -> None:
         status = saver.status("t")
         assert status.doubts
         found = saver.history.handoff("t")
-        assert "nobody knows how pay" in str(found.sections["Not working, and why"])
+        assert "the outcome of pay" in str(found.sections["Not working, and why"])
         assert "settle them first" in found.sections["Next step"][0].text
         assert "pay" not in str(found.sections.get("Failed approaches, do not retry", ""))
 

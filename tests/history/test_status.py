@@ -77,7 +77,7 @@ def test_a_thread_with_steps_left_may_be_running(saver: KeelSaver) -> None:
         invoke(graph(saver, say("a"), ("b", die)), {"log": []})
     found = saver.status("t")
     assert (stands(found), found.given) == (("unfinished", False, ("b",)), None)
-    assert "has steps left before b; it may be running, stopped, or cut off: look at what it has done" in str(found)
+    assert "has steps left before b; it may be running, stopped, or cut off: look at its history first" in str(found)
     assert invoke(graph(saver, say("a"), say("b")), None)["log"] == ["a", "b"]
     assert saver.status("t").state == "idle"
 

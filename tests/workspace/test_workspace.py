@@ -277,6 +277,7 @@ def test_trees_go_with_their_checkpoints(root: Path) -> None:
         assert len(refs(root)) == 1
         assert "git gc" in saver.retention.reclaim_space(full=True).note
         assert saver.workspace.restore(CONFIG).written == ()
+    with SqliteSaver(root.parent / "agent.db") as saver:  # without the option, too
         saver.delete_thread("t")
     assert refs(root) == []
     with opened(root) as saver:

@@ -15,8 +15,9 @@ from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
 from langgraph_keel.backends.files.index import INDEX
 from langgraph_keel.backends.files.log import MIGRATIONS
 from langgraph_keel.backends.files.store import FileStore
-from langgraph_keel.backends.paths import checked_path, is_in_loop
+from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
+from langgraph_keel.engine.plan import is_in_loop
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.options import FileOptions, split_options, takes
 from langgraph_keel.saver import KeelSaver
