@@ -44,7 +44,7 @@ class ArrivalHook(Hook):
             yield from note_arrival(session, copy.target)
 
     def find_warnings(
-        self, session: Session, thread_id: str, checkpoint_id: str, action: str
+        self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Mapping[str, str]]:
         """Say that the original of a thread may act, too. One trip."""
         if not (yield from has_arrived(session, thread_id, checkpoint_id)):

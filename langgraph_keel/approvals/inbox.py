@@ -141,7 +141,7 @@ class Inbox:
     ) -> Plan[Requests]:
         """Return what waits for a person, the oldest first.
 
-        One round trip for each 1,000 requests that are not over, and three for each that is returned, to see that its
+        One round trip for each 1,000 requests that are not over, and four for each that is returned, to see that its
         checkpoint is there (if a run died before it stored the checkpoint, its requests are superseded), and
         whether its thread has forks or came from elsewhere, which its `warnings` say.
 
@@ -199,7 +199,7 @@ class Inbox:
         return found
 
     def _get(self, request_id: str) -> Plan[ApprovalRequest]:
-        """Return a request, also one that is over, by its id or the beginning of it: four round trips, mostly.
+        """Return a request, also one that is over, by its id or the beginning of it: five round trips, mostly.
 
         If several ids begin so, the request that waits is returned.
 

@@ -23,10 +23,12 @@ from langgraph_keel.approvals.questions import (
     supersede_unstored,
 )
 from langgraph_keel.approvals.requests import (
+    APPROVED,
     CLOSED,
     CONSUMED,
     CURRENT,
     DECIDED,
+    EDITED,
     EXPIRED,
     OPEN,
     OVER,
@@ -315,10 +317,19 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
 
 
 def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
-    """Return a request with what its reviewer has to know. Two trips, and some for each fork of its thread."""
-    found: dict[str, str] = {}
-    for find in session.hooks.find_warnings if request.status not in CLOSED else ():
-        found |= yield from find(session, request.thread_id, request.checkpoint_id, request.action)
+    """Return a request with what its reviewer has to know. Three trips, and some for each fork of its thread."""
+    if request.status in CLOSED:
+        return request
+    found, relatives = dict[str, str](), list[str]()
+    for find_relatives in session.hooks.find_relatives:
+        relatives += yield from find_relatives(session, request.thread_id)
+    for find in session.hooks.find_warnings:
+        found |= yield from find(session, request.thread_id, request.checkpoint_id, request.action, relatives)
+    for name in relatives if request.action else ():
+        asked = [held.request for held in (yield from Approvals(session).of_thread(name))]
+        if any(each.action == request.action and each.status in (*OPEN, APPROVED, EDITED) for each in asked):
+            said = f"Thread {name!r}, of the same history, asks for {request.action}, too"
+            found[f"{said}: if both are approved, it is called twice."] = ""
     return replace(request, warnings=tuple(found), warned_at=max(found.values(), default=""))
 
 

@@ -117,8 +117,13 @@ class Hook:
         yield from ()
         return ()
 
+    def find_relatives(self, session: Session, thread_id: str) -> Plan[Sequence[str]]:
+        """Return the threads that share their history with a thread: its forks, copies and originals."""
+        yield from ()
+        return ()
+
     def find_warnings(
-        self, session: Session, thread_id: str, checkpoint_id: str, action: str
+        self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Mapping[str, str]]:
         """Return what a reviewer has to know before this step may act: sentences, and the ISO times of the events."""
         yield from ()

@@ -199,7 +199,7 @@ class ThreadStatus:
 def read_status(session: Session, thread_id: str) -> Plan[ThreadStatus]:
     """Read the state of a thread. Nothing is written.
 
-    Four trips, two for each request, and mostly one more. Of a thread with steps left and a mark, up to three more.
+    Four trips, four for each request, and mostly one more. Of a thread with steps left and a mark, up to three more.
     """
     while True:
         found = yield from session.store.read_entry(Address(thread_id))

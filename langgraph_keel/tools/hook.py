@@ -55,12 +55,16 @@ class LedgerHook(Hook):
         yield from join_kin(session, copy)
         yield from copy_calls(session, copy)
 
+    def find_relatives(self, session: Session, thread_id: str) -> Plan[Sequence[str]]:
+        """Return the other threads of the family of a thread. One trip, or two."""
+        return find_kin(session, thread_id)
+
     def find_warnings(
-        self, session: Session, thread_id: str, checkpoint_id: str, action: str
+        self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Mapping[str, str]]:
         """Name calls of a tool that a thread made before a rewind, and those that only forks and originals have made.
 
-        Two trips; one more if the thread has called the tool before, and those of `find_later` for each other thread.
+        One trip; three more if the thread has called the tool before, and those of `find_later` for each other thread.
         """
         if not action:
             return {}
@@ -76,7 +80,7 @@ class LedgerHook(Hook):
                     said = f"Thread {thread_id!r} called {action}{args} at {at} ({call.state})"
                     # Without a time: the reviewer can have known, so a decision stands.
                     found[f"{said}: an equal call is answered with its result, one with other arguments is made."] = ""
-        for name in (yield from find_kin(session, thread_id)):
+        for name in relatives:
             for call in (yield from find_later(session, name, thread_id)):
                 if call.tool == action:
                     at, said = iso_time(call.started_at), f"Thread {name!r}, of the same history, called {action}"
