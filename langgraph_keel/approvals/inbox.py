@@ -141,9 +141,9 @@ class Inbox:
     ) -> Plan[Requests]:
         """Return what waits for a person, the oldest first.
 
-        One round trip for each 1,000 requests that are not over, and four for each that is returned, to see that its
-        checkpoint is there (if a run died before it stored the checkpoint, its requests are superseded), and
-        whether its thread has forks or came from elsewhere, which its `warnings` say.
+        One round trip for each 1,000 requests that are not over, and two to four for each that is returned: is its
+        checkpoint there (a request whose run died before that is superseded), has its thread come from elsewhere, and,
+        of a request for an action, what have the thread and its forks called (`warnings`)?
 
         Args:
             thread_id: Only of this thread. It is looked at itself then, and what it has gone on without is closed.

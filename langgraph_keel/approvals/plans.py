@@ -317,15 +317,18 @@ def _forget_answer(session: Session, request: ApprovalRequest) -> Plan[None]:
 
 
 def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
-    """Return a request with what its reviewer has to know. Three trips, and some for each fork of its thread."""
+    """Return a request with what its reviewer has to know.
+
+    One trip; of a request that names its action three, and some for each fork of its thread.
+    """
     if request.status in CLOSED:
         return request
     found, relatives = dict[str, str](), list[str]()
-    for find_relatives in session.hooks.find_relatives:
+    for find_relatives in session.hooks.find_relatives if request.action else ():
         relatives += yield from find_relatives(session, request.thread_id)
     for find in session.hooks.find_warnings:
         found |= yield from find(session, request.thread_id, request.checkpoint_id, request.action, relatives)
-    for name in relatives if request.action else ():
+    for name in relatives:
         asked = [held.request for held in (yield from Approvals(session).of_thread(name))]
         if any(each.action == request.action and each.status in (*OPEN, APPROVED, EDITED) for each in asked):
             said = f"Thread {name!r}, of the same history, asks for {request.action}, too"

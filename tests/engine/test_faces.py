@@ -117,11 +117,13 @@ async def test_type_checkers_see_both_faces() -> None:
 
 
 WITHOUT_IO = {
+    "agent_tools",
     "archive",
     "draining",
     "for_tenant",
     "get_next_version",
     "grants",
+    "handoff_middleware",
     "summarization_middleware",
     "with_allowlist",
 }

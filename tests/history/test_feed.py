@@ -305,6 +305,7 @@ class _Async:
 
 def waiting(saver: KeelSaver, waits: Waits, after: Any = None, **more: Any) -> Any:
     feed = saver.history.follow(after=after, **more)
+    # private: the time that a feed waits is the test's
     feed._bell = waits.bell()
     return feed
 
@@ -376,6 +377,7 @@ async def test_a_feed_that_is_cancelled_ends() -> None:
         put_one(saver, config("t"))
         waits = Waits()
         feed = saver.history.afollow()
+        # private: the time that a feed waits is the test's
         feed._bell = waits.bell()
         reached = asyncio.Event()
 
@@ -388,6 +390,7 @@ async def test_a_feed_that_is_cancelled_ends() -> None:
             waits.is_open = True
             return Never(waits)
 
+        # private: the time that a feed waits is the test's
         feed._bell = type("B", (_Silent,), {"__aenter__": enter})(waits)
 
         async def read(every: AsyncIterator[Any]) -> None:
@@ -422,6 +425,7 @@ def test_a_notice_of_another_process_wakes_a_feed(place: Place, monkeypatch: pyt
             waits.wait(LIMIT)
             put_one(other, config("new"))
             while not done.wait(0.05):  # a notice may come before the wait
+                # private: no decision is made here
                 other._bell.notify()
 
         done = threading.Event()
@@ -442,6 +446,7 @@ def test_a_writer_whose_clock_is_behind_is_seen_late(place: Place) -> None:
         put_one(saver, config("now"))
         feed = saver.history.follow(poll=1.0)
         waits = Waits(lambda: put_one(saver, config("late"), BEHIND))
+        # private: the time that a feed waits is the test's
         feed._bell = waits.bell()
         for event in feed:
             if event.thread_id == "late":

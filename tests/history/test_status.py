@@ -235,7 +235,7 @@ def test_an_error_of_a_doubt_is_told_until_that_is_settled(saver: KeelSaver, dec
         found = saver.status("t")
         assert found.errors[0].startswith("ToolOutcomeUnknown(")
         assert found.state == "failed"
-        assert re.search(r"""before pay \(ToolOutcomeUnknown\("tool 'pay' .*…"\)\): look at what""", str(found))
+        assert re.search(r"""before pay \(ToolOutcomeUnknown\("tool 'pay' .*…"\)\): look at its""", str(found))
         cache.settle("t", doubt.value.key, decision)
     settled = saver.status("t")
     assert (stands(settled), settled.errors, settled.doubts) == (("unfinished", False, ("pay",)), (), ())
