@@ -10,7 +10,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -98,27 +98,31 @@ _Job: TypeAlias = Callable[[], Plan[Sequence[Step] | None]]
 
 
 @publish
-@dataclass(slots=True, eq=False, repr=False)
 class Feed:
     """What happens in threads (`saver.history.follow`): to be iterated by `for`, or by `async for`."""
 
-    _engine: Engine
-    _session: Session
-    _bell: Bell
-    _timer: PollTimer
-    _poll: float  # seconds between two looks, as asked
-    _timeline: Callable[[str], Any]
-    _thread_id: str | None
-    _payload: bool
-    _upto: float = 0.0  # the last activity up to which threads were reported, in milliseconds
-    _before: float = 0.0  # of a thread that is not known, checkpoints older than this count as reported
-    _known: dict[str, _Seen] = field(default_factory=dict)
-    _heads: dict[str, Entry] = field(default_factory=dict)  # the latest checkpoints of threads that are open
-    _listed: set[str] = field(default_factory=set)  # in this look
-    _reached: float = 0.0  # as `_upto`, of the threads that were listed in this look
-    _todo: deque[_Job] = field(default_factory=deque)  # the rest of this look
-    _looks: int = 0
-    _is_news: bool = False
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        bell: Bell,
+        timer: PollTimer,
+        timeline: Callable[[str], Any],
+        thread_id: str | None,
+        payload: bool,
+    ) -> None:
+        self._engine, self._session, self._bell, self._timer = engine, session, bell, timer
+        self._poll = timer.poll  # seconds between two looks, as asked
+        self._timeline, self._thread_id, self._payload = timeline, thread_id, payload
+        self._upto = 0.0  # the last activity up to which threads were reported, in milliseconds
+        self._before = 0.0  # of a thread that is not known, checkpoints older than this count as reported
+        self._known: dict[str, _Seen] = {}
+        self._heads: dict[str, Entry] = {}  # the latest checkpoints of threads that are open
+        self._listed: set[str] = set()  # in this look
+        self._reached = 0.0  # as `_upto`, of the threads that were listed in this look
+        self._todo: deque[_Job] = deque()  # the rest of this look
+        self._looks = 0
+        self._is_news = False
 
     @property
     def cursor(self) -> str:

@@ -244,7 +244,7 @@ class ThreadHistory(Component):
 
         session = self.engine.session.with_placeholders()
         name, timer = None if thread_id is None else thread_id_of(thread_id), PollTimer(poll, timeout)
-        feed = Feed(self.engine, session, self._bell, timer, timer.poll, self._timeline, name, payload)
+        feed = Feed(self.engine, session, self._bell, timer, self._timeline, name, payload)
         return feed.begin_at(after)
 
     afollow = follow  # a feed has both faces: `async for event in saver.history.afollow()`

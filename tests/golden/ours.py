@@ -99,9 +99,8 @@ def made() -> Iterator[tuple[str, Any]]:
 
 
 def data_classes() -> list[str]:
-    """The names of the public data classes, all of which are to be found among `values`; a feed is no value."""
-    found = {name for name in langgraph_keel.__all__ if is_dataclass(getattr(langgraph_keel, name))}
-    return sorted(found - {"Feed"})
+    """The names of the public data classes, all of which are to be found among `values`."""
+    return sorted(name for name in langgraph_keel.__all__ if is_dataclass(getattr(langgraph_keel, name)))
 
 
 def names_in(value: Any) -> set[str]:
