@@ -839,7 +839,7 @@ class ForksContract(RigFixtures):
         counter = Counter()
         face = warm.on(with_tap(warm.backend.open(), counter))
         face.fork(configs[4], "fork")
-        assert counter.taken() <= 14
+        assert counter.taken() <= 15  # of which six are of the ledger: its calls, and who shares a history
 
     def test_what_goes_meanwhile_is_not_forked(self, warm: Rig) -> None:
         configs, _ = lived(warm)

@@ -16,12 +16,12 @@ from golden import kinds, loaded, story
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSaver
 from typer.testing import CliRunner
 
-from langgraph_keel import Keyring, Retention, open_saver
+from langgraph_keel import Keyring, Retention, Workspace, open_saver
 from langgraph_keel.cli import app
 from langgraph_keel.keys.keyring import parse_keys
 from langgraph_keel.tools.cache import ToolCache
 from support.cli_threads import COMMANDS
-from support.moving.old_graphs import talk
+from support.moving.old_graphs import chat, talk
 
 assert kinds.TYPES  # imported, so that its values can be read
 
@@ -102,6 +102,16 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     with LangGraphSaver.from_conn_string(old) as other:
         talk(other, "old", 1)
     moved = f"sqlite:///{directory / 'moved.db'}"
+    (work := directory / "work").mkdir()
+    worked = ("--url", f"sqlite:///{directory / 'worked.db'}")
+    with open_saver(worked[1], workspace=Workspace(work)) as saver:
+        for text in ("before", "after"):
+            (work / "plan.md").write_text(text, encoding="utf-8")
+            asked_for = {"messages": [("user", text)]}
+            chat(saver).invoke(asked_for, story.config("worked"), durability="sync")
+        saver.history.note("worked", "move the table", "goal")
+        decision = saver.history.note("worked", "stop the writers")
+    in_work = ("--dir", str(work), *worked)
     return {
         "threads": ("threads", *store),
         "tenants": ("tenants", *store),
@@ -179,6 +189,14 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "keys migrate": ("keys", "migrate", *sealed),
         "cache clear": ("cache", "clear", "--nodes", "--yes", *store),
         "retention clear": ("retention", "clear", *store),
+        "note": ("note", "worked", "migrate the table", "--because", "the tests pass", *worked),
+        "outcome": ("outcome", decision.id, "done", *worked),
+        "notes": ("notes", "worked", *worked),
+        "handoff": ("handoff", "worked", *worked),
+        "journal": ("journal", "worked", *worked),
+        "workspace ls": ("workspace", "ls", "worked", *in_work),
+        "workspace diff": ("workspace", "diff", "worked", "0", *in_work),
+        "workspace restore": ("workspace", "restore", "worked", "0", "--yes", *in_work),
         "demo": ("demo", "--dir", str(directory / "demo"), "--pace", "0"),
     }
 
