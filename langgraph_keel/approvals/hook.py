@@ -165,10 +165,11 @@ class ApprovalHook(Hook):
         return [each for each in closed if each.status not in CLOSED]
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
-        """Close what a thread has asked, and was rewound from. Of another process's, a look at the thread finds it."""
+        """Close what a thread has asked, and was rewound from. One trip, and some for each request."""
         new = travel.twin
-        if new is None or travel.verb != "rewound" or not self._waits.pop(new.thread_id, None):
+        if new is None or travel.verb != "rewound":
             return
+        self._waits.pop(new.thread_id, None)
         approvals = Approvals(session)
         for held in (yield from approvals.of_thread(new.thread_id)):
             if held.request.checkpoint_id < str(new.checkpoint_id):

@@ -227,8 +227,7 @@ def _check_edit(request: ApprovalRequest, decision: Decision) -> None:
     if misfits:
         raise InvalidInput(
             f"approval {request.id}: the edited arguments do not fit {request.action or 'the question'}: "
-            f"{'; '.join(misfits)}. Nothing was recorded. Give all arguments of the request, or override this check "
-            "with edit(..., unchecked=True), or `keel edit --unchecked`"
+            f"{'; '.join(misfits)}. Nothing was recorded: give all arguments of the request, of the same types"
         )
 
 

@@ -152,7 +152,9 @@ def _show(report: Any) -> None:
     if report.left:
         names = plain(", ".join(report.left))
         lines = [f"not copied, as threads share it: {names}. If you trust the source: --with-shared"]
-        if SECRETS.kind in report.left:
+        if report.mode == "verify":
+            lines = [f"not compared, as threads share it: {names}. --with-shared compares it, too"]
+        elif SECRETS.kind in report.left:
             lines.append(
                 "without the secret, the ledger of the target does not recognize the tool calls of the copied threads: "
                 "a run that repeats one makes it again"

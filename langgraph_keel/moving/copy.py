@@ -47,7 +47,8 @@ class CopyReport:
         same: Threads that it had as they are.
         nbytes: Bytes of records that went over: checkpoints, rows of values, writes, and what stands beside them.
         exists: Threads that the target holds otherwise, and nobody has copied there, or somebody has used since; why.
-        failed: Threads that cannot be read, and why; those that have no name, by the empty one.
+        failed: Threads that cannot be read, or whose tool calls the target would not recognize, and why; those that
+            have no name, by the empty one.
         changing: Threads that changed each time that they were copied: copy again when the source is at rest. The empty
             name is for what threads share.
         differs: Threads in which the target has something else, and what; only with `verify`. Of what threads share, by
@@ -112,7 +113,7 @@ class CopyReport:
             f"{count_of(len(found), noun)} {what}"
             for found, noun, what in (
                 (self.exists, "thread", "that the target holds otherwise"),
-                (self.failed, "thread", "that cannot be read"),
+                (self.failed, "thread", "that cannot be copied"),
                 (self.changing, "thread", "still changing"),
                 (self.differs, "thread", "not the same"),
                 (self.kept, "record", "that the target keeps"),

@@ -235,6 +235,20 @@ def test_another_process_went_on_without_it(place: Place) -> None:
         assert [first.approvals.get(name).status for name in ids] == ["superseded", "superseded"]
 
 
+@pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
+def test_another_process_has_rewound_what_asked(place: Place, is_decided: bool) -> None:
+    """Its request does not wait in any list, though nobody has looked at its thread since."""
+    with place.open() as first, place.open() as second:
+        ask(first)
+        (request,) = first.approvals.pending()
+        if is_decided:
+            first.approvals.approve(request.id, by="bob")
+        rewind(second, None)
+        assert first.approvals.pending() == []
+        assert [first.approvals.get(request.id).status] == ["superseded"]
+        assert first.approvals.wait(timeout=0) == ()
+
+
 # -- keeping -----------------------------------------------------------------------------------------------------------
 
 

@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 from golden import loaded
+from langchain_core.tools import tool
 from support.blobs.threads import messages_of, objects_in, put_images
 from typer.testing import CliRunner
 
-from langgraph_keel import Retention, SqliteSaver, open_saver
+from langgraph_keel import Retention, SqliteSaver, ToolCache, open_saver
 from langgraph_keel.cli import app
 from langgraph_keel.keys.keyring import new_key
 from langgraph_keel.testing.rig import at, checkpoint_of
+
+
+@tool
+def add(n: int) -> int:
+    """Add one."""
+    return n + 1
 
 
 def keel(*words: str) -> Any:
@@ -46,6 +53,16 @@ def test_copied_and_compared(urls: tuple[str, str]) -> None:
     assert again.exit_code == 1
     assert list(json.loads(again.stdout)["exists"]) == ["ada"]
     assert keel("copy", *urls, "--thread", "bob").exit_code == 0
+
+
+def test_what_threads_share_is_named_as_what_was_not_compared(urls: tuple[str, str]) -> None:
+    with open_saver(urls[0]) as saver:
+        ToolCache(saver).tool(add).invoke({"n": 1}, at("ada"))
+    copied = keel("copy", *urls, "--with-shared")
+    assert "without the secret" not in copied.stdout
+    found = keel("copy", *urls, "--verify")
+    assert (found.exit_code, "not compared" in found.stdout, "without the secret" in found.stdout) == (0, True, False)
+    assert "not compared" not in keel("copy", *urls, "--verify", "--with-shared").stdout
 
 
 def test_what_cannot_be_meant(urls: tuple[str, str], tmp_path: Path) -> None:

@@ -111,6 +111,20 @@ def test_what_is_advised_on_a_doubt_is_a_command_for_each_outcome(url: str, deci
     assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == decision
 
 
+def test_a_call_from_another_store_is_repeated_only_if_its_original_never_runs(url: str, tmp_path: Path) -> None:
+    copy = f"sqlite:///{tmp_path / 'copy.db'}"
+    keel("copy", url, copy, "--with-shared", "--thread", "trip")
+    key = short_key(keel_json("tools", "trip", "--url", copy)["calls"][1]["key"])
+    words = ("settle", key, "retry", "--thread", "trip", "--url", copy)
+    told = keel(*words, status=2).stderr
+    assert re.search(r"was copied from .*--moved", told, re.DOTALL)
+    assert keel_json("tools", "trip", "--url", copy)["calls"][1]["decided"] == ""
+    keel(*words, "--moved", "--by", "ann")
+    assert keel_json("tools", "trip", "--url", copy)["calls"][1]["decided"] == "retry"
+    (event,) = keel_json("audit", "show", "--url", copy)["events"][-1:]
+    assert (event["content"]["moved"], event["content"]["by"]) == (True, "ann")
+
+
 def test_a_decision_that_is_none(url: str) -> None:
     told = keel("settle", "abc", "done|retry|skip", "--thread", "trip", "--url", url, status=2, COLUMNS="200").stderr
     assert "'done|retry|skip' is not one of" in told
