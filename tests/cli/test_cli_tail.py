@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,3 +28,21 @@ def test_a_program_continues_from_the_cursor(path: str) -> None:
     assert [(each["thread_id"], each["kind"]) for each in found["events"]] == [("t", "checkpoint"), ("t", "status")]
     assert keel_json("tail", "--url", path, "--after", found["cursor"])["events"] == []
     assert "t" in keel("tail", "t", "--url", path, "--after", "2025-12-31").output.split()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_waits_ends_with_its_cursor_when_it_is_told_to(path: str, number: signal.Signals) -> None:
+    words = [sys.executable, "-m", "langgraph_keel", "tail", "-f", "--json", "--url", path, "--after", "2025-12-31"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        seen = [json.loads(process.stdout.readline()) for _ in range(2)]
+        with SqliteSaver(path) as saver:
+            put(saver, "t", checkpoint_id="2")
+        seen.append(json.loads(process.stdout.readline()))
+        process.send_signal(number)
+        rest, said = process.communicate(timeout=60)
+    assert [each.get("id") or each["checkpoint_id"] for each in seen] == ["1", "1", "2"]
+    assert (process.returncode, said) == (0, "")
+    *_, cursor = rest.splitlines()
+    found = keel_json("tail", "--url", path, "--after", json.loads(cursor)["cursor"])["events"]
+    assert [each["kind"] for each in found if each["kind"] == "checkpoint"] == []
