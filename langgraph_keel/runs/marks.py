@@ -43,7 +43,7 @@ _BY_HAND = {NOBODY: "updated", ACCEPTED: "accepted"}
 _NODES = "nodes"
 """In a header's `about`, of accepted input: the nodes of its graph."""
 IDLE = 30
-"""Heartbeats without a run after which a saver removes its heartbeat, until its next run."""
+"""Heartbeats without a run or worker after which a saver removes its heartbeat, until the next one."""
 _INCOMPLETE = "status:incomplete"
 
 
@@ -120,6 +120,12 @@ class Marks(Hook):
         """Store the heartbeat before the first checkpoint that names it. One trip then, else none."""
         return self._begin_heartbeat(session) if self._session is None and self in put.notes else None
 
+    def keep(self, session: Session) -> Plan[None]:
+        """Keep the heartbeat while a worker looks for threads. One trip if it is not stored, else none."""
+        self._idle = 0
+        if self._session is None:
+            yield from self._begin_heartbeat(session)
+
     def _begin_heartbeat(self, session: Session) -> Plan[None]:
         cells = Cells(session, PROCESSES, None)
         record = ProcessRecord(this_holder(), self._beat, session.now)
@@ -171,7 +177,7 @@ class Marks(Hook):
     # -- the heartbeat -----------------------------------------------------------------------------------------------
 
     def renew(self) -> bool:
-        """Renew the heartbeat, or remove it if nothing was run for long. In the keeper's thread."""
+        """Renew the heartbeat, or remove it after a long time without runs. In the keeper's thread."""
         session = self._session
         if session is None:
             return False

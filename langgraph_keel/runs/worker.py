@@ -30,6 +30,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, SaverDraining, StoreBusy, StoreUnavailable, ThreadTaken
 from langgraph_keel.runs.hook import RunClaims, is_in_doubt
+from langgraph_keel.runs.marks import Marks
 
 _log = logging.getLogger(__name__)
 _LONGEST = 30.0
@@ -224,7 +225,10 @@ class Worker:
     is_stopped: Callable[[], bool] = bool  # asked before each page, and before it waits
 
     def _next(self) -> Plan[Sequence[Any] | None]:
+        marks = self.engine.session.hooks.find(Marks)
         try:
+            if marks:
+                yield from marks.keep(self.engine.session)  # so that people see that a worker is there
             return (yield from self.trigger.next())
         except (StoreBusy, StoreUnavailable) as error:
             if not self.timer.is_endless:

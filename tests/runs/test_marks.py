@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from support.tool_graphs import Killed
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver, StoreUnavailable
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import MARK, Header, UnreadHeader, pack_header, unpack_header
+from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.engine.records import Node
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
 from langgraph_keel.engine.tables import Cells
@@ -195,6 +197,24 @@ def test_an_idle_saver_removes_its_heartbeat_until_its_next_run(
     with pytest.raises(Exception, match="closed"):
         made.invoke(GIVEN, CONFIG, durability="sync")
     assert seen == [1]  # a run is active: neither the idle heartbeats nor the close have removed it
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("waits_for", ["recover", "run_when_decided"])
+def test_a_worker_that_waits_is_seen(saver: KeelSaver, reader: KeelSaver, face: str, waits_for: str) -> None:
+    """Also if it has never run anything, so that people see that their decision will be taken."""
+    workers: Any = {"recover": saver.recover, "run_when_decided": saver.approvals.run_when_decided}
+    aworkers: Any = {"recover": saver.arecover, "run_when_decided": saver.approvals.arun_when_decided}
+
+    async def wait() -> list[Any]:
+        return [each async for each in aworkers[waits_for](two_steps(saver), timeout=0)]
+
+    for _ in range(2):  # the saver has removed its heartbeat in between
+        assert heartbeats(reader) == {}
+        assert (asyncio.run(wait()) if face == "async" else [*workers[waits_for](two_steps(saver), timeout=0)]) == []
+        assert [each.holder for each in heartbeats(reader).values()] == [this_holder()]
+        for _ in range(marks.IDLE):
+            marks_of(saver).renew()
 
 
 def test_a_forked_process_is_another_one(saver: KeelSaver, reader: KeelSaver) -> None:
