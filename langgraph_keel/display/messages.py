@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
 
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import cut, one_line
@@ -26,6 +26,18 @@ def speaker(message: BaseMessage | Unread) -> str:
         return message.type
     failed = " failed" if message.status == "error" else ""
     return f"{message.type} {message.name or message.tool_call_id}{failed}"
+
+
+def as_message(value: Any) -> Any:
+    """Return a message that is written as a pair of role and text, or as a dictionary, as a message."""
+    is_short = isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value)
+    if not is_short and not (isinstance(value, dict) and {"role", "content"} <= value.keys()):
+        return value
+    try:
+        (message,) = convert_to_messages([value])
+    except Exception:  # nothing has checked what was written
+        return value
+    return message
 
 
 def message_text(message: BaseMessage | Unread) -> str:

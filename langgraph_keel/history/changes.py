@@ -6,7 +6,7 @@ Changes are found by comparing references: only new values are read, and nearly 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from langgraph.constants import START
 
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, RESUME
 from langgraph_keel.approvals.interrupts import interrupts_in
-from langgraph_keel.display.messages import message_text, speaker
+from langgraph_keel.display.messages import as_message, message_text, speaker
 from langgraph_keel.display.text import is_internal, one_line, represent
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.entries import nodes_sent_to
@@ -86,10 +86,10 @@ class Sides:
     before: Mapping[str, Ref]
     new: Mapping[str, Ref]
 
-    def changes(self, unpacker: Unpacker) -> Iterator[Change]:
-        """Yield the channels that changed, and how; LangGraph's own channels are left out."""
+    def changes(self, unpacker: Unpacker, deltas: Collection[str]) -> Iterator[Change]:
+        """Yield the channels that changed, and how, without delta channels and those of LangGraph."""
         for channel in dict.fromkeys([*self.before, *self.refs]):
-            if not is_internal(channel) and (change := self._describe(channel, unpacker)):
+            if channel not in deltas and not is_internal(channel) and (change := self._describe(channel, unpacker)):
                 yield change
 
     def _describe(self, channel: str, unpacker: Unpacker) -> Change | None:
@@ -117,7 +117,7 @@ class Sides:
             new, lost = _only_in_first(new, old), len(_only_in_first(old, new))
             came = len(new)
         counts = " ".join([*([f"+{came:,}"] if came else []), *([f"-{lost:,}"] if lost else [])])
-        elements = " · ".join([*(["…"] if came > _ELEMENTS else []), *(brief(item) for item in new[-_ELEMENTS:])])
+        elements = _last_elements(new, came)
         if not counts:
             is_new = was is None or was.kind is not Kind.LIST
             return Change(channel, "= []") if is_new else None if gone else Change(channel, "in another order")
@@ -145,6 +145,29 @@ class Sides:
 
     def _items(self, channel: str, runs: Sequence[Run], unpacker: Unpacker) -> Sequence[Any]:
         return items(runs, self.rows.get(channel, ()), unpacker)
+
+
+def _last_elements(new: Sequence[Any], count: int) -> str:
+    return " · ".join([*(["…"] if count > _ELEMENTS else []), *(brief(item) for item in new[-_ELEMENTS:])])
+
+
+def delta_channels(metadata: Mapping[str, Any]) -> Collection[str]:
+    """Return the delta channels of a checkpoint, whose values only a graph can compute."""
+    counters = metadata.get("counters_since_delta_snapshot")
+    return counters if isinstance(counters, dict) else ()
+
+
+def written_elements(writes: Sequence[PendingWrite], channel: str) -> list[Any]:
+    """Return what tasks have written to a channel, with messages in a short form as messages."""
+    written = (value for _, name, value in writes if name == channel)
+    return [as_message(item) for value in written for item in (value if isinstance(value, list) else [value])]
+
+
+def delta_changes(writes: Sequence[PendingWrite], deltas: Collection[str]) -> Iterator[Change]:
+    """Yield what tasks have written to delta channels, which is what a step changed in them."""
+    for channel in deltas:
+        if new := written_elements(writes, channel):
+            yield Change(channel, f"+{len(new):,}: {_last_elements(new, len(new))}", tuple(new[-SHOWN:]))
 
 
 def items(runs: Sequence[Run], rows: Sequence[Row], unpacker: Unpacker) -> Sequence[Any]:

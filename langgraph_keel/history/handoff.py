@@ -266,6 +266,8 @@ class _Collector:
     def read_steps(self) -> Plan[None]:
         """Read what each checkpoint added: new messages, errors of tasks, the plan. A trip for each 250."""
         last: dict[tuple[str, str], list[Run]] = {}  # by namespace and channel: the items seen so far
+        deltas: dict[str, set[str]] = {}  # the delta channels of each namespace; a snapshot of one does not count it
+        written: dict[tuple[str, str | None], list[Any]] = {}  # to them, by the checkpoint of the tasks
         for start in range(0, len(self.nodes), _NODES):
             wanted, reader = [], Unpacker(self._codec)  # which knows rows as long as they are there
             for node in self.nodes[start : start + _NODES]:
@@ -282,12 +284,17 @@ class _Collector:
             for entry in wanted:
                 if (found := read.get(entry.address)) is None:
                     continue  # it was pruned since
-                inline = unpack_header(entry.header, self._codec, entry.address).inline
+                header = unpack_header(entry.header, self._codec, entry.address)
+                inline, ns = header.inline, entry.address.checkpoint_ns
                 values = [value for value in inline.values() if isinstance(value, list)]
+                values.append(written.pop((ns, entry.parent), []))
                 for channel, ref in entry.refs.items():
                     values.append([*steps.items(ref.runs, found.rows.get(channel, ()), reader)])
                 self._take(entry.address, [each for value in values for each in value])
                 writes = pending_writes(found.batches, self._codec, entry.address)
+                deltas.setdefault(ns, set()).update(steps.delta_channels(header.metadata))
+                news = [each for channel in deltas[ns] for each in steps.written_elements(writes, channel)]
+                written[ns, entry.address.checkpoint_id] = news
                 if entry.address != self._head.address:
                     self._take_errors(entry.address, steps.task_errors(writes))
                     continue

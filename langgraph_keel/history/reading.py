@@ -27,6 +27,7 @@ from langgraph_keel.history import changes as steps
 from langgraph_keel.history.changes import SHOWN, Sides, count_items, lost_runs, nbytes, new_refs, tools_in
 from langgraph_keel.history.labels import read_labels
 from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpack_calls
 from langgraph_keel.upgrades.bulk import UPGRADED
@@ -155,7 +156,12 @@ class _Reader(Unpacker):
         was, before = (parent.header.inline, parent.entry.refs) if parent else ({}, {})
         old_rows, new = parent.found.rows if parent else {}, new_refs(entry.refs, before)
         sides = Sides(read.found.rows, old_rows, header.inline, was, entry.refs, before, new)
-        changes = () if is_brief else tuple(sides.changes(self))
+        changes: tuple[Change, ...] = ()
+        if not is_brief:
+            # Also at a snapshot of a delta channel, or at the first checkpoint after one.
+            deltas = dict.fromkeys([*steps.delta_channels(header.metadata), *_deltas(parent)])
+            written = steps.delta_changes(parent.writes, deltas) if parent else ()
+            changes = (*sides.changes(self, deltas), *written)
         calls = unpack_calls(header.about.get("calls"))
         models = [call.served_model or call.model for call in calls if call.error is None]
         marks = header.metadata.get(MARK)
@@ -268,6 +274,10 @@ def _nodes(read: _Read, parent: _Read | None) -> tuple[str, ...]:
     if parent is None or read.header.metadata.get("source") != "loop" or UPGRADED in read.header.metadata:
         return ()
     return steps.nodes_run(read.header.checkpoint, parent.header.checkpoint, parent.triggers)
+
+
+def _deltas(read: _Read | None) -> Collection[str]:
+    return steps.delta_channels(read.header.metadata) if read else ()
 
 
 def _tokens(calls: Sequence[ModelCall]) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class Marks(Hook):
         """Store the heartbeat before the first checkpoint that names it. One trip then, else none."""
         return self._begin_heartbeat(session) if self._session is None and self in put.notes else None
 
-    def keep(self, session: Session) -> Plan[None]:
+    def keep_alive(self, session: Session) -> Plan[None]:
         """Keep the heartbeat while a worker looks for threads. One trip if it is not stored, else none."""
         self._idle = 0
         if self._session is None:

@@ -228,7 +228,7 @@ class Worker:
         marks = self.engine.session.hooks.find(Marks)
         try:
             if marks:
-                yield from marks.keep(self.engine.session)  # so that people see that a worker is there
+                yield from marks.keep_alive(self.engine.session)  # so that people see that a worker is there
             return (yield from self.trigger.next())
         except (StoreBusy, StoreUnavailable) as error:
             if not self.timer.is_endless:

@@ -1,0 +1,90 @@
+"""A list in a delta channel is shown as any other list is: what each step has written to it is what changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+
+from langgraph_keel import KeelSaver
+
+
+def merged(state: Any, writes: Sequence[Any]) -> Any:
+    for write in writes:
+        state = add_messages(state or [], write)
+    return state
+
+
+class Seldom(TypedDict):
+    messages: Annotated[list[AnyMessage], DeltaChannel(merged)]
+
+
+class Often(TypedDict):
+    messages: Annotated[list[AnyMessage], DeltaChannel(merged, snapshot_frequency=3)]
+
+
+def chat(saver: KeelSaver, thread_id: str, state: Any) -> None:
+    """Two turns with tools, one of which fails; a rewind, and another turn."""
+
+    def ask(state: Any) -> Any:
+        n = len(state["messages"])
+        return {
+            "messages": [AIMessage("", id=f"ask {n}", tool_calls=[{"name": "look", "args": {"n": n}, "id": f"{n}"}])]
+        }
+
+    def look(state: Any) -> Any:
+        n = len(state["messages"]) - 1
+        status: Any = "error" if n == 1 else "success"
+        return {"messages": ToolMessage(f"found {n}", tool_call_id=f"{n}", name="look", id=f"look {n}", status=status)}
+
+    def answer(state: Any) -> Any:
+        return {"messages": [AIMessage(f"answer {len(state['messages'])}", id=f"answer {len(state['messages'])}")]}
+
+    config: Any = {"configurable": {"thread_id": thread_id}}
+    graph: Any = StateGraph(state).add_sequence([ask, look, answer]).add_edge(START, "ask").compile(checkpointer=saver)
+    for question in (("user", "first"), {"role": "user", "content": "second"}):
+        graph.invoke({"messages": [question]}, config)
+    saver.rewind(saver.timeline(thread_id)[4])
+    graph.invoke({"messages": [("user", "third")]}, config)
+
+
+@pytest.mark.parametrize("state", [Seldom, Often])
+def test_it_is_shown_as_any_list(saver: KeelSaver, state: Any) -> None:
+    shown, handed = [], []
+    for thread_id, kind in (("plain", MessagesState), ("delta", state)):
+        chat(saver, thread_id, kind)
+        moments = list(saver.timeline(thread_id))
+        shown.append([(each.nodes, each.summary, each.tools) for each in moments])
+        assert [each.summary for each in saver.history.follow(thread_id, timeout=0) if hasattr(each, "summary")] == [
+            each.summary for each in moments
+        ]
+        handed.append(
+            re.sub(rf"\(\w+\)|thread '?{thread_id}'?|checkpoint \w+", "", str(saver.history.handoff(thread_id)))
+        )
+    assert shown[0] == shown[1]
+    assert shown[1][1][1] == "messages +1: human: first"
+    assert [each.name for each in shown[1][3][2]] == ["look"]
+    assert handed[0] == handed[1]
+    assert 'look(n=1) failed: "found 1"' in handed[1]
+
+
+def test_what_is_no_message_stays_as_it_was_written(saver: KeelSaver) -> None:
+    class Log(TypedDict):
+        log: Annotated[
+            list[Any], DeltaChannel(lambda state, writes: [*(state or []), *(each for w in writes for each in w)])
+        ]
+
+    odd = [("nobody", "said"), {"role": "no role", "content": 3}, ("user", "hi"), 7]
+    graph: Any = (
+        StateGraph(Log).add_node("a", lambda state: {"log": odd}).add_edge(START, "a").compile(checkpointer=saver)
+    )
+    graph.invoke({"log": []}, {"configurable": {"thread_id": "t"}})
+    (change,) = saver.timeline("t")[-1].changes
+    assert (change.new[0], change.new[1], change.new[2].content, change.new[3]) == (odd[0], odd[1], "hi", 7)
+    assert change.text.startswith("+4: …")
