@@ -26,6 +26,7 @@ CHANGING = [
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(?=\+00:00)", "YYYY-MM-DDThh:mm:ss.ssssss"),
     (r"(?<![\w-])20\d\d-\d\d-\d\d(?![\w-])", "YYYY-MM-DD"),
     (r"(?<!\d)\d\d:\d\d:\d\d\b", "hh:mm:ss"),
+    (r"(?<!\d)\d\d:\d\d(?= UTC)", "hh:mm"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"),
     (r"(?<=\d:)[0-9a-f]{64}\b", "x" * 64),
     (r"\b[0-9a-f]{24}\b", "x" * 24),
@@ -144,7 +145,7 @@ def test_it_asserts_what_it_says(path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "08", "09"]
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10"]
 
 
 @pytest.mark.slow
