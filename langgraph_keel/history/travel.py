@@ -39,7 +39,7 @@ CARRIED = ("known", "first", STATE, TREE)
 
 
 def rewind_to(session: Session, address: Address, by: str | None) -> Plan[RunnableConfig]:
-    """Make a root checkpoint the latest of its thread again. Two trips, and one for each memory that goes back."""
+    """Make a root checkpoint the latest of its thread again. Three trips, and one for each memory that goes back."""
     _check_root(address)
     # The headers of the whole thread: nothing else names its namespaces.
     graph = yield from session.store.read_graph(address.thread_id)
