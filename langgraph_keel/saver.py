@@ -535,8 +535,8 @@ class KeelSaver(
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive and its tool calls.
 
         A call that runs, or whose outcome is unknown, is in doubt in the copy, too. Requests for approval stay with
-        the source: the copy asks again. Thirteen round trips, one more for each prune, two more for each megabyte of the
-        archive, or part of one, and for each tool call.
+        the source: the copy asks again. Thirteen round trips, one more for each prune, two more for each megabyte of
+        the archive, or part of one, and for each tool call.
 
         Raises:
             ThreadExists: The target holds checkpoints or writes already.
