@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from servers.server import Server
+from support.places import Place
 from support.web_threads import THREADS, Client, Page, chat, fill, graph_of, mail, refund, talk, trip
 
 from langgraph_keel import KeelSaver, Keyring, MemorySaver, SqliteSaver, request_approval
@@ -316,6 +319,21 @@ async def test_a_store_that_is_away_is_said_with_503(tmp_path: Path) -> None:
     async with client(saver) as page:  # closed
         for path in ("/", "/threads", "/thread?id=chat", "/usage"):
             assert "The store is away" in (await page.page(path, 503)).words
+
+
+@pytest.mark.slow
+async def test_a_server_that_is_killed_is_said_and_the_page_goes_on_when_it_is_back(
+    mortal: tuple[Server, Place],
+) -> None:
+    server, place = mortal
+    async with place.open() as saver, client(saver) as page:
+        await fill(saver)
+        request = await request_of(saver, "trip")
+        await asyncio.to_thread(server.kill)
+        for path in ("/", "/threads", "/thread?id=chat", "/usage"):
+            assert "The store is away" in (await page.page(path, 503)).words
+        await asyncio.to_thread(server.restart)
+        assert link("request", id=request) in (await page.page("/")).links
 
 
 def test_times_are_read() -> None:
