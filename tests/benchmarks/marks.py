@@ -1,7 +1,8 @@
-"""Measure 17, `marks`: what `recoverable=True` adds to a `put`.
+"""Measure 17, `marks`: what `recoverable=True` adds to a `put`, and what spans and metrics add.
 
-The puts of a run of twenty steps with `durability="sync"`, on a thread of its own; savers with marks and without take
-turns, in one process. The heartbeat is stored in the round that warms up, and renewed in the background as ever.
+The puts of a run of twenty steps with `durability="sync"`, on a thread of its own; savers with and without take turns,
+in one process. The heartbeat is stored in the round that warms up, and renewed in the background as ever. Spans are
+exported in batches, to memory.
 """
 
 import operator
@@ -13,6 +14,11 @@ from time import process_time
 from typing import Annotated, Any, TypedDict
 
 from langgraph.graph import START, StateGraph
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from .graphs import thread
 from .plan import Plan
@@ -54,17 +60,30 @@ class Runs:
         return sum(self._wall) / len(self._wall)
 
 
+def _tracing() -> Any:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    metrics = MeterProvider([InMemoryMetricReader()])
+    return import_module("langgraph_keel.tracing").Tracing(provider, metrics)
+
+
 def measure(plan: Plan) -> list[Row]:
+    sides: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "marks": {"recoverable": True},
+        "traces": {"extra_hooks": [_tracing()]},
+    }
     with ExitStack() as stack:
         runs = {}
-        for name in ("plain", "marked"):
+        for name, options in sides.items():
             url = url_of(plan.directory(f"marks-{name}"))
-            saver = import_module("langgraph_keel").open_saver(url, recoverable=name == "marked")
-            runs[name] = Runs(stack.enter_context(saver))
+            runs[name] = Runs(stack.enter_context(import_module("langgraph_keel").open_saver(url, **options)))
         took = interleaved(plan.rounds(301), {name: each.run for name, each in runs.items()})
         processor = Times({name: each.processor[1:] for name, each in runs.items()})
     rows = []
-    for label, times in (("put with recoverable=True", took), ("a step's run, processor time", processor)):
-        target, spread = plan.target("marks"), times.spread("marked", "plain")
-        rows.append(Row("marks", f"{label}; beside without", times["plain"], times["marked"], "ms", target, spread))
+    for name, said in (("marks", "recoverable=True"), ("traces", "OpenTelemetry")):
+        for label, times in ((f"put with {said}", took), (f"a step's run with {said}, processor time", processor)):
+            target, spread = plan.target(name), times.spread(name, "plain")
+            rows.append(Row(name, f"{label}; beside without", times["plain"], times[name], "ms", target, spread))
     return rows

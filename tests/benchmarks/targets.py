@@ -78,6 +78,7 @@ SQLITE = {
     "keel threads": Target(400, "≤ 400 ms", "figure"),
     "provenance": PROVENANCE,
     "marks": at_most(1.01),
+    "traces": at_most(1.05),
     "diff": DIFF,
 }
 
