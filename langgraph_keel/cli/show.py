@@ -25,6 +25,7 @@ from langgraph_keel.engine.entries import next_nodes
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history import changes as steps
+from langgraph_keel.history.deltas import read_values
 
 if TYPE_CHECKING:
     from langgraph.types import Interrupt
@@ -65,12 +66,12 @@ def show(
         if found is None:
             raise no_thread(saver, thread, ns)
         position = open_timeline(saver, thread).moment(found.config).position
+        values = found.checkpoint["channel_values"] = saver.engine.run(read_values(saver.engine.session, found))
     if json:
         print_json({"position": position, **_checkpoint_json(found)})
     else:
         console().print(_checkpoint_page(found, position, full=full))
-    values, writes = found.checkpoint["channel_values"], found.pending_writes or []
-    channels = [*values.items(), *(write[1:] for write in writes)]
+    channels = [*values.items(), *(write[1:] for write in found.pending_writes or [])]
     shown = [value for name, value in channels if full or json or not is_internal(name)]
     tell_unread([shown, found.metadata], imports)
 

@@ -24,6 +24,8 @@ from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import NotFound
+from langgraph_keel.history.changes import delta_channels
+from langgraph_keel.history.deltas import rebuild_messages
 from langgraph_keel.history.edits import NOTHING, Edit, Step, aligned_edits, edits, ids_of, named_edits
 from langgraph_keel.history.labels import find_entry
 from langgraph_keel.history.records import DiffRecord
@@ -99,7 +101,7 @@ class StateDiff(DiffRecord):
         before: The older checkpoint, or the one that was named first.
         after: The other one.
         edits: What changed; the first step of each path is the channel.
-        deltas: Delta channels that were written. A store does not know their values: a graph computes them.
+        deltas: Delta channels that were written, and hold other values than messages: only a graph computes them.
     """
 
     def plain(self) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class StateDiff(DiffRecord):
     def to_patch(self) -> list[Operation]:
         """Return it as a JSON Patch (RFC 6902), which turns the older state into the newer one, both as JSON.
 
-        Delta channels are not in it.
+        The channels in `deltas` are not in it.
         """
         return operations(self.edits)
 
@@ -174,7 +176,11 @@ class _Side:
     def deltas(self) -> Mapping[str, Any]:
         """The versions of the delta channels whose values are not stored here."""
         # LangGraph counts the writes to each delta channel that is not whole.
-        return {each: self.version(each) for each in self._header.metadata.get("counters_since_delta_snapshot") or ()}
+        return {each: self.version(each) for each in delta_channels(self.metadata)}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self._header.metadata
 
     def version(self, channel: str) -> Any:
         return (self._header.checkpoint.get("channel_versions") or {}).get(channel)
@@ -195,7 +201,7 @@ class _Side:
 
 
 def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[StateDiff]:
-    """Return what changed between two checkpoints. Three trips; two if no channel of some size did."""
+    """Return what changed between two checkpoints. Three trips; two if no channel of some size did; two for deltas."""
     codec = session.codec.with_placeholders()
     unpacker = Unpacker(codec)
     older, newer = (yield from find_entry(session, before)), (yield from find_entry(session, after))
@@ -217,6 +223,15 @@ def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[
         return (yield from diff_checkpoints(session, before, after))
     found = [edit for channel in channels for edit in _channel_edits(channel, *sides, codec, is_one_log)]
     written = [channel for channel, is_written in deltas.items() if is_written]
+    rebuilt: list[Mapping[str, Any]] = []
+    for side in sides if written else ():
+        at, metadata = side.entry.address, side.metadata
+        rebuilt.append((yield from rebuild_messages(looking, at, metadata, side.refs)))
+    for channel in written[:]:
+        if all(channel in each for each in rebuilt):
+            was, now = (each[channel] for each in rebuilt)
+            found += edits(was, now, codec.fingerprint, (channel,))
+            written.remove(channel)
     return StateDiff(older.address, newer.address, found, written)
 
 

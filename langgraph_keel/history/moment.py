@@ -86,7 +86,7 @@ class Moment(MomentRecord):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The whole state at this moment, read when it is asked for; without the values of delta channels."""
+        """The whole state at this moment, read when it is asked for; of delta channels only messages."""
         return cast(dict[str, Any], self._owner.values(self))
 
     async def avalues(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
+from langgraph_keel.history.deltas import read_values
 from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.labels import give_label, remove_label
 from langgraph_keel.history.moment import Moment, Moments
@@ -260,7 +261,9 @@ class Timeline(Component):
     # -- going through it --------------------------------------------------------------------------------------
 
     def _values(self, at: Reference) -> Plan[dict[str, Any]]:
-        """Return the state at a moment, all of it decoded; without delta channels, which only their graph can make.
+        """Return the state at a moment, all of it decoded; of delta channels only messages.
+
+        Other values of delta channels only their graph can make.
 
         Raises:
             NotFound: There is no such moment.
@@ -270,7 +273,7 @@ class Timeline(Component):
         found = yield from get_tuple(self.engine.session, moment.config)
         if found is None:
             raise NotFound(f"{moment.address}: it was deleted")
-        return dict(found.checkpoint["channel_values"])
+        return (yield from read_values(self.engine.session, found))
 
     values, avalues = faces(_values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -11,8 +12,9 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
+from support.cli_threads import keel, keel_json
 
-from langgraph_keel import KeelSaver
+from langgraph_keel import KeelSaver, SqliteSaver
 
 
 def merged(state: Any, writes: Sequence[Any]) -> Any:
@@ -72,6 +74,36 @@ def test_it_is_shown_as_any_list(saver: KeelSaver, state: Any) -> None:
     assert [each.name for each in shown[1][3][2]] == ["look"]
     assert handed[0] == handed[1]
     assert 'look(n=1) failed: "found 1"' in handed[1]
+
+
+def text_of(saver: KeelSaver, thread_id: str) -> tuple[list[Any], list[str]]:
+    """The messages at each moment, and what changed in each three steps, without ids that LangGraph gives by chance."""
+    moments = list(saver.timeline(thread_id))
+    states = [[(each.type, each.text) for each in moment.values.get("messages", ())] for moment in moments]
+    pairs = zip(moments, moments[3:], strict=False)
+    return states, [saver.timeline(thread_id).diff(*pair).to_text().partition("\n")[2] for pair in pairs]
+
+
+def test_its_messages_are_read_and_compared(saver: KeelSaver) -> None:
+    for thread_id, kind in (("plain", MessagesState), ("seldom", Seldom), ("often", Often)):
+        chat(saver, thread_id, kind)
+    (states, changes), (seldom, between), (often, _) = (text_of(saver, each) for each in ("plain", "seldom", "often"))
+    assert states == seldom == often
+    assert ("human", "third") in states[-1]
+    assert [re.sub(r"branch:.*|__.*", "", each) for each in changes] == [
+        re.sub(r"branch:.*|__.*", "", each) for each in between
+    ]
+    assert all("messages" in each for each in between)
+
+
+def test_a_terminal_shows_them(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "agent.db") as saver:
+        chat(saver, "t", Often)
+    url = f"sqlite:///{tmp_path / 'agent.db'}"
+    shown = keel("show", "t", "--url", url).stdout
+    assert re.findall(r"first|found 1|third|DeltaSnapshot", shown) == ["first", "found 1", "third"]
+    first, *_ = keel_json("show", "t", "--url", url)["values"]["messages"]
+    assert "first" in str(first)
 
 
 def test_what_is_no_message_stays_as_it_was_written(saver: KeelSaver) -> None:
