@@ -154,7 +154,7 @@ def _last_elements(new: Sequence[Any], count: int) -> str:
 def delta_channels(metadata: Mapping[str, Any]) -> Collection[str]:
     """Return the delta channels of a checkpoint, whose values only a graph can compute."""
     counters = metadata.get("counters_since_delta_snapshot")
-    return counters if isinstance(counters, dict) else ()
+    return [name for name in counters if isinstance(name, str)] if isinstance(counters, dict) else ()
 
 
 def written_elements(writes: Sequence[PendingWrite], channel: str) -> list[Any]:

@@ -12,10 +12,10 @@ from langgraph_keel._langgraph import DeltaSnapshot
 from langgraph_keel.display.messages import as_message
 from langgraph_keel.engine.checkpoints import delta_history
 from langgraph_keel.engine.config import Address, address_of
-from langgraph_keel.engine.entries import rebuilt_channels
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import ValueRefused
+from langgraph_keel.history.changes import delta_channels
 
 
 def rebuild_messages(
@@ -25,7 +25,7 @@ def rebuild_messages(
 
     They are put together as `add_messages` does. Of channels with other values only their graph knows the reducer.
     """
-    channels = sorted(rebuilt_channels(metadata, stored))
+    channels = [channel for channel in delta_channels(metadata) if channel not in stored]
     try:
         histories = (yield from delta_history(session, address, channels)) if channels else {}
     except ValueRefused:  # of a class that this process does not know

@@ -201,7 +201,10 @@ class _Side:
 
 
 def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[StateDiff]:
-    """Return what changed between two checkpoints. Three trips; two if no channel of some size did; two for deltas."""
+    """Return what changed between two checkpoints.
+
+    Three trips; two if no channel of some size did; and two for messages in delta channels.
+    """
     codec = session.codec.with_placeholders()
     unpacker = Unpacker(codec)
     older, newer = (yield from find_entry(session, before)), (yield from find_entry(session, after))
