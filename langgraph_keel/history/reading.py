@@ -159,7 +159,8 @@ class _Reader(Unpacker):
         changes: tuple[Change, ...] = ()
         if not is_brief:
             # Also at a snapshot of a delta channel, or at the first checkpoint after one.
-            deltas = dict.fromkeys([*steps.delta_channels(header.metadata), *_deltas(parent)])
+            metadata = (header.metadata, parent.header.metadata) if parent else ()
+            deltas = dict.fromkeys(channel for each in metadata for channel in steps.delta_channels(each))
             written = steps.delta_changes(parent.writes, deltas) if parent else ()
             changes = (*sides.changes(self, deltas), *written)
         calls = unpack_calls(header.about.get("calls"))
@@ -274,10 +275,6 @@ def _nodes(read: _Read, parent: _Read | None) -> tuple[str, ...]:
     if parent is None or read.header.metadata.get("source") != "loop" or UPGRADED in read.header.metadata:
         return ()
     return steps.nodes_run(read.header.checkpoint, parent.header.checkpoint, parent.triggers)
-
-
-def _deltas(read: _Read | None) -> Collection[str]:
-    return steps.delta_channels(read.header.metadata) if read else ()
 
 
 def _tokens(calls: Sequence[ModelCall]) -> tuple[int, int]:
