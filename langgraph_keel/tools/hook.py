@@ -79,12 +79,14 @@ class LedgerHook(Hook):
                     at = iso_time(call.started_at)
                     said = f"Thread {thread_id!r} called {action}{args} at {at} ({call.state})"
                     # Without a time: the reviewer can have known, so a decision stands.
-                    found[f"{said}: an equal call is answered with its result, one with other arguments is made."] = ""
+                    kept = "an equal call is answered with its result, one with other arguments is made"
+                    found[f"{said}: {kept} (call {one_line(call.tool_call_id, 40)})."] = ""
         for name in relatives:
             for call in (yield from find_later(session, name, thread_id)):
-                if call.tool == action:
+                if call.tool == action:  # several may begin in the same millisecond: the id tells them apart
                     at, said = iso_time(call.started_at), f"Thread {name!r}, of the same history, called {action}"
-                    found[f"{said} at {at} ({call.state}): with an approval, it is called again."] = at
+                    again = f"with an approval, it is called again (call {one_line(call.tool_call_id, 40)})"
+                    found[f"{said} at {at} ({call.state}): {again}."] = at
         return found
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
