@@ -6,7 +6,7 @@ checkpoint, nothing here may resume it by itself, except for a decision that was
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from langgraph_keel.approvals.requests import ApprovalRequest, Approvals
@@ -45,11 +45,12 @@ class ArrivalHook(Hook):
 
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
-    ) -> Plan[Mapping[str, str]]:
+    ) -> Plan[Sequence[tuple[str, str]]]:
         """Say that the original of a thread may act, too. One trip."""
         if not (yield from has_arrived(session, thread_id, checkpoint_id)):
-            return {}
-        return {f"Thread {thread_id!r} came from elsewhere, where its original may ask the same, and act on it.": ""}
+            return ()
+        said = f"Thread {thread_id!r} came from elsewhere, where its original may ask the same, and act on it."
+        return [(said, "")]
 
 
 def note_arrival(session: Session, thread_id: str) -> Plan[None]:

@@ -323,17 +323,18 @@ def with_warnings(session: Session, request: ApprovalRequest) -> Plan[ApprovalRe
     """
     if request.status in CLOSED:
         return request
-    found, relatives = dict[str, str](), list[str]()
+    found, relatives = list[tuple[str, str]](), list[str]()
     for find_relatives in session.hooks.find_relatives if request.action else ():
         relatives += yield from find_relatives(session, request.thread_id)
     for find in session.hooks.find_warnings:
-        found |= yield from find(session, request.thread_id, request.checkpoint_id, request.action, relatives)
+        found += yield from find(session, request.thread_id, request.checkpoint_id, request.action, relatives)
     for name in relatives:
         asked = [held.request for held in (yield from Approvals(session).of_thread(name))]
         if any(each.action == request.action and each.status in (*OPEN, APPROVED, EDITED) for each in asked):
             said = f"Thread {name!r}, of the same history, asks for {request.action}, too"
-            found[f"{said}: if both are approved, it is called twice."] = ""
-    return replace(request, warnings=tuple(found), warned_at=max(found.values(), default=""))
+            found.append((f"{said}: if both are approved, it is called twice.", ""))
+    times = max((at for _, at in found), default="")
+    return replace(request, warnings=tuple(text for text, _ in found), warned_at=times)
 
 
 def is_overtaken(request: ApprovalRequest) -> bool:

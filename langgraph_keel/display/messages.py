@@ -35,7 +35,7 @@ def as_message(value: Any) -> Any:
         return value
     try:
         (message,) = convert_to_messages([value])
-    except Exception:  # nothing has checked what was written
+    except Exception:  # stored values are unchecked, and LangChain raises errors of many kinds
         return value
     return message
 

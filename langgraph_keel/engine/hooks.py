@@ -124,10 +124,10 @@ class Hook:
 
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
-    ) -> Plan[Mapping[str, str]]:
-        """Return what a reviewer has to know before this step may act: sentences, and the ISO times of the events."""
+    ) -> Plan[Sequence[tuple[str, str]]]:
+        """Return what a reviewer has to know before this step may act: sentences, each with its event's ISO time."""
         yield from ()
-        return {}
+        return ()
 
     # -- no plans at all: answered at once ---------------------------------------------------------------------------
 

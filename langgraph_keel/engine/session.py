@@ -96,7 +96,7 @@ class Hooks:
     reclaim: Sequence[Callable[[Session, bool], Plan[str]]]
     find_owners: Sequence[Callable[[Session, str], Plan[Sequence[Holding]]]]
     find_relatives: Sequence[Callable[[Session, str], Plan[Sequence[str]]]]
-    find_warnings: Sequence[Callable[[Session, str, str, str, Sequence[str]], Plan[Mapping[str, str]]]]
+    find_warnings: Sequence[Callable[[Session, str, str, str, Sequence[str]], Plan[Sequence[tuple[str, str]]]]]
     find_terms: Sequence[Callable[[Header], Mapping[str, Collection[Any]]]]
     describe_thread: Sequence[Callable[[ThreadInfo, Header], ThreadInfo]]
     revive: Sequence[Callable[[Session, Found, Header, Collection[str] | None], Revived | None]]

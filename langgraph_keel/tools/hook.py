@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -61,14 +61,14 @@ class LedgerHook(Hook):
 
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
-    ) -> Plan[Mapping[str, str]]:
+    ) -> Plan[Sequence[tuple[str, str]]]:
         """Name calls of a tool that a thread made before a rewind, and those that only forks and originals have made.
 
         One trip; three more if the thread has called the tool before, and those of `find_later` for each other thread.
         """
         if not action:
-            return {}
-        found: dict[str, str] = {}
+            return ()
+        found: list[tuple[str, str]] = []  # two calls may be told in the same words
         session = session.with_placeholders()
         calls = (yield from read_ledger(session, thread_id)).values()
         if any(call.tool == action and call.checkpoint_id != checkpoint_id for call in calls):
@@ -80,13 +80,12 @@ class LedgerHook(Hook):
                     said = f"Thread {thread_id!r} called {action}{args} at {at} ({call.state})"
                     # Without a time: the reviewer can have known, so a decision stands.
                     kept = "an equal call is answered with its result, one with other arguments is made"
-                    found[f"{said}: {kept} (call {one_line(call.tool_call_id, 40)})."] = ""
+                    found.append((f"{said}: {kept}.", ""))
         for name in relatives:
             for call in (yield from find_later(session, name, thread_id)):
-                if call.tool == action:  # several may begin in the same millisecond: the id tells them apart
+                if call.tool == action:
                     at, said = iso_time(call.started_at), f"Thread {name!r}, of the same history, called {action}"
-                    again = f"with an approval, it is called again (call {one_line(call.tool_call_id, 40)})"
-                    found[f"{said} at {at} ({call.state}): {again}."] = at
+                    found.append((f"{said} at {at} ({call.state}): with an approval, it is called again.", at))
         return found
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:

@@ -237,7 +237,7 @@ def test_another_process_went_on_without_it(place: Place) -> None:
 
 @pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
 def test_another_process_has_rewound_what_asked(place: Place, is_decided: bool) -> None:
-    """Its request does not wait in any list, though nobody has looked at its thread since."""
+    """No list shows its request as waiting, even before the next look at its thread."""
     with place.open() as first, place.open() as second:
         ask(first)
         (request,) = first.approvals.pending()

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from langgraph_keel import ToolCache, open_saver
 from langgraph_keel.cli import app
+from langgraph_keel.tools import hook
 
 
 @pytest.fixture
@@ -156,8 +157,11 @@ def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["fork", "earlier fork", "fork of a fork", "rewind"])
-def test_a_question_that_is_asked_again_says_what_was_called_since(tmp_path: Path, way: str) -> None:
-    """A reviewer would pay once more, and know nothing of the first time."""
+def test_a_question_that_is_asked_again_says_what_was_called_since(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reviewer would pay once more, and know nothing of the first time. Two payments began in one millisecond."""
+    monkeypatch.setattr(hook, "iso_time", lambda at: "2026-11-28T12:00:00.000+00:00")
     where = f"sqlite:///{tmp_path / 'agent.db'}"
     with open_saver(where) as saver, ToolCache(saver) as cache:
         made = agent(saver, cache.middleware())

@@ -112,7 +112,7 @@ def test_what_is_no_message_stays_as_it_was_written(saver: KeelSaver) -> None:
             list[Any], DeltaChannel(lambda state, writes: [*(state or []), *(each for w in writes for each in w)])
         ]
 
-    odd = [("nobody", "said"), {"role": "no role", "content": 3}, ("user", "hi"), 7]
+    odd = [("oracle", "said"), {"role": "no role", "content": 3}, ("user", "hi"), 7]
     graph: Any = (
         StateGraph(Log).add_node("a", lambda state: {"log": odd}).add_edge(START, "a").compile(checkpointer=saver)
     )
