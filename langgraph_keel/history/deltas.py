@@ -1,8 +1,9 @@
-"""Messages in delta channels, such as those of deepagents: LangGraph stores what was written, and no value."""
+"""Messages in delta channels, as deepagents uses them: LangGraph stores their writes, but not the list."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -16,14 +17,15 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.history.changes import delta_channels
+from langgraph_keel.provenance.export import replay_messages
 
 
 def rebuild_messages(
     session: Session, address: Address, metadata: Mapping[str, Any], stored: Collection[str]
 ) -> Plan[dict[str, list[BaseMessage]]]:
-    """Return the messages in delta channels that are not stored in a checkpoint. One trip if there are any.
+    """Return the message lists of delta channels that a checkpoint does not store. One trip if there are any.
 
-    They are put together as `add_messages` does. Of channels with other values only their graph knows the reducer.
+    Channels with other values are left out: only the graph knows their reducers.
     """
     channels = [channel for channel in delta_channels(metadata) if channel not in stored]
     try:
@@ -32,11 +34,13 @@ def rebuild_messages(
         return {}
     found = {}
     for channel, history in histories.items():
-        seed: Any = history.get("seed")
-        values = [seed.value if isinstance(seed, DeltaSnapshot) else seed, *(write[2] for write in history["writes"])]
-        elements = [each for value in values for each in (value if isinstance(value, list) else [value])]
-        messages = _fold([as_message(each) for each in elements if each is not None])
-        if messages is not None:
+        numbers = count()
+        try:
+            writes = [(task, name, _named(value, numbers)) for task, name, value in history["writes"]]
+            messages = replay_messages({**history, "writes": writes})
+        except (TypeError, ValueError):  # a value is no message, or removes one that is not there
+            continue
+        if all(isinstance(each, BaseMessage) for each in messages):
             found[channel] = messages
     return found
 
@@ -49,16 +53,10 @@ def read_values(session: Session, found: CheckpointTuple) -> Plan[dict[str, Any]
     return {**whole, **{channel: messages for channel, messages in rebuilt.items() if messages}}
 
 
-def _fold(elements: Sequence[Any]) -> list[BaseMessage] | None:
-    """Return messages as they are in a state; `None` if something else is among them."""
-    from langgraph.graph.message import add_messages
-
-    if not all(isinstance(each, BaseMessage) for each in elements):
-        return None
-    # LangGraph gives a message that has none another id each time: by its place it has the same one in all states.
-    named = [each if each.id else each.model_copy(update={"id": f"written-{n}"}) for n, each in enumerate(elements)]
-    try:
-        messages: Any = add_messages([], named)
-    except ValueError:  # one removes a message that is not there
-        return None
-    return list(messages)
+def _named(value: Any, numbers: Iterator[int]) -> list[BaseMessage]:
+    """Return written messages, each with an id."""
+    # LangGraph would give a message without an id a new one each time it reads the list.
+    messages = [as_message(each) for each in (value if isinstance(value, list) else [value])]
+    if not all(isinstance(each, BaseMessage) for each in messages):
+        raise TypeError("these are no messages")
+    return [each if each.id else each.model_copy(update={"id": f"written-{next(numbers)}"}) for each in messages]

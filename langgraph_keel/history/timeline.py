@@ -261,9 +261,9 @@ class Timeline(Component):
     # -- going through it --------------------------------------------------------------------------------------
 
     def _values(self, at: Reference) -> Plan[dict[str, Any]]:
-        """Return the state at a moment, all of it decoded; of delta channels only messages.
+        """Return the state at a moment, all of it decoded.
 
-        Other values of delta channels only their graph can make.
+        Of delta channels, it has the messages: other values need the graph's reducer.
 
         Raises:
             NotFound: There is no such moment.

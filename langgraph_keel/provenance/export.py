@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
 from langgraph_keel._langgraph import DeltaSnapshot
 from langgraph_keel.engine.checkpoints import delta_history, get_tuple
@@ -196,17 +196,22 @@ class Export:
             at = address_of(head.config)
             history = (yield from delta_history(self._session, at, [channel]))[channel]
             _check_read(head, channel, [history.get("seed"), *(write[2] for write in history["writes"])])
-            # Here, for they take as long to import as all of Keel's core; programs without a graph need neither.
-            from langgraph.channels import DeltaChannel
-            from langgraph.graph.message import add_messages
-
-            replay: Any = DeltaChannel(lambda state, writes: reduce(add_messages, writes, state), list)
-            replay = replay.from_checkpoint(history.get("seed", []))
-            replay.replay_writes(history["writes"])
-            return replay.value
+            return replay_messages(history)
         value = value.value if isinstance(value, DeltaSnapshot) else value
         _check_read(head, channel, value)
         return value
+
+
+def replay_messages(history: DeltaChannelHistory) -> Any:
+    """Return the messages of a delta channel, which LangGraph stores as writes, as `add_messages` would."""
+    # Here, for they take as long to import as all of Keel's core; programs without a graph need neither.
+    from langgraph.channels import DeltaChannel
+    from langgraph.graph.message import add_messages
+
+    replay: Any = DeltaChannel(lambda state, writes: reduce(add_messages, writes, state), list)
+    replay = replay.from_checkpoint(history.get("seed", []))
+    replay.replay_writes(history["writes"])
+    return replay.value
 
 
 def _check_read(head: CheckpointTuple, channel: str, value: Any) -> None:
