@@ -211,16 +211,22 @@ def test_a_rolling_restart_loses_no_turn(place: Place, tmp_path: Path) -> None:
     threads, is_replaced, is_over = ["ada", "bob", "eve"], Event(), Event()
     with served(place, tmp_path, *OPTIONS, thinks=0.3) as service, ThreadPoolExecutor(4) as pool:
         try:
-            pool.submit(approve_all, service, is_over)
+            reviewer = pool.submit(approve_all, service, is_over)
             clients = [pool.submit(talk, service, thread, is_replaced) for thread in threads]
             service.restart()
             is_replaced.set()
             counts = dict(zip(threads, [client.result() for client in clients], strict=True))
             for thread, says in counts.items():
                 assert [each["text"] for each in service.messages(thread)] == list(conversation(thread, says))
+        except BaseException as error:  # what the service has logged tells why a turn has no end
+            shown = {thread: getattr(service.ask("GET", f"/threads/{thread}"), "text", None) for thread in threads}
+            asked = getattr(service.ask("GET", "/approvals"), "text", None)
+            error.add_note(f"{shown}\napprovals: {asked}\nreviewer: {reviewer}\n{(tmp_path / 'log').read_text()}")
+            raise
         finally:
             is_replaced.set()
             is_over.set()
+        reviewer.result()
     paid = Counter(line.split()[0] for line in service.refunds.read_text().splitlines())
     assert paid == Counter(f"{thread}-{number}" for thread, says in counts.items() for number in range(0, says, 4))
 
