@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from langgraph_keel.runs.drain import Draining
     from langgraph_keel.runs.worker import Resumed
     from langgraph_keel.saver import KeelSaver
+    from langgraph_keel.store.keel_store import KeelStore
     from langgraph_keel.summaries.archive.archive import Archive
     from langgraph_keel.summaries.archive.parts import Archived
     from langgraph_keel.summaries.archive.references import FoundMessage
@@ -162,6 +163,7 @@ _NAMES = {
     "runs.drain": ("Draining",),
     "runs.worker": ("Resumed",),
     "saver": ("KeelSaver",),
+    "store.keel_store": ("KeelStore",),
     "summaries.archive.archive": ("Archive",),
     "summaries.archive.parts": ("Archived",),
     "summaries.archive.references": ("FoundMessage",),
@@ -234,6 +236,7 @@ __all__ = [
     "KeelError",
     "KeelSaver",
     "KeelSerializer",
+    "KeelStore",
     "KeptCall",
     "KeyMissing",
     "Keyring",

@@ -66,11 +66,14 @@ from langgraph_keel.upgrades.hook import UpgradeHook
 from langgraph_keel.workspace.methods import WorkspaceMethods
 
 if TYPE_CHECKING:
+    from langgraph.store.base import TTLConfig
+
     from langgraph_keel.approvals.inbox import Inbox
     from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
     from langgraph_keel.history.threads import Usage
     from langgraph_keel.history.usage import By
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
+    from langgraph_keel.store.keel_store import KeelStore
 
 _VIEWS = 16
 """Tenants whose views are held though nobody else does: a server asks for the same ones again."""
@@ -731,6 +734,26 @@ class KeelSaver(
     def runs(self) -> RunMethods:
         """Runs of graphs on a thread that others run on, too."""
         return RunMethods(self)
+
+    def store(self, *, index: Any = None, ttl: TTLConfig | None = None) -> KeelStore:
+        """Return a LangGraph store, `compile(checkpointer=saver, store=saver.store())`: items that all threads share.
+
+        No round trip. It is in the same place as the checkpoints, and used as long as the saver is open. Tenants have
+        stores of their own.
+
+        Args:
+            index: Search by meaning, which is not built yet.
+            ttl: When items expire, as LangGraph's stores take it: `default_ttl` and `sweep_interval_minutes` in
+                minutes, and `refresh_on_read`. By default, items stay until they are deleted.
+
+        Raises:
+            InvalidInput: `index` is given, or `ttl` is no such configuration.
+        """
+        from langgraph_keel.store.keel_store import KeelStore
+
+        if index is not None:
+            raise InvalidInput("index= is not built yet: leave it out, and search by filters")
+        return KeelStore(self, ttl, is_read_only=self.stack.is_read_only)
 
     @property
     def provenance(self) -> ProvenanceMethods:

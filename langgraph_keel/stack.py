@@ -42,6 +42,7 @@ from langgraph_keel.provenance.hook import PACKAGE_VERSIONS, Recorder
 from langgraph_keel.retention.owners import OwnerHook
 from langgraph_keel.runs.hook import RunClaims
 from langgraph_keel.runs.marks import Marks
+from langgraph_keel.store.hook import ItemHook
 from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.upgrades.chain import Chain
@@ -174,7 +175,8 @@ def _hooks_of(options: SaverOptions, stack: Stack, upkeep: Hook | None) -> Itera
         yield Marks(claims.keeper)
     yield from (OwnerHook(), ApprovalHook())
     yield Recorder(PACKAGE_VERSIONS, options["graph_version"], options["on_drift"], options["provenance"])
-    yield from (LabelHook(), NoteHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), MovedHook(), CopyHook())
+    yield from (LabelHook(), NoteHook(), ArrivalHook(), LedgerHook(), ArchiveHook(), ItemHook())
+    yield from (MovedHook(), CopyHook())
     if removed := options["archive_removed"]:
         yield ArchiveRule(None if removed is True else frozenset(removed))
     if upkeep is not None:

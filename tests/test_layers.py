@@ -21,7 +21,7 @@ FLOORS = (
     {"blobs", "keys"},
     {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades", "workspace"},
     {"history", "tenants"},
-    {"moving", "recovery"},
+    {"moving", "recovery", "store"},
     {"options"},
     {"stack"},
     {"saver"},
@@ -192,7 +192,7 @@ def test_langgraph_still_calls_things_so() -> None:
     assert {name for name in vars(ours.Scratchpad) if isinstance(vars(ours.Scratchpad)[name], property)} <= fields
 
 
-CELL_VERBS = {"swap_cell", "read_cells", "list_cells", "remove_cells"}
+CELL_VERBS = {"swap_cell", "swap_cells", "read_cells", "list_cells", "find_cells", "remove_cells"}
 
 
 def test_features_reach_cells_through_their_door() -> None:

@@ -7,8 +7,9 @@ a request that is sent again after a lost reply is recognized by the token it br
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
@@ -16,6 +17,8 @@ _KIND = re.compile(r"[a-z]{1,16}")
 _KEY = re.compile(r"[a-z0-9_][a-z0-9._-]{0,127}")
 
 OBJECTS_KEY = "store"
+BLOCK = 32
+"""Hexadecimal digits of a block in the key of a ranked cell: one hash. Such a key has four blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Cell:
         body: The rest, framed; `b""` if there is none, or if it was not asked for.
         origin: The thread that wrote a shared cell, `""` if none did: what a thread has shared is deleted with it.
         expires_at: Milliseconds since 1970, from which on the engine takes it to be gone; `None` is never.
+        rank: Its place in a search (`Store.find_cells`): microseconds since 1970. A cell without one is not found.
+        marks: What a ranked cell can be found by (see `entries.marks_of`).
     """
 
     token: str
@@ -57,6 +62,8 @@ class Cell:
     body: bytes = b""
     origin: str = ""
     expires_at: int | None = None
+    rank: int | None = None
+    marks: tuple[str, ...] = ()
 
     def is_live(self, now: float) -> bool:
         """Return whether the cell has not expired at `now`, in milliseconds since 1970."""
@@ -76,6 +83,50 @@ class Swapped:
 
     done: bool
     cell: Cell | None = None
+
+
+Swap: TypeAlias = tuple[str, str | None, Cell | None]
+"""A key, the token that its cell is expected to have, and what it is to hold: see `Store.swap_cell`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Which ranked cells of a shelf to find.
+
+    Attributes:
+        prefix: What their keys begin with: whole blocks.
+        marks: What each of them has; none if `is_grouped`.
+        after: The rank and the key of the last cell of the page before.
+        limit: Most cells to return.
+        is_bare: Whether headers may be missing: keys, tokens and times are enough.
+        is_grouped: Whether to return one cell of those whose keys differ in the last block only.
+    """
+
+    prefix: str = ""
+    marks: tuple[str, ...] = ()
+    after: tuple[int, str] | None = None
+    limit: int = 500
+    is_bare: bool = False
+    is_grouped: bool = False
+
+
+def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tuple[str, Cell]]:
+    """Return the page of a search: `Store.find_cells`, for stores that decide in Python."""
+    wanted, after = {*search.marks}, search.after
+    found = [
+        (-cell.rank, key, cell)
+        for key, cell in cells
+        if cell.rank is not None and key.startswith(search.prefix) and wanted <= {*cell.marks}
+    ]
+    if search.is_grouped:
+        firsts: dict[str, tuple[int, str, Cell]] = {}
+        for each in sorted(found, key=lambda each: each[1]):
+            firsts.setdefault(each[1][:-BLOCK], each)
+        page = [each for group, each in firsts.items() if after is None or group > after[1][:-BLOCK]]
+    else:
+        found.sort(key=lambda each: each[:2])
+        page = [each for each in found if after is None or each[:2] > (-after[0], after[1])]
+    return [(key, replace(cell, body=b"")) for _, key, cell in page[: search.limit]]
 
 
 def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Literal["write", "again", "refuse"]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swap, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.records import (
     Batch,
@@ -195,6 +195,19 @@ class NameMap:
 
     def swapped(self, swapped: Swapped, shelf: Shelf) -> Swapped:
         return swapped if swapped.cell is None else Swapped(swapped.done, self.cell(swapped.cell, shelf))
+
+    def swaps(self, swaps: Iterable[Swap], shelf: Shelf) -> list[Swap]:
+        return [
+            (self._key(shelf, key), expected and self._token(shelf, expected), new and self.cell(new, shelf))
+            for key, expected, new in swaps
+        ]
+
+    def all_swapped(self, replies: Iterable[Swapped], shelf: Shelf) -> list[Swapped]:
+        return [self.swapped(reply, shelf) for reply in replies]
+
+    def search(self, search: Search, shelf: Shelf) -> Search:
+        after = search.after and (search.after[0], self._key(shelf, search.after[1]))
+        return replace(search, prefix=self._key(shelf, search.prefix), after=after)
 
     def cells(self, cells: Mapping[str, Cell], shelf: Shelf) -> dict[str, Cell]:
         return dict(self.cell_page(cells.items(), shelf))

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, overload
 
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swap, Swapped, select_cells
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import (
@@ -210,6 +210,16 @@ class Store(ABC, Generic[Q, R]):
         thread live longer (a TTL) makes its cells live as long.
         """
 
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Q, R, Sequence[Swapped]]:
+        """Carry out several swaps, no two of one cell; return the reply to each, in their order.
+
+        One trip, durable when it returns. Each swap is atomic by itself. This default takes a trip for each.
+        """
+        replies = []
+        for swap in swaps:
+            replies.append((yield from self.swap_cell(shelf, *swap)))
+        return replies
+
     @abstractmethod
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Q, R, Mapping[str, Cell]]:
         """Read cells, body and all, without those that are empty. One trip."""
@@ -222,6 +232,20 @@ class Store(ABC, Generic[Q, R]):
 
         One trip. `after` is the last key of the page before; fewer than `limit` mean that there are no more.
         """
+
+    def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Q, R, Sequence[tuple[str, Cell]]]:
+        """Read a page of ranked cells without bodies: the highest rank first, those of equal rank in key order.
+
+        With `search.is_grouped`, one cell of each group, in key order. One trip; fewer than `search.limit` mean that
+        there are no more. It may return cells that lack a mark, and must return all that have each. This default reads
+        all cells of the prefix, in pages.
+        """
+        found: list[tuple[str, Cell]] = []
+        while True:
+            page = yield from self.list_cells(shelf, search.prefix, found[-1][0] if found else None, CELLS)
+            found += page
+            if len(page) < CELLS:
+                return select_cells(found, search)
 
     @abstractmethod
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Q, R, int]:

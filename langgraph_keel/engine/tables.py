@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped, check_swapped
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swap, Swapped, check_swapped
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, ValueRefused
@@ -118,6 +118,11 @@ class Cells(Generic[T]):
             if len(page) < limit:
                 return found
 
+    def search(self, search: Search) -> Plan[list[tuple[str, Kept[T]]]]:
+        """Read a page of ranked records, without their bodies; perhaps more than were asked for. One trip."""
+        cells = yield from self.search_raw(search)
+        return [(key, self.keep(key, cell)) for key, cell in cells]
+
     def keep(self, key: str, cell: Cell) -> Kept[T]:
         """Return the record in a cell."""
         try:
@@ -167,11 +172,19 @@ class Cells(Generic[T]):
         return False, None if reply.cell is None else self.keep(key, reply.cell)
 
     def cell(
-        self, record: T, *, token: str | None = None, body: bytes = b"", origin: str = "", expires_at: int | None = None
+        self,
+        record: T,
+        *,
+        token: str | None = None,
+        body: bytes = b"",
+        origin: str = "",
+        expires_at: int | None = None,
+        rank: int | None = None,
+        marks: tuple[str, ...] = (),
     ) -> Cell:
-        """Return the cell that holds a record, ready to be written; for the arguments see `swap`."""
+        """Return the cell that holds a record, ready to be written; for the arguments see `swap` and `Cell`."""
         header = self._session.codec.encode(list(self._table.pack(record)))
-        return Cell(token or self._session.new_token(), header, body, origin, expires_at)
+        return Cell(token or self._session.new_token(), header, body, origin, expires_at, rank, marks)
 
     def change(self, key: str, change: Callable[[T | None], T | None], *, origin: str = "") -> Plan[T | None]:
         """Change a record, again whenever another writer was quicker; return it. Two trips, and one for each retry.
@@ -203,6 +216,11 @@ class Cells(Generic[T]):
         cells: Mapping[str, Cell] = yield from self._session.store.read_cells(self.shelf, keys)
         return cells
 
+    def search_raw(self, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
+        """Read a page of ranked cells, without their bodies; perhaps more than were asked for. One trip."""
+        cells: Sequence[tuple[str, Cell]] = yield from self._session.store.find_cells(self.shelf, search)
+        return cells
+
     def every_raw(self, prefix: str = "") -> Plan[list[tuple[str, Cell]]]:
         """Read all cells whose keys begin so, in the order of their keys. Without their bodies; a trip for each 500."""
         found: list[tuple[str, Cell]] = []
@@ -217,6 +235,14 @@ class Cells(Generic[T]):
         """Replace a cell by one that is ready, or by none, if no other writer has. Repeating is harmless. One trip."""
         swapped = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
         return check_swapped(expected, swapped, self._name(key))
+
+    def swap_each_raw(self, swaps: Sequence[Swap]) -> Plan[list[Swapped]]:
+        """Replace cells, each if no other writer has; return the reply to each. Repeating is harmless. One trip."""
+        replies = yield from self._session.store.swap_cells(self.shelf, swaps)
+        return [
+            check_swapped(expected, reply, self._name(key))
+            for (key, expected, _), reply in zip(swaps, replies, strict=True)
+        ]
 
     def overwrite_raw(self, key: str, cell: Cell) -> Plan[None]:
         """Write a cell, whatever it held; the last writer wins. One trip, and one for each content replaced."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from langgraph_keel.engine.cells import BLOCK
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import InvalidInput
 
@@ -34,6 +35,12 @@ def check_tenant(name: object) -> str:
 def prefix_of(tenant: str) -> str:
     """Return what the names of a tenant's threads begin with; nothing for none."""
     return f"{MARK}{tenant}{MARK}" if tenant else ""
+
+
+def head_blocks(prefix: str) -> str | None:
+    """Return a beginning of the keys of ranked cells as far as its second block; `None` if it is shorter."""
+    end = prefix.rfind(MARK) + 1 + 2 * BLOCK
+    return prefix[:end] if len(prefix) >= end else None
 
 
 def bounds_of(tenant: str) -> tuple[str, str]:

@@ -184,12 +184,12 @@ def _seal_shelf(store: SealedStore, shelf: Shelf) -> Plan[int]:
     while True:
         page = yield from store.inner.list_cells(shelf, "", after, CELLS)
         if plain := [key for key, cell in page if _is_plain(cell.header)]:
-            seals = yield from store.seals(shelf.thread_id)
             cells: Mapping[str, Cell] = yield from store.inner.read_cells(shelf, plain)
             for key, cell in cells.items():
                 if _is_plain(cell.header):
                     # The token stays: whoever has read the cell may go on to change it.
-                    yield from store.inner.swap_cell(shelf, key, cell.token, seals.cell(cell, shelf, key))
+                    sealed = yield from store.seal_cell(cell, shelf, key)
+                    yield from store.inner.swap_cell(shelf, key, cell.token, sealed)
             count += len(plain)
         if len(page) < CELLS:
             return count

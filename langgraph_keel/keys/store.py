@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from langgraph_keel.engine.cells import OBJECTS, Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import OBJECTS, Cell, Search, Shelf, Swap, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import ABSENT, contents_of, resolve
 from langgraph_keel.engine.layers import Layer
@@ -314,8 +314,28 @@ class SealedStore(Layer):
     @_again
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
         """See `Store.swap_cell`."""
-        sealed = None if new is None else (yield from self.seals(shelf.thread_id)).cell(new, shelf, key)
+        sealed = None if new is None else (yield from self.seal_cell(new, shelf, key))
         swapped: Swapped = yield from self.inner.swap_cell(shelf, key, expected, sealed)
+        return (yield from self._open_swapped(swapped, shelf, key))
+
+    @_again
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> Plan[Sequence[Swapped]]:
+        """See `Store.swap_cells`."""
+        sealed: list[Swap] = []
+        for key, expected, new in swaps:
+            sealed.append((key, expected, None if new is None else (yield from self.seal_cell(new, shelf, key))))
+        opened: list[Swapped] = []
+        replies: Sequence[Swapped] = yield from self.inner.swap_cells(shelf, sealed)
+        for (key, _, _), reply in zip(swaps, replies, strict=True):
+            opened.append((yield from self._open_swapped(reply, shelf, key)))
+        return opened
+
+    def seal_cell(self, new: Cell, shelf: Shelf, key: str) -> Plan[Cell]:
+        """Return a cell as it is stored: sealed, with hidden marks. No trip if the keys are known."""
+        sealed = (yield from self.seals(shelf.thread_id)).cell(new, shelf, key)
+        return replace(sealed, marks=(yield from self._hide(new.marks))) if new.marks else sealed
+
+    def _open_swapped(self, swapped: Swapped, shelf: Shelf, key: str) -> Plan[Swapped]:
         if swapped.cell is None:
             return swapped
         seals = yield from self.opener(shelf.thread_id, [swapped.cell.header])
@@ -334,6 +354,18 @@ class SealedStore(Layer):
     def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
         cells: Sequence[tuple[str, Cell]] = yield from self.inner.list_cells(shelf, prefix, after, limit)
+        return (yield from self._open_page(cells, shelf))
+
+    @_again
+    def find_cells(self, shelf: Shelf, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
+        """See `Store.find_cells`. What has no header, as it was not asked for, is not proved."""
+        hidden = replace(search, marks=(yield from self._narrow(search.marks)))
+        cells: Sequence[tuple[str, Cell]] = yield from self.inner.find_cells(shelf, hidden)
+        if search.is_bare:
+            return [(key, replace(cell, header=b"", marks=())) for key, cell in cells]
+        return (yield from self._open_page(cells, shelf))
+
+    def _open_page(self, cells: Sequence[tuple[str, Cell]], shelf: Shelf) -> Plan[Sequence[tuple[str, Cell]]]:
         if not cells:
             return cells
         seals = yield from self.opener(shelf.thread_id, [cell.header for _, cell in cells])
@@ -623,9 +655,10 @@ class Seals:
     # -- cells -------------------------------------------------------------------------------------------------
 
     def cell(self, cell: Cell, shelf: Shelf, key: str) -> Cell:
-        """Return a cell, sealed; its header says whether it has a body."""
+        """Return a cell, sealed; its header says whether it has a body, and which marks, if it has any."""
         place = _place_of_cell(cell, shelf, key)
-        header = self._seal(pack([cell.header, bool(cell.body)]), "cell", *place)
+        marks = [list(cell.marks)] if cell.marks else []
+        header = self._seal(pack([cell.header, bool(cell.body), *marks]), "cell", *place)
         return replace(cell, header=header, body=self._seal(cell.body, "body", *place) if cell.body else b"")
 
     def open_cell(self, cell: Cell, shelf: Shelf, key: str, *, has_body: bool) -> Cell:
@@ -636,10 +669,11 @@ class Seals:
         if key_in(cell.header) is None:
             self._check_plain(where)
             return cell
-        header, had_body = unpack(self._open(cell.header, where, "cell", *place))
+        header, had_body, *marks = unpack(self._open(cell.header, where, "cell", *place))
         if has_body and had_body is not bool(cell.body):
             raise SealBroken(f"{where}: a part of it was taken away, or put there")
-        return replace(cell, header=header, body=self._open(cell.body, where, "body", *place) if cell.body else b"")
+        body = self._open(cell.body, where, "body", *place) if cell.body else b""
+        return replace(cell, header=header, body=body, marks=tuple(marks[0]) if marks else ())
 
 
 def _place_of_batch(batch: Batch, address: Address) -> tuple[Any, ...]:
@@ -647,4 +681,5 @@ def _place_of_batch(batch: Batch, address: Address) -> tuple[Any, ...]:
 
 
 def _place_of_cell(cell: Cell, shelf: Shelf, key: str) -> tuple[Any, ...]:
-    return shelf.thread_id is None, shelf.kind, key, cell.token, cell.origin, cell.expires_at
+    ranked = () if cell.rank is None else (cell.rank,)
+    return shelf.thread_id is None, shelf.kind, key, cell.token, cell.origin, cell.expires_at, *ranked

@@ -16,6 +16,7 @@ from __future__ import annotations
 from langgraph_keel.testing.contract_cells import CellContract
 from langgraph_keel.testing.contract_reading import InputContract, ListingContract, ReadingContract, ValuesContract
 from langgraph_keel.testing.contract_removal import CopyingContract, RemovalContract, StrayContract
+from langgraph_keel.testing.contract_search import SearchContract
 from langgraph_keel.testing.contract_tenants import TenantContract
 from langgraph_keel.testing.contract_travel import DeltaContract, DiffContract, ForksContract, TravelContract
 from langgraph_keel.testing.contract_writing import ConflictContract, FaultContract, WritesContract
@@ -27,6 +28,7 @@ class SaverContract(
     StrayContract,
     TenantContract,
     CellContract,
+    SearchContract,
     FaultContract,
     ForksContract,
     TravelContract,

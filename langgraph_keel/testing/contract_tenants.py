@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.engine.cells import Search, Shelf
 from langgraph_keel.engine.records import Page
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.testing.contract_cells import cell
+from langgraph_keel.testing.contract_search import key_of, ranked
 from langgraph_keel.testing.rig import Face, Rig, RigFixtures, at, values_of
 
 WHO = ("", "one", "one2")
-OWN, SHARED = Shelf("t", "own"), Shelf(None, "own")
+OWN, SHARED, RANKED = Shelf("t", "own"), Shelf(None, "own"), Shelf(None, "ranked")
 
 
 def views_of(rig: Rig) -> dict[str, Face]:
@@ -34,6 +36,7 @@ def fill(rig: Rig, face: Face, who: str) -> None:
     face.put_writes(at("stray", "", "00000001"), [("a", who)], "task")
     face.verb("swap_cell", OWN, "k", None, cell(f"own{who}"))
     face.verb("swap_cell", SHARED, "k", None, cell(f"shared{who}", origin="t"))
+    face.verb("swap_cell", RANKED, key_of(1, 2, 3, 4), None, replace(ranked(f"ranked{who}", 1), origin="t"))
 
 
 def read_all(face: Face) -> dict[str, Any]:
@@ -52,6 +55,10 @@ def read_all(face: Face) -> dict[str, Any]:
             shelf.thread_id: {key: each.token for key, each in face.verb("list_cells", shelf, "", None, 10)}
             for shelf in (OWN, SHARED)
         },
+        "ranked": [
+            [(key, each.token) for key, each in face.verb("find_cells", RANKED, search)]
+            for search in (Search(), Search(key_of(1)), Search(key_of(1, 2)), Search(is_grouped=True))
+        ],
         "held": [each.origin for each in face.verb("read_cells", SHARED, ["k"]).values()],
     }
 
@@ -73,6 +80,7 @@ class TenantContract(RigFixtures):
                 "runs": ["t"],
                 "strays": ["stray"],
                 "cells": {"t": {"k": f"own{who}"}, None: {"k": f"shared{who}"}},
+                "ranked": [[(key_of(1, 2, 3, 4), f"ranked{who}")]] * 4,
                 "held": ["t"],
             }
             assert read_all(face) == expected

@@ -7,18 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swap, Swapped
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import CopyOutcome, Entry, Stamp
 
 Page = Sequence[tuple[str, Cell]]
-Swap = StorePlan[Request, Any, Swapped]
+OneSwap = StorePlan[Request, Any, Swapped]
+Searched = StorePlan[Request, Any, Page]
 
 
 class TheLastSwapWins(MemoryStore):
     """Replaces what a cell holds, whatever it is."""
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         def token(state: State) -> str | None:
             cell = state.cells.get(shelf, {}).get(key)
             return cell.token if cell else None
@@ -31,7 +32,7 @@ class TheLastSwapWins(MemoryStore):
 class AnEmptyCellIsOpenToAll(MemoryStore):
     """Fills an empty cell for a caller who thinks that it holds something: one that was too slow."""
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         swapped = yield from super().swap_cell(shelf, key, expected, new)
         if not swapped.done and swapped.cell is None:
             swapped = yield from super().swap_cell(shelf, key, None, new)
@@ -41,7 +42,7 @@ class AnEmptyCellIsOpenToAll(MemoryStore):
 class ARequestSentAgainIsRefused(MemoryStore):
     """Does not know its own request when it comes again."""
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         before = yield from super().read_cells(shelf, [key])
         if new is not None and key in before and before[key].token == new.token != expected:
             return Swapped(False, before[key])
@@ -52,7 +53,7 @@ class ARequestSentAgainIsRefused(MemoryStore):
 class ARefusalTellsNothing(MemoryStore):
     """Does not say what a cell holds instead."""
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         swapped = yield from super().swap_cell(shelf, key, expected, new)
         return replace(swapped, cell=None)
 
@@ -60,7 +61,7 @@ class ARefusalTellsNothing(MemoryStore):
 class RenewingKeepsTheContent(MemoryStore):
     """Takes a swap that keeps its token for one that came again."""
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         if new is not None and new.token == expected:
             yield lambda state: None
             return Swapped(True)
@@ -123,7 +124,7 @@ class DeleteLeavesWhatWasShared(MemoryStore):
 class ThreadsShareTheirCells(MemoryStore):
     """Keeps the cells of all threads on one shelf."""
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
         swapped = yield from super().swap_cell(Shelf(None, shelf.kind), key, expected, new)
         return swapped
 
@@ -172,6 +173,64 @@ class WhatHasCellsIsAStray(MemoryStore):
         return sorted(name for name in names if name > (after or ""))[:limit]
 
 
+class SeveralSwapsForgetWhatIsExpected(MemoryStore):
+    """Writes each cell of several, whatever it holds."""
+
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Any, Sequence[Swapped]]:
+        there = yield from super().read_cells(shelf, [key for key, _, _ in swaps])
+        blind = [(key, there[key].token if key in there else None, new) for key, _, new in swaps]
+        replies = yield from super().swap_cells(shelf, blind)
+        return replies
+
+
+class OneRefusalStopsTheOthers(MemoryStore):
+    """Carries out several swaps only as far as the first one that is refused."""
+
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Any, Sequence[Swapped]]:
+        replies: list[Swapped] = []
+        for swap in swaps:
+            is_over = any(not reply.done for reply in replies)
+            replies.append(Swapped(False) if is_over else (yield from super().swap_cell(shelf, *swap)))
+        return replies
+
+
+class SearchesNarrowTooMuch(MemoryStore):
+    """Takes the first of a cell's marks for all of them."""
+
+    def find_cells(self, shelf: Shelf, search: Search) -> Searched:
+        page = yield from super().find_cells(shelf, replace(search, marks=()))
+        wanted = list(search.marks)
+        return [(key, cell) for key, cell in page if wanted in ([], [*cell.marks][:1])]
+
+
+class SearchesSortByKey(MemoryStore):
+    """Finds cells in the order of their keys."""
+
+    def find_cells(self, shelf: Shelf, search: Search) -> Searched:
+        page = yield from super().find_cells(shelf, search)
+        return sorted(page, key=lambda each: each[0])
+
+
+class SearchesFindTheFirstRank(MemoryStore):
+    """Keeps a cell where it was when it was written first."""
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> OneSwap:
+        there = yield from super().read_cells(shelf, [key])
+        kept = replace(new, rank=there[key].rank) if new is not None and new.rank and key in there else new
+        swapped = yield from super().swap_cell(shelf, key, expected, kept)
+        return swapped
+
+
+class GroupsAreShownTwice(MemoryStore):
+    """Begins a page of groups with the group that the page before ended with."""
+
+    def find_cells(self, shelf: Shelf, search: Search) -> Searched:
+        if search.is_grouped and search.after and len(search.after[1]) > 64:
+            search = replace(search, after=(0, search.after[1][:64]))
+        page = yield from super().find_cells(shelf, search)
+        return page
+
+
 CELLS: Mapping[str, Callable[[], MemoryStore]] = {
     store.__name__: store
     for store in (
@@ -190,5 +249,11 @@ CELLS: Mapping[str, Callable[[], MemoryStore]] = {
         WritesAreNoStrays,
         WhoSharesIsNoStray,
         WhatHasCellsIsAStray,
+        SeveralSwapsForgetWhatIsExpected,
+        OneRefusalStopsTheOthers,
+        SearchesNarrowTooMuch,
+        SearchesSortByKey,
+        SearchesFindTheFirstRank,
+        GroupsAreShownTwice,
     )
 }

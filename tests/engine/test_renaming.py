@@ -16,7 +16,7 @@ from langgraph_keel import Keyring, LocalKey, MemorySaver
 from langgraph_keel.backends.memory.store import MemoryStore
 from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.blobs.store import BlobStore
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.layers import Layer, Renaming
 from langgraph_keel.engine.names import NameMap
@@ -69,6 +69,8 @@ ARGUMENTS: Mapping[str, Any] = {
 OTHERS: Mapping[tuple[str, str], Any] = {
     ("write_entry", "new"): NewEntry(ADDRESS, None, b"", REFS, ROWS, ROWS, known={"channel": "what"}),
     ("swap_cell", "new"): CELL,
+    ("swap_cells", "swaps"): [("key", "token", CELL), ("key", None, None)],
+    ("find_cells", "search"): Search("key", ("mark",), (7, "key"), 9),
     ("replace_plain", "new"): Replacement(5, {7: b""}, {("namespace", "channel"): [Row(0, 1, b"")]}, [WRITES]),
     **{("list_cells", "after"): "key", ("list_strays", "after"): "thread", ("list_writes", "after"): WRITES},
     ("list_tenants", "after"): "tenant",
@@ -84,6 +86,8 @@ REPLIES: Mapping[str, list[Any]] = {
     **{verb: [["thread"]] for verb in ("find_runs", "list_strays")},
     "read_threads": [[(ThreadInfo("thread", 1, "", "id", 1), ENTRY)]],
     "swap_cell": [Swapped(False, CELL), Swapped(True, None)],
+    "swap_cells": [[Swapped(False, CELL), Swapped(True, None)]],
+    "find_cells": [[("key", CELL)]],
     "read_cells": [{"key": CELL}],
     "list_cells": [[("key", CELL)]],
     "list_writes": [[WRITES]],
@@ -222,7 +226,7 @@ def test_a_key_is_made_only_for_names_that_are_stored() -> None:
         else:
             assert not any(told)
         told.clear()
-    assert writing == {"write_entry", "write_batch", "swap_cell"}
+    assert writing == {"write_entry", "write_batch", "swap_cell", "swap_cells"}
     carry_out(store.swap_cell(SHELF, "key", "token", None))
     carry_out(store.swap_cell(SHELF, "key", "token", new=None))
     assert told == [False, False]

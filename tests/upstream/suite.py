@@ -57,6 +57,11 @@ PACKAGES = (
     Suite("langgraph-checkpoint-postgres"),
     Suite("langgraph-prebuilt"),
 )
+# Their tests of stores, with Keel's store in the place of theirs.
+STORES = (
+    Suite("langgraph-checkpoint", ("tests/test_store.py", "-p", "upstream.stores")),
+    Suite("langgraph-checkpoint-sqlite", ("tests/test_store.py", "tests/test_async_store.py", "-p", "upstream.stores")),
+)
 # What needs tests/upstream/requirements.txt.
 UPON_IT = (
     Suite("langchain", ("tests/unit_tests/agents",)),  # each test under blockbuster

@@ -4,16 +4,17 @@ import os
 from pathlib import Path
 
 import pytest
-from support.savers import needing
+from support.savers import BACKENDS, needing
 from support.tiers import sized
 
-from upstream.suite import LANGGRAPH, PACKAGES, Suite, run
+from upstream.suite import LANGGRAPH, PACKAGES, STORES, Suite, run
 
 pytestmark = [pytest.mark.upstream, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 # One saver has this many to pass at the least: those that are given a saver, both faces together (langgraph 1.2.22 has
 # 648, 1.2.0 fewer), and those that make one themselves (290).
 FEWEST, FEWEST_OWN = 350, 100
+FEWEST_OF_STORES = 15
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +59,17 @@ def test_those_of_its_packages_pass_too(cache: Path, suite: Suite, request: pyte
     outcome = run(suite, cache, "keel_sqlite")
     assert not outcome.failed, listed(outcome.failed)
     assert outcome.passed
+
+
+@pytest.mark.parametrize("suite", STORES, ids=lambda suite: suite.package)
+@pytest.mark.parametrize("saver", [f"keel_{name}" for name in sized(["sqlite"], ["sqlite"], BACKENDS)])
+def test_those_of_stores_pass_too(cache: Path, suite: Suite, saver: str, request: pytest.FixtureRequest) -> None:
+    needing("postgres", request)
+    needing(saver.removeprefix("keel_"), request)
+    outcome = run(suite, cache, saver)
+    assert not outcome.failed, listed(outcome.failed)
+    assert not outcome.idle, "taken for tests that make a store; they did not"
+    assert outcome.passed["own"] >= FEWEST_OF_STORES
 
 
 def listed(failed: dict[str, str]) -> str:

@@ -17,6 +17,7 @@ from functools import partial
 from io import FileIO
 from itertools import islice
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import orjson
@@ -33,7 +34,7 @@ from langgraph_keel.backends.files.disk import (
 )
 from langgraph_keel.backends.files.log import line_of, unseal
 from langgraph_keel.backends.files.values import check_cell, items_to_json, pack_item
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped, key_of_cell, ruling
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swapped, key_of_cell, ruling, select_cells
 from langgraph_keel.engine.encoding.bodies import body_of, open_frame
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing
 
@@ -41,6 +42,10 @@ SUFFIX = ".json"
 
 SHARED = "shared"
 """The directory of the cells that all threads share, in the store's root."""
+KNOWN = 50_000
+"""Most cells of a directory that are remembered for searches, without their bodies."""
+SETTLED = 2_000_000_000
+"""Nanoseconds after which a file that is changed again has another time: below, its time does not tell its content."""
 NO_SETTINGS: Mapping[str, str] = {}
 
 
@@ -66,6 +71,8 @@ def text_of(key: str, cell: Cell) -> bytes:
         "token": cell.token,
         "origin": cell.origin or None,
         "expires": cell.expires_at,
+        "rank": cell.rank,
+        "marks": " ".join(cell.marks) or None,
         "head": _to_json(cell.header),
         "body": _to_json(cell.body) if cell.body else None,
     }
@@ -78,7 +85,9 @@ def cell_of(text: bytes, key: str, has_body: bool = True) -> Cell:
     if fields["key"] != key:
         raise ValueError(f"it is the cell {fields['key']!r:.140}")
     body = _frame_of(fields["body"]) if has_body and "body" in fields else b""
-    return Cell(fields["token"], _frame_of(fields["head"]), body, fields.get("origin", ""), fields.get("expires"))
+    ranked = fields.get("rank"), tuple(fields.get("marks", "").split())
+    head, expires_at = _frame_of(fields["head"]), fields.get("expires")
+    return Cell(fields["token"], head, body, fields.get("origin", ""), expires_at, *ranked)
 
 
 def _to_json(framed: bytes) -> Any:
@@ -114,6 +123,8 @@ class Shelves:
         self._settings = settings
         # Directories whose names this process has made durable, as whoever made them may have died before that.
         self._synced: set[tuple[int, int]] = set()
+        # By kind and key, what a file was like when it was read, and its cell.
+        self._known: dict[str, dict[str, tuple[Any, Cell]]] = {}
 
     def kinds(self) -> list[str]:
         """Return the kinds that may have cells."""
@@ -146,6 +157,29 @@ class Shelves:
             cells = ((key, read_cell(folder, key, has_body=False)) for key in keys)
             return [*islice(((key, cell) for key, cell in cells if cell), limit)]
         return []
+
+    def find(self, kind: str, search: Search) -> list[tuple[str, Cell]]:
+        """See `Store.find_cells`. Looks at all names of the kind, and reads files that have changed since."""
+        with suppress(FileNotFoundError), self.open(kind) as folder:
+            return select_cells(self._look(kind, folder, search.prefix), search)
+        return []
+
+    def _look(self, kind: str, folder: Folder, prefix: str) -> Iterator[tuple[str, Cell]]:
+        known, settled = self._known.setdefault(kind, {}), time_ns() - SETTLED
+        if len(known) > KNOWN:
+            known.clear()
+        for name, status in folder.statuses():
+            key = key_in(name)
+            if key is None or not key.startswith(prefix):
+                continue
+            mark = status.st_ino, status.st_mtime_ns, status.st_size
+            was, cell = known.get(key, (None, None))
+            if was != mark or cell is None:
+                cell = read_cell(folder, key, has_body=False)
+                if cell is not None and status.st_mtime_ns < settled:
+                    known[key] = mark, cell
+            if cell is not None:
+                yield key, cell
 
     # -- changing ------------------------------------------------------------------------------------------------
 

@@ -278,6 +278,13 @@ class Folder:
         """Return the names in it."""
         return os.listdir(self._handle)
 
+    def statuses(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the names in it, each with its status; without those that are removed meanwhile."""
+        with os.scandir(self._handle) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    yield entry.name, entry.stat(follow_symlinks=False)
+
     def open_file(self, name: str, mode: str) -> FileIO:
         """Open a regular file in it."""
         try:

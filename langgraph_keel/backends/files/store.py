@@ -14,7 +14,7 @@ from langgraph_keel.backends.files.compaction import Compaction, blobs_of, compa
 from langgraph_keel.backends.files.disk import read
 from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, read_committed
 from langgraph_keel.backends.files.thread import ThreadFiles, new_epoch
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swap, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
@@ -331,6 +331,19 @@ class FileStore(Store[Work, Any]):
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
         return self._send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
+
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Work, Any, Sequence[Swapped]]:
+        """One after the other: a power cut may come in between."""
+
+        def swap(root: Root) -> list[Swapped]:
+            cells = root.cells(shelf.thread_id)
+            return [cells.swap(shelf.kind, *each) for each in swaps]
+
+        return self._send(swap, writes=True)
+
+    def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
+        """Looks at all names of the shelf, and reads cells that have changed since they were read."""
+        return self._send(lambda root: root.cells(shelf.thread_id).find(shelf.kind, search))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
         return self._send(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))

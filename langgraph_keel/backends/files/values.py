@@ -459,7 +459,12 @@ def check_record(fields: Any) -> dict[str, Any]:
 
 
 _CELL: dict[str, Test] = {"key": _is_text, "token": _is_text}
-_CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": lambda value: type(value) is int}
+_CELL_MAY: dict[str, Test] = {
+    "origin": _is_text,
+    "expires": lambda value: type(value) is int,
+    "rank": lambda value: type(value) is int,
+    "marks": _is_text,
+}
 
 
 def check_cell(fields: Any) -> dict[str, Any]:

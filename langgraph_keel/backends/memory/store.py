@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
+from langgraph_keel.engine.cells import Cell, Search, Shelf, Swap, Swapped, ruling, select_cells
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
@@ -87,6 +87,21 @@ class State(dict[str, Thread]):
 
 def _owners(shelf: Shelf, cells: Mapping[str, Cell]) -> dict[str, str]:
     return {key: cell.origin if shelf.thread_id is None else shelf.thread_id for key, cell in cells.items()}
+
+
+def _swap(state: State, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swapped:
+    current = state.cells.get(shelf, {}).get(key)
+    decision = ruling(current, expected, new)
+    if decision == "refuse":
+        return Swapped(False, current)
+    if decision == "write" and new:
+        # Also a cell that was there goes to the end, as a new one does.
+        cells = state.cells.setdefault(shelf, {})
+        cells.pop(key, None)
+        cells[key] = new
+    elif decision == "write" and current:
+        del state.cells[shelf][key]
+    return Swapped(True)
 
 
 Request: TypeAlias = Callable[[State], Any]
@@ -322,21 +337,13 @@ class MemoryStore(Store[Request, Any]):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Request, Any, Swapped]:
-        def swap(state: State) -> Swapped:
-            current = state.cells.get(shelf, {}).get(key)
-            decision = ruling(current, expected, new)
-            if decision == "refuse":
-                return Swapped(False, current)
-            if decision == "write" and new:
-                # Also a cell that was there goes to the end, as a new one does.
-                cells = state.cells.setdefault(shelf, {})
-                cells.pop(key, None)
-                cells[key] = new
-            elif decision == "write" and current:
-                del state.cells[shelf][key]
-            return Swapped(True)
+        return self._send(lambda state: _swap(state, shelf, key, expected, new))
 
-        return self._send(swap)
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Any, Sequence[Swapped]]:
+        return self._send(lambda state: [_swap(state, shelf, *swap) for swap in swaps])
+
+    def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Request, Any, Sequence[tuple[str, Cell]]]:
+        return self._send(lambda state: select_cells(state.cells.get(shelf, {}).items(), search))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Any, Mapping[str, Cell]]:
         return self._send(lambda state: {key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys})

@@ -33,7 +33,7 @@ _KINDS = {str(int(kind)): kind for kind in Kind}
 BRANCH, GHOST = 1, 2
 
 TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
-INDEXES = ("entries_by_ns", "entries_by_seq", "entries_by_run", "cells_by_origin")
+INDEXES = ("entries_by_ns", "entries_by_seq", "entries_by_run", "cells_by_origin", "cells_by_rank")
 PARAMETER = re.compile(r"%\((\w+)\)s")
 MIGRATIONS: Migrations = {}
 """SQL with names of tables in braces, in one transaction with the new format; or a function that returns a plan of

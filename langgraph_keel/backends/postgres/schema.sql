@@ -84,10 +84,15 @@ CREATE TABLE {cells} (
     origin text COLLATE "C",                -- the thread that wrote it, NULL if none did
     name text,                              -- the origin itself, where origin is only a key of it
     expires_at bigint,                      -- milliseconds since 1970; only the engine reads it
+    rank bigint,                            -- microseconds since 1970, of what is searched: its last change
+    marks text,                             -- what it can be found by, with a space between
     header bytea NOT NULL,
     body bytea NOT NULL,
     PRIMARY KEY (thread_id, kind, key)
 ){partitioned};
+-- By the first two of a key's four blocks, after the name of a tenant if there is one: the newest of a few labels are
+-- read in order. Cells without a rank have no entry.
+CREATE INDEX {cells_by_rank} ON {cells} (thread_id, kind, (left(key, -64)), rank DESC) WHERE rank IS NOT NULL;
 -- What a thread has shared is deleted with it: one entry for each shared cell, for one look at each deletion.
 CREATE INDEX {cells_by_origin} ON {cells} (origin) WHERE thread_id = '' AND origin IS NOT NULL;
 

@@ -35,7 +35,7 @@ from langgraph_keel.backends.postgres.rows import (
 )
 from langgraph_keel.backends.resent import Resent
 from langgraph_keel.backends.tenants import TenantStore
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
+from langgraph_keel.engine.cells import BLOCK, Cell, Search, Shelf, Swap, Swapped, ruling
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import RAW, SEALED, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
@@ -63,13 +63,13 @@ from langgraph_keel.engine.records import (
     Writes,
 )
 from langgraph_keel.engine.store import Store
-from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
+from langgraph_keel.engine.tenants import MARK, PAST, bounds_of, head_blocks
 from langgraph_keel.errors import CorruptStore, StoreBusy
 
 _log = logging.getLogger(__name__)
 SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
 HERE = f"{SHELF} AND c.key = %(key)s"
-HEAD = "c.token, c.origin, c.name, c.expires_at, c.header"
+HEAD = "c.token, c.origin, c.name, c.expires_at, c.rank, c.marks, c.header"
 
 # A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
 # otherwise returns the row that it saw. A refused swap has only read: it takes no lock, and its commit brings nothing
@@ -78,16 +78,16 @@ HEAD = "c.token, c.origin, c.name, c.expires_at, c.header"
 # COMMITTED the server itself asks for the repetition, by 40001).
 # DO NOTHING: an upsert would lock the row that it leaves as it is.
 FILL = f"""
-    INSERT INTO {{cells}} (thread_id, kind, key, token, origin, name, expires_at, header, body)
+    INSERT INTO {{cells}} (thread_id, kind, key, token, origin, name, expires_at, rank, marks, header, body)
     SELECT %(thread)s, %(kind)s, %(key)s, %(token)s, %(origin)s::text, %(name)s::text, %(expires_at)s::bigint,
-        %(header)s::bytea, %(body)s::bytea
+        %(rank)s::bigint, %(marks)s::text, %(header)s::bytea, %(body)s::bytea
     WHERE NOT EXISTS (SELECT 1 FROM {{cells}} c WHERE {HERE})
     ON CONFLICT (thread_id, kind, key) DO NOTHING
     RETURNING 1
 """
 REPLACE = f"""
     UPDATE {{cells}} c SET token = %(token)s, origin = %(origin)s, name = %(name)s, expires_at = %(expires_at)s,
-        header = %(header)s, body = %(body)s
+        rank = %(rank)s, marks = %(marks)s, header = %(header)s, body = %(body)s
     WHERE {HERE} AND c.token = %(expected)s
     RETURNING 1
 """
@@ -113,6 +113,23 @@ LIST = f"""
 SELECT c.key, {HEAD} FROM {{cells}} c
 WHERE {SHELF} AND c.key > %(after)s AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~'
 ORDER BY c.key LIMIT %(limit)s
+"""
+BARE = "c.token, NULL, NULL, c.expires_at, c.rank, NULL, ''::bytea"
+# The index of keys is not fit for the first one, as it does not name a range of them.
+BY_RANK = f"{SHELF} AND left(c.key, -{2 * BLOCK}) = %(head)s AND c.rank IS NOT NULL AND starts_with(c.key, %(prefix)s)"
+BY_KEY = f"{SHELF} AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~' AND c.key > %(past)s AND c.rank IS NOT NULL"
+FIND = "SELECT c.key, {columns} FROM {cells} c WHERE {where} ORDER BY c.rank DESC, c.key LIMIT %(limit)s"
+AFTER = " AND c.rank <= %(rank)s::bigint AND (c.rank < %(rank)s::bigint OR c.key > %(after)s)"
+# One look into the index of keys for each group, however many cells it has.
+GROUPS = f"""
+WITH RECURSIVE firsts(key, n) AS (
+    (SELECT c.key, 1 FROM {{cells}} c WHERE {BY_KEY} ORDER BY c.key LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT c.key FROM {{cells}} c WHERE {BY_KEY} AND c.key > left(f.key, -{BLOCK}) || '~' ORDER BY c.key LIMIT 1
+    ), f.n + 1 FROM firsts f WHERE f.key IS NOT NULL AND f.n < %(limit)s::int
+)
+SELECT c.key, {{columns}} FROM firsts f JOIN {{cells}} c ON {SHELF} AND c.key = f.key ORDER BY c.key
 """
 KINDS = "SELECT DISTINCT c.kind FROM {cells} c WHERE c.thread_id = %(thread)s"
 REMOVE = f"""
@@ -169,6 +186,8 @@ def cell_parameters(cell: Cell) -> dict[str, Any]:
         "origin": origin or None,
         "name": escape(cell.origin) if is_hashed(origin) else None,
         "expires_at": cell.expires_at,
+        "rank": cell.rank,
+        "marks": " ".join(cell.marks) or None,
         "header": _shrink_raw(cell.header),
         "body": _shrink_raw(cell.body),
     }
@@ -180,10 +199,19 @@ def _shrink_raw(frame: bytes) -> bytes:
 
 
 def cell_of(
-    token: str, origin: str | None, name: str | None, expires_at: int | None, header: bytes, body: bytes = b""
+    token: str,
+    origin: str | None,
+    name: str | None,
+    expires_at: int | None,
+    rank: int | None,
+    marks: str | None,
+    header: bytes,
+    body: bytes = b"",
 ) -> Cell:
     """Return a cell from the columns of a row."""
-    return Cell(token, restore_frame(header), restore_frame(body), unescape(name or origin or ""), expires_at)
+    found_by = tuple(marks.split()) if marks else ()
+    whose = unescape(name or origin or "")
+    return Cell(token, restore_frame(header), restore_frame(body), whose, expires_at, rank, found_by)
 
 
 def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
@@ -478,20 +506,30 @@ class PostgresStore(Store[Request, Reply]):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Request, Reply, Swapped]:
-        # One statement, sent again for each change by another that came in between.
-        parameters = {**shelf_parameters(shelf), "key": key, "expected": expected}
-        parameters |= cell_parameters(new) if new else {}
-        request = self._request(parameters, SWAPS[expected is not None, new is not None], writes=True)
+        (swapped,) = yield from self.swap_cells(shelf, [(key, expected, new)])
+        return swapped
+
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Reply, Sequence[Swapped]]:
+        # A statement each, in one transaction; sent again for each change by another that came in between. In the
+        # order of their keys: two such transactions in different orders would wait for each other.
+        left, replies = {swap[0]: swap for swap in sorted(swaps, key=lambda swap: swap[0])}, dict[str, Swapped]()
         for _ in range(RACES):
-            reply = yield request
-            ((done, token, *columns),) = reply[0]
-            current = None if token is None else cell_of(token, *columns)
-            decision = ruling(current, expected, new)
-            if done or decision == "again":
-                return Swapped(True)
-            if decision == "refuse":
-                return Swapped(False, current)
-        raise StoreBusy(f"cell {key!r}: others changed it {RACES} times while this swap tried to")
+            statements = [self._swap_request(shelf, *swap).statements[0] for swap in left.values()]
+            reply = yield Request(tuple(statements), writes=True)
+            for (name, expected, new), ((done, token, *columns),) in zip([*left.values()], reply, strict=True):
+                current = None if token is None else cell_of(token, *columns)
+                decision = ruling(current, expected, new)
+                if done or decision != "write":
+                    del left[name]
+                    replies[name] = Swapped(True) if done or decision == "again" else Swapped(False, current)
+            if not left:
+                return [replies[name] for name, _, _ in swaps]
+        raise StoreBusy(f"cell {next(iter(left))!r}: others changed it {RACES} times while this swap tried to")
+
+    def _swap_request(self, shelf: Shelf, name: str, expected: str | None, new: Cell | None) -> Request:
+        parameters = {**shelf_parameters(shelf), "key": name, "expected": expected}
+        parameters |= cell_parameters(new) if new else {}
+        return self._request(parameters, SWAPS[expected is not None, new is not None], writes=True)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Reply, Mapping[str, Cell]]:
         reply = yield self._request({**shelf_parameters(shelf), "keys": list(keys)}, READ)
@@ -504,6 +542,29 @@ class PostgresStore(Store[Request, Reply]):
         parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after, "limit": limit}
         reply = yield self._request(parameters, LIST)
         return list(cells_of(reply[0]).items())
+
+    def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Request, Reply, Sequence[tuple[str, Cell]]]:
+        reply = yield self.find_request(shelf, search)
+        return list(cells_of(reply[0]).items())
+
+    def find_request(self, shelf: Shelf, search: Search) -> Request:
+        """Return the request of a search."""
+        prefix, after, head = search.prefix, search.after, head_blocks(search.prefix)
+        parameters = {**shelf_parameters(shelf), "prefix": prefix, "head": head, "limit": search.limit}
+        parameters["past"] = "" if prefix[:1] == MARK else PAST  # what tenants share comes first
+        if search.is_grouped:
+            text = GROUPS
+            if after:
+                parameters["past"] = after[1][:-BLOCK] + "~"
+        else:
+            text = FIND.replace("{where}", BY_KEY if head is None else BY_RANK)
+            wheres = [f" AND position(%(mark{n})s in c.marks) > 0" for n, _ in enumerate(search.marks)]
+            parameters |= {f"mark{n}": mark for n, mark in enumerate(search.marks)}
+            if after:
+                wheres.append(AFTER)
+                parameters |= {"rank": after[0], "after": after[1]}
+            text = text.replace(" ORDER BY", "".join(wheres) + " ORDER BY")
+        return self._request(parameters, text.replace("{columns}", BARE if search.is_bare else HEAD))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Reply, int]:
         parameters = {**shelf_parameters(shelf), "keys": list(tokens), "tokens": list(tokens.values())}

@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.backends.redis.driver import Argument, Call, Request
@@ -35,7 +36,7 @@ from langgraph_keel.backends.redis.entries import (
     word,
 )
 from langgraph_keel.backends.resent import Resent
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import BLOCK, Cell, Search, Shelf, Swap, Swapped
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
@@ -69,6 +70,7 @@ from langgraph_keel.errors import CorruptStore
 
 _log = logging.getLogger(__name__)
 
+_NO_CELL = b"", b""
 SHARED = ""
 """The thread id of the cells that all threads share; no thread has it."""
 SEARCHED = 16
@@ -107,7 +109,8 @@ def value_of(cell: Cell) -> tuple[bytes, bytes]:
     expiry = "" if cell.expires_at is None else cell.expires_at
     # The header is not compressed: that of a tool call would shrink from 413 bytes to 316, but every hit of the tool
     # cache, which takes some 100 µs, would take 15 to 30 µs longer.
-    value = f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header
+    ranked = "" if cell.rank is None else " ".join(["", str(cell.rank), *cell.marks])
+    value = f"{cell.token} {expiry} {name(cell.origin)}{ranked}\n".encode() + cell.header
     # A frame that is compressed already would come back raw: the same content, but other bytes.
     return value, shrink(cell.body) if cell.body[:1] == RAW else cell.body
 
@@ -116,8 +119,9 @@ def value_of(cell: Cell) -> tuple[bytes, bytes]:
 def cell_of(value: bytes, body: bytes | None = None) -> Cell:
     """Return a cell from its value and its body."""
     line, _, header = value.partition(b"\n")
-    token, expiry, origin = line.decode().split(" ")
-    return Cell(token, header, restore_frame(body or b""), parse_name(origin), int(expiry) if expiry else None)
+    token, expiry, origin, *ranked = line.decode().split(" ")
+    cell = Cell(token, header, restore_frame(body or b""), parse_name(origin), int(expiry) if expiry else None)
+    return replace(cell, rank=int(ranked[0]), marks=tuple(ranked[1:])) if ranked else cell
 
 
 def selection(query: Query) -> tuple[str, ...]:
@@ -600,12 +604,18 @@ class RedisStore(Store[Request, Replies]):
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Request, Replies, Swapped]:
+        (swapped,) = yield from self.swap_cells(shelf, [(key, expected, new)])
+        return swapped
+
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Request, Replies, Sequence[Swapped]]:
         ttl = "" if shelf.thread_id is None else self._ttl  # shared cells do not expire
-        words = value_of(new) if new else (b"", b"")
-        done, *held = yield from self._cells(
-            shelf, "swap_cell", cell_name(shelf, key), expected or "", *words, ttl, writes=True
+        keys = self._cell_keys(shelf.thread_id or SHARED)
+        calls = (
+            Call("swap_cell", keys, (cell_name(shelf, key), expected or "", *(value_of(new) if new else _NO_CELL), ttl))
+            for key, expected, new in swaps
         )
-        return Swapped(bool(done), cell_of(*held) if held else None)
+        replies = yield Request(tuple(calls), writes=True)
+        return [Swapped(bool(done), cell_of(*held) if held else None) for done, *held in replies]
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Replies, Mapping[str, Cell]]:
         reply = yield from self._cells(shelf, "read_cells", *(cell_name(shelf, key) for key in keys))
@@ -616,6 +626,24 @@ class RedisStore(Store[Request, Replies]):
     ) -> StorePlan[Request, Replies, Sequence[tuple[str, Cell]]]:
         page = yield from self._cells(shelf, "list_cells", *page_of(shelf, prefix, after), limit)
         return [(key_of(named), cell_of(value)) for named, value in page]
+
+    def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Request, Replies, Sequence[tuple[str, Cell]]]:
+        # With less than two blocks, all cells of the prefix are read, in pages: their names are in no order of ranks.
+        if search.is_grouped or len(search.prefix) < 2 * BLOCK:
+            return (yield from super().find_cells(shelf, search))
+        head, after = cell_name(shelf, search.prefix[: 2 * BLOCK]), ""
+        if search.after:
+            rank, last = search.after
+            # As `ranked` of `cells.lua`; the last cell may be another one's, of another head.
+            after = f"^{head}:{9_000_000_000_000_000 - rank:016d}:{last[-2 * BLOCK :]}"
+        found: list[tuple[str, Cell]] = []
+        while True:
+            rest = search.limit - len(found)
+            place = cell_name(shelf, search.prefix), head, after
+            page, after = yield from self._cells(shelf, "find_cells", *place, rest, int(search.is_bare), *search.marks)
+            found += ((key_of(named), cell_of(value)) for named, value in page)
+            if not after or len(found) >= search.limit:
+                return found
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Replies, int]:
         pairs = [part for key, token in tokens.items() for part in (cell_name(shelf, key), token)]

@@ -39,7 +39,7 @@ from langgraph_keel.backends.sqlite.entries import (
     text_of,
 )
 from langgraph_keel.backends.tenants import TenantStore
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
+from langgraph_keel.engine.cells import BLOCK, Cell, Search, Shelf, Swap, Swapped, ruling
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import SEALED, frame, open_frame
 from langgraph_keel.engine.plan import StorePlan
@@ -60,7 +60,7 @@ from langgraph_keel.engine.records import (
     ThreadInfo,
     Writes,
 )
-from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
+from langgraph_keel.engine.tenants import MARK, PAST, bounds_of, head_blocks
 from langgraph_keel.errors import CorruptStore
 
 _log = logging.getLogger(__name__)
@@ -90,13 +90,33 @@ BATCHES_OF = (
 _IS_PLAIN = f"substr({{body}}, 1, 1) <> x'{SEALED.hex()}'"
 
 # In the order of the attributes of `Cell`.
-OF_CELL = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
+OF_CELL = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at, c.rank, c.marks"
 OF_CELL_WITHOUT_BODY = OF_CELL.replace("c.body", "x''")
 ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
 EVERYBODY = ""
 """The thread of what all threads share: no thread has this name."""
 PAST_KEYS = "\x7f"
 """Sorts after every character that a key may hold."""
+
+BARE = "c.token, x'', x'', '', c.expires_at, c.rank, NULL"
+# SQLite chose the index of keys by itself, which took 26 ms of 10,000 cells instead of 0.02; `+key` keeps it from that.
+BY_RANK = (
+    "cells c INDEXED BY cells_by_rank WHERE c.shelf = :shelf AND c.rank IS NOT NULL "
+    "AND substr(c.key, 1, length(c.key) - 64) = :head AND +c.key >= :from AND +c.key < :to"
+)
+BY_KEY = "cells c WHERE c.shelf = :shelf AND c.key >= :from AND c.key < :to AND c.rank IS NOT NULL"
+# One look into the index of keys for each group, however many cells it has.
+GROUPS = f"""
+WITH RECURSIVE firsts(key) AS (
+    SELECT (SELECT c.key FROM {BY_KEY} ORDER BY c.key LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT c.key FROM {BY_KEY} AND c.key > substr(f.key, 1, length(f.key) - {BLOCK}) || '{PAST_KEYS}'
+        ORDER BY c.key LIMIT 1
+    ) FROM firsts f WHERE f.key IS NOT NULL LIMIT :limit
+)
+SELECT c.key, {{columns}} FROM firsts f CROSS JOIN cells c ON c.shelf = :shelf AND c.key = f.key ORDER BY c.key
+"""
 
 NAMES = (
     "SELECT name FROM threads UNION SELECT thread FROM shelves WHERE thread <> ? "
@@ -334,7 +354,18 @@ class SqliteStore(SqliteEntries):
             "ORDER BY c.key LIMIT ?",
             (*_names(shelf), max(prefix, after or ""), prefix + PAST_KEYS, after, limit),
         ).fetchall()
-        return [(key, Cell(*row)) for key, *row in rows]
+        return [(key, _cell_of(*row)) for key, *row in rows]
+
+    def swap_cells(self, shelf: Shelf, swaps: Sequence[Swap]) -> StorePlan[Work, Any, Sequence[Swapped]]:
+        replies: Sequence[Swapped] = yield Work(
+            lambda execute: [_swap_cell(shelf, *swap, execute) for swap in swaps], writes=True
+        )
+        return replies
+
+    @in_transaction()
+    def find_cells(self, execute: Execute, shelf: Shelf, search: Search) -> list[tuple[str, Cell]]:
+        rows = execute(*find_statement(_find_shelf(execute, shelf), search)).fetchall()
+        return [(key, _cell_of(*row)) for key, *row in rows]
 
     @in_transaction(writes=True)
     def remove_cells(self, execute: Execute, shelf: Shelf, tokens: Mapping[str, str]) -> int:
@@ -583,7 +614,33 @@ def _copy_channels(execute: Execute, source: int, target: int, ends: Mapping[int
 
 def _read_cell(execute: Execute, shelf: Shelf, key: str) -> Cell | None:
     row = execute(f"SELECT {OF_CELL} FROM {ON_SHELF} AND c.key = ?", (*_names(shelf), key)).fetchone()
-    return Cell(*row) if row else None
+    return _cell_of(*row) if row else None
+
+
+def _cell_of(*columns: Any) -> Cell:
+    marks = columns[-1]
+    return Cell(*columns[:-1], tuple(marks.split()) if marks else ())
+
+
+def find_statement(shelf: int | None, search: Search) -> tuple[str, dict[str, Any]]:
+    """Return the statement of a search, and its parameters."""
+    prefix, after = search.prefix, search.after
+    head = head_blocks(prefix)
+    values: dict[str, Any] = {"shelf": shelf, "head": head, "limit": search.limit}
+    values |= {"from": prefix if prefix[:1] == MARK else max(prefix, PAST), "to": prefix + PAST_KEYS}
+    columns = BARE if search.is_bare else OF_CELL_WITHOUT_BODY
+    if search.is_grouped:
+        if after:
+            values["from"] = after[1][:-BLOCK] + PAST_KEYS
+        return GROUPS.replace("{columns}", columns), values
+    where = BY_KEY if head is None else BY_RANK
+    if after:
+        values |= {"rank": after[0], "key": after[1]}
+        where += " AND c.rank <= :rank AND (c.rank < :rank OR +c.key > :key)"
+    for n, mark in enumerate(search.marks):
+        values[f"mark{n}"] = mark
+        where += f" AND instr(c.marks, :mark{n})"
+    return f"SELECT c.key, {columns} FROM {where} ORDER BY c.rank DESC, c.key LIMIT :limit", values
 
 
 def _reply_if_settled(
@@ -610,10 +667,15 @@ def _swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, e
         ((number,),) = execute(sql, _names(shelf)).fetchall()
     # A row that is there is changed in place: a new one would change the index of keys as well.
     execute(
-        "INSERT INTO cells (shelf, key, token, origin, expires_at, header, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "INSERT INTO cells (shelf, key, token, origin, expires_at, rank, marks, header, body) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (shelf, key) DO UPDATE SET token = excluded.token, origin = excluded.origin, "
-        "expires_at = excluded.expires_at, header = excluded.header, body = excluded.body",
-        (number, key, new.token, new.origin or None, new.expires_at, new.header, new.body),
+        "expires_at = excluded.expires_at, rank = excluded.rank, marks = excluded.marks, header = excluded.header, "
+        "body = excluded.body",
+        (
+            *(number, key, new.token, new.origin or None, new.expires_at),
+            *(new.rank, " ".join(new.marks) or None, new.header, new.body),
+        ),
     )
     return Swapped(True)
 

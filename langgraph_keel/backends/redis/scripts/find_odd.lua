@@ -1,5 +1,5 @@
 -- What of a thread's keys is not as Keel writes it: each time the position of the key and what is wrong. KEYS are the
--- thread, its cells and their names. With: fields
+-- thread, its cells and their names. With: fields, cells
 -- Grows with: all fields of these keys. ARGV: the most to be found
 local most, odd = tonumber(ARGV[1]), {}
 
@@ -57,20 +57,24 @@ end
 local listed = {}
 for _, name in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1)) do
   local origin, cell = name:match('^@([^:]*):(.*)$')
+  local head, rest = name:match('^%^(.*):%d+:(.*)$')
+  cell = cell or head and head .. rest
   local value = redis.call('HGET', KEYS[2], cell or name)
   listed[name] = true
   -- A name without a cell is left by a script that was refused in between, and is passed over.
   if not (cell or name):find('^%l+:[%w_][%w._-]*$') or value and origin
-    and value:match('^[^ ]* [^ ]* ([^\n]*)\n') ~= origin then
+    and value:match('^[^ ]* [^ ]* ([^ \n]*)') ~= origin or value and head and ranked(cell, value) ~= name then
     see(3, 'member', name, 'is damaged')
   end
 end
 for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do
   local cell = name:match('^(%l+:[%w_][%w._-]*)$')
-  local origin = cell and redis.call('HGET', KEYS[2], name):match('^%w+ %d* ([^\n]*)\n')
+  local value = redis.call('HGET', KEYS[2], name)
+  local origin, by_rank = cell and value:match('^%w+ %d* ([^ \n]*)[^\n]*\n'), cell and ranked(cell, value)
   if cell and not origin or not cell and not redis.call('HGET', KEYS[2], name:match('^(.*):body$') or '') then
     see(2, 'field', name, 'is damaged')
-  elseif cell and (not listed[name] or origin ~= '' and not listed['@' .. origin .. ':' .. name]) then
+  elseif cell and (not listed[name] or origin ~= '' and not listed['@' .. origin .. ':' .. name]
+    or by_rank and not listed[by_rank]) then
     see(3, 'member of', name, 'is missing')
   end
 end

@@ -11,5 +11,5 @@ while true do
     table.insert(kinds, kind)
   end
   -- What sorts after all names that begin so: ';' follows ':', and 'A' follows '@'. A damaged name is passed over.
-  from = kind and '[' .. kind .. ';' or name:sub(1, 1) == '@' and '[A' or '(' .. name
+  from = kind and '[' .. kind .. ';' or name:sub(1, 1) == '@' and '[A' or name:sub(1, 1) == '^' and '[_' or '(' .. name
 end

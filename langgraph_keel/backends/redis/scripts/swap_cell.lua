@@ -11,6 +11,7 @@ if token_of(held) ~= expected then
   return held and { 0, held, redis.call('HGET', KEYS[1], name .. ':body') } or { 0 }
 end
 local before, now = shared(name, held), shared(name, value)
+local old, new = ranked(name, held), ranked(name, value)
 if value == '' then
   drop(name, before)
   return { 1 }
@@ -23,8 +24,8 @@ local left = redis.call('PTTL', KEYS[3])
 
 -- Names before the cell: should the user have no right to it (ACL), all that is left are names that readers pass over.
 redis.call('ZADD', KEYS[2], 0, name)
-if now then
-  redis.call('ZADD', KEYS[2], 0, now)
+if now or new then
+  redis.call('ZADD', KEYS[2], 0, now or name, 0, new or name)
 end
 redis.call('HSET', KEYS[1], name, value)
 if body == '' then
@@ -34,6 +35,9 @@ else
 end
 if before and before ~= now then
   redis.call('ZREM', KEYS[2], before)
+end
+if old and old ~= new then
+  redis.call('ZREM', KEYS[2], old)
 end
 if left == -1 then
   persist({ KEYS[1], KEYS[2] })

@@ -1,0 +1,1 @@
+"""A LangGraph store: items that all threads share, in cells."""

@@ -1,0 +1,73 @@
+"""Which items a search returns: LangGraph's filters on values, and the terms that narrow a search for them.
+
+They mean what they mean in LangGraph's `InMemoryStore`, but an order between values that have none is no match there
+instead of an error: numbers compare with numbers, texts with texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import ge, gt, le, lt
+from typing import Any
+
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.store.records import term_of
+
+_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
+_OPERATORS = {*_ORDERS, "$eq", "$ne"}
+
+
+def check_filter(wanted: Any) -> Mapping[str, Any]:
+    """Return a filter; `InvalidInput` if it is none, or names an operator that there is not."""
+    if wanted is None:
+        return {}
+    if not isinstance(wanted, Mapping):
+        raise InvalidInput(f"filter={wanted!r:.200} is no filter: use a dict from fields to values")
+    left: list[Any] = [*wanted.values()]
+    while left:
+        each = left.pop()
+        if isinstance(each, Mapping):
+            if _has_operators(each) and (unknown := [name for name in each if name not in _OPERATORS]):
+                known = ", ".join(sorted(_OPERATORS))
+                raise InvalidInput(f"the filter has {unknown[0]!r:.60} among its operators: there are {known}")
+            left += each.values()
+        elif isinstance(each, (list, tuple)):
+            left += each
+    return wanted
+
+
+def fits(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether the value of an item is what a filter asks for."""
+    return all(_is_like(value.get(field), each) for field, each in wanted.items())
+
+
+def terms_of_filter(wanted: Mapping[str, Any]) -> list[str]:
+    """Return what all items have that a filter finds: the terms of fields that must equal a text or a number."""
+    terms = []
+    for field, each in wanted.items():
+        each = each.get("$eq") if isinstance(each, Mapping) and _has_operators(each) else each
+        if isinstance(field, str) and (term := term_of(field, each)):
+            terms.append(term)
+    return terms
+
+
+def _has_operators(wanted: Mapping[Any, Any]) -> bool:
+    return any(isinstance(name, str) and name.startswith("$") for name in wanted)
+
+
+def _is_like(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        if _has_operators(wanted):
+            return all(_apply(value, name, each) for name, each in wanted.items())
+        return isinstance(value, dict) and all(_is_like(value.get(name), each) for name, each in wanted.items())
+    if isinstance(wanted, (list, tuple)):
+        return isinstance(value, list) and len(value) == len(wanted) and all(map(_is_like, value, wanted))
+    return bool(value == wanted)
+
+
+def _apply(value: Any, operator: str, wanted: Any) -> bool:
+    if operator in _ORDERS:
+        both = (value, wanted)
+        is_ordered = all(isinstance(each, (int, float)) for each in both) or all(isinstance(each, str) for each in both)
+        return is_ordered and _ORDERS[operator](value, wanted)
+    return bool(value == wanted) is (operator == "$eq")

@@ -1,0 +1,102 @@
+"""Stores of Keel's in the places of LangGraph's, for LangGraph's own tests of stores: a pytest plugin.
+
+It is loaded beside `upstream.plugin`, whose saver it opens a store on for each one that a test makes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from langgraph_keel.store.keel_store import KeelStore
+from upstream import plugin, stand_in
+
+MODULES = {
+    "langgraph.store.memory": ("InMemoryStore",),
+    "langgraph.store.sqlite": ("SqliteStore", "AsyncSqliteStore"),
+    "langgraph.store.sqlite.aio": ("AsyncSqliteStore",),
+    "langgraph.store.postgres": ("PostgresStore", "AsyncPostgresStore"),
+}
+NO_VECTORS = "searches by meaning, which is not built yet"
+OWN_SQL = "reads or changes LangGraph's tables, or its statements"
+NO_PATHS = "takes a dot in the field of a filter for a path; for ours and InMemoryStore it is part of the name"
+EXCLUDED = {
+    r"tests/.*::test_(\w*vector_|embed_with_path|scores|non_ascii|search_sorting)": NO_VECTORS,
+    r"tests/.*::test_(nonnull_migrations|escape_|namespace_match_pattern)": OWN_SQL,
+    r"tests/.*::test_list_namespaces_prefix_uses_indexable_condition": OWN_SQL,
+    r"tests/.*::test_abatch_uses_single_pool_checkout": OWN_SQL,
+    r"tests/.*::test_omit_expired_disabled": "demands that items are shown that have expired",
+    r"tests/.*::test_omit_expired_": OWN_SQL,
+    r"tests/.*::test_no_running_loop": "wants an error of blocking methods in a loop; ours has both faces",
+    r"tests/.*::test_sql_injection_vulnerability": "wants an error of a filter's odd field; ours finds nothing",
+    r"tests/.*::test_filter_keys_with_hyphens_and_digits": NO_PATHS,
+    r"tests/.*::test_ttl_override_default": "wants a read not to renew an item, which is LangGraph's own default",
+    r"tests/.*\[pipe": "LangGraph's option `pipe`, which Keel has not",
+}
+
+
+class Store(KeelStore):
+    """A store of its own for each one that is made, whatever the test says of where it is."""
+
+    MIGRATIONS: ClassVar[list[str]] = []
+
+    def __init__(self, *, index: Any = None, ttl: Any = None) -> None:
+        assert index is None, NO_VECTORS
+        backend, place = stand_in.BACKENDS[plugin.NAME]
+        saver = backend(**plugin.STORES.place(place))
+        plugin.STORES.close_later(saver)
+        super().__init__(saver, ttl)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(cls, conn_string: str, *, ttl: Any = None, **_: Any) -> Iterator[Store]:
+        yield cls(ttl=ttl)
+
+    def setup(self) -> None:
+        self.get(("any",), "key")
+
+
+class AsyncStore(KeelStore):
+    """As `Store`; its sweeper is started in a coroutine."""
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(cls, conn_string: str, *, ttl: Any = None, **_: Any) -> AsyncIterator[Any]:
+        made = Store(ttl=ttl)
+        yield cls(made._saver, ttl)
+
+    MIGRATIONS: ClassVar[list[str]] = []
+
+    async def setup(self) -> None:
+        await self.aget(("any",), "key")
+
+    async def start_ttl_sweeper(self) -> None:  # type: ignore[override]
+        super().start_ttl_sweeper()
+
+    async def stop_ttl_sweeper(self) -> bool:  # type: ignore[override]
+        return super().stop_ttl_sweeper()
+
+    async def sweep_ttl(self) -> int:  # type: ignore[override]
+        return await self.asweep_ttl()
+
+    def _cursor(self) -> Any:
+        """A fixture drops a table of LangGraph's by it."""
+
+        async def execute(_: str) -> None: ...
+
+        return nullcontext(SimpleNamespace(execute=execute))
+
+
+for _module, _names in MODULES.items():
+    for _name in _names:
+        setattr(importlib.import_module(_module), _name, AsyncStore if _name.startswith("Async") else Store)
+        stand_in.NAMES.add(_name)
+plugin.EXCLUDED.update(EXCLUDED)
+
+
+def pytest_configure(config: Any) -> None:
+    # Their tests of times are tried again by a plugin that is not here.
+    config.addinivalue_line("markers", "flaky: tried again")
