@@ -121,7 +121,8 @@ BARE = "c.token, NULL, NULL, c.expires_at, c.rank, NULL, ''::bytea"
 # The index of keys is not fit for the first one, as it does not name a range of them.
 BY_RANK = f"{SHELF} AND left(c.key, -{2 * BLOCK}) = %(head)s AND c.rank IS NOT NULL AND starts_with(c.key, %(prefix)s)"
 BY_KEY = f"{SHELF} AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~' AND c.key > %(past)s AND c.rank IS NOT NULL"
-FIND = "SELECT c.key, {columns} FROM {cells} c WHERE {where} ORDER BY c.rank DESC, c.key LIMIT %(limit)s"
+# Within a head, as the index has it; else a sort of all of them.
+FIND = "SELECT c.key, {columns} FROM {cells} c WHERE {where} ORDER BY c.rank DESC, {key} LIMIT %(limit)s"
 AFTER = " AND c.rank <= %(rank)s::bigint AND (c.rank < %(rank)s::bigint OR c.key > %(after)s)"
 # One look into the index of keys for each group, however many cells it has.
 GROUPS = f"""
@@ -132,7 +133,7 @@ WITH RECURSIVE firsts(key, n) AS (
         SELECT c.key FROM {{cells}} c WHERE {BY_KEY} AND c.key > left(f.key, -{BLOCK}) || '~' ORDER BY c.key LIMIT 1
     ), f.n + 1 FROM firsts f WHERE f.key IS NOT NULL AND f.n < %(limit)s::int
 )
-SELECT c.key, {{columns}} FROM firsts f JOIN {{cells}} c ON {SHELF} AND c.key = f.key ORDER BY c.key
+SELECT c.key, {{columns}} FROM firsts k {EACH} ORDER BY c.key
 """
 KINDS = "SELECT DISTINCT c.kind FROM {cells} c WHERE c.thread_id = %(thread)s"
 # By where a row is, for which there is no other way than to look there: a row that is changed meanwhile is at another
@@ -565,7 +566,8 @@ class PostgresStore(Store[Request, Reply]):
             if after:
                 parameters["past"] = after[1][:-BLOCK] + "~"
         else:
-            text = FIND.replace("{where}", BY_KEY if head is None else BY_RANK)
+            where, last = (BY_KEY, "c.key") if head is None else (BY_RANK, f"right(c.key, {2 * BLOCK})")
+            text = FIND.replace("{where}", where).replace("{key}", last)
             wheres = [f" AND position(%(mark{n})s in c.marks) > 0" for n, _ in enumerate(search.marks)]
             parameters |= {f"mark{n}": mark for n, mark in enumerate(search.marks)}
             if after:
