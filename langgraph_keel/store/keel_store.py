@@ -180,6 +180,8 @@ def _check_ops(ops: list[Op]) -> dict[str, Write]:
             _check_bounds(op)
         elif isinstance(op, ListNamespacesOp):
             _check_bounds(op)
+            if op.max_depth is not None and not (type(op.max_depth) is int and op.max_depth > 0):
+                raise InvalidInput(f"max_depth={op.max_depth!r:.40}: use a whole number from 1 on")
             for condition in op.match_conditions or ():
                 check_place(condition.path)
         else:

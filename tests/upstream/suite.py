@@ -58,21 +58,30 @@ PACKAGES = (
     Suite("langgraph-prebuilt"),
 )
 # Their tests of stores, with Keel's store in the place of theirs.
-STORES = (
-    Suite("langgraph-checkpoint", ("tests/test_store.py", "-p", "upstream.stores")),
-    Suite("langgraph-checkpoint-sqlite", ("tests/test_store.py", "tests/test_async_store.py", "-p", "upstream.stores")),
+STORES = tuple(
+    Suite(package, (*(f"tests/{name}.py" for name in files), "-p", "upstream.stores"))
+    for package, files in {
+        "langgraph-checkpoint": ("test_store",),
+        "langgraph-checkpoint-sqlite": ("test_store", "test_async_store"),
+        "langgraph-checkpoint-postgres": ("test_store", "test_async_store"),
+    }.items()
 )
+DEEPAGENTS = "https://github.com/langchain-ai/deepagents", "libs/deepagents"
+NO_SYRUPY = "-p", "no:syrupy"  # an option of which has the name of one of theirs
 # What needs tests/upstream/requirements.txt.
 UPON_IT = (
     Suite("langchain", ("tests/unit_tests/agents",)),  # each test under blockbuster
-    Suite(
-        "deepagents",
-        ("tests/unit_tests", "-p", "no:syrupy"),  # an option of which has the name of one of theirs
-        "https://github.com/langchain-ai/deepagents",
-        "libs/deepagents",
-    ),
+    Suite("deepagents", ("tests/unit_tests", *NO_SYRUPY), *DEEPAGENTS),
     Suite("langgraph-swarm"),
     Suite("langchain-mcp-adapters"),
+)
+STORES_UPON_IT = (
+    Suite(
+        "deepagents",
+        (*(f"tests/unit_tests/backends/test_store_backend{face}.py" for face in ("", "_async")), *NO_SYRUPY)
+        + ("-p", "upstream.stores"),
+        *DEEPAGENTS,
+    ),
 )
 
 
