@@ -184,6 +184,8 @@ def _check_ops(ops: list[Op]) -> dict[str, Write]:
                 raise InvalidInput(f"max_depth={op.max_depth!r:.40}: use a whole number from 1 on")
             for condition in op.match_conditions or ():
                 check_place(condition.path)
+                if condition.match_type not in ("prefix", "suffix"):
+                    raise InvalidInput(f"{condition.match_type!r:.60} is no way to match: use prefix or suffix")
         else:
             raise InvalidInput(f"a {type(op).__name__} is no operation of a store")
     return writes
@@ -217,7 +219,5 @@ def _list_namespaces(items: Items, op: ListNamespacesOp) -> Plan[list[tuple[str,
 
 def _matches(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
     path = tuple(condition.path)
-    if condition.match_type not in ("prefix", "suffix"):
-        raise InvalidInput(f"{condition.match_type!r:.60} is no way to match a namespace: use prefix or suffix")
     part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[len(namespace) - len(path) :]
     return len(namespace) >= len(path) and all(want in ("*", label) for want, label in zip(path, part, strict=True))

@@ -28,7 +28,7 @@ FILTERS = st.dictionaries(
     SCALARS | COMPARED | st.lists(SCALARS, max_size=2) | st.just({"z": 1}) | st.just({"z": {"$gt": 0}}),
     max_size=2,
 )
-MINUTES = st.sampled_from([None, None, 0.5, 1, 10])
+MINUTES = st.sampled_from([None, 0.5, 0.5, 1, 10])
 """Times to live."""
 BOUNDS = st.sampled_from([0, 1, 2, 3, 10])
 GETS = st.builds(GetOp, NAMESPACES, KEYS, st.booleans())
@@ -79,12 +79,23 @@ class ItemMachine(RuleBasedStateMachine):
     def several(self, which: int, ops: list[Op]) -> None:
         self.do(which, ops)
 
+    @rule(which=st.integers(0, 1), nth=st.integers(0, 20), value=VALUES | st.none(), minutes=MINUTES)
+    def change(self, which: int, nth: int, value: dict[str, Any] | None, minutes: float | None) -> None:
+        """Put or remove an item that is there."""
+        for place in sorted(self.model.items)[nth : nth + 1]:
+            self.do(which, [PutOp(*place, value, None, None if value is None else minutes)])
+
+    @rule(which=st.integers(0, 1), nth=st.integers(0, 5))
+    def read(self, which: int, nth: int) -> None:
+        """Read items that are there; those that expire are renewed."""
+        self.do(which, [GetOp(*place) for place in sorted(self.model.items)[nth::4]])
+
     @rule(which=st.integers(0, 1))
     def begin_cold(self, which: int) -> None:
         """A process begins: it knows no version."""
         self.stores[which] = Asked(self.savers[which].store(), self.face)
 
-    @rule(seconds=st.sampled_from([1, 5, 29, 31, 61, 600]))
+    @rule(seconds=st.sampled_from([1, 20, 20, 31, 61]))
     def wait(self, seconds: int) -> None:
         for clock in self.clocks:
             clock.now += seconds * 1_000_000
