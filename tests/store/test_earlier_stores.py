@@ -35,7 +35,7 @@ def change(place: Place, statements: str) -> None:
 def earlier(place: Place) -> Place:
     """A store with a checkpoint and a cell, and the tables of before."""
     with place.open() as saver:
-        saver.history.labels.set(put(saver, "t", 1), "first")
+        saver.labels.set(put(saver, "t", 1), "first")
     change(place, STRIPPED[place.kind])
     return place
 
@@ -47,7 +47,7 @@ def check_works(place: Place) -> None:
         assert [item.key for item in store.search(("a", "b"), filter={"n": 1})] == ["k"]
         assert store.list_namespaces() == [("a", "b")]
         assert value_of(saver, "t") == 1
-        assert [label.name for label in saver.history.labels.list("t")] == ["first"]
+        assert [label.name for label in saver.labels.list("t")] == ["first"]
         assert saver.migrations() == []
         assert [*saver.check()] == []
     place.check()
@@ -87,7 +87,7 @@ def test_the_command_carries_it_over(earlier: Place) -> None:
 
 @pytest.mark.parametrize("place", ["postgres"], indirect=True)
 def test_the_command_prints_what_somebody_else_may_run(earlier: Place) -> None:
-    change(earlier, keel("schema", "--upgrade", "--print", "--url", earlier.url))
+    change(earlier, keel("schema", "--upgrade", "--print", "--url", earlier.url).stdout)
     with earlier.open(auto_setup=False) as saver:
         assert value_of(saver, "t") == 1
     check_works(earlier)
@@ -96,7 +96,7 @@ def test_the_command_prints_what_somebody_else_may_run(earlier: Place) -> None:
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_an_index_that_was_dropped_is_made_again(place: Place) -> None:
     with place.open() as saver:
-        saver.history.labels.set(put(saver, "t", 1), "first")
+        saver.labels.set(put(saver, "t", 1), "first")
     change(place, "DROP INDEX cells_by_rank")
     with pytest.raises(NotSetUp, match="for writing once"), place.open(read_only=True) as saver:
         value_of(saver, "t")

@@ -37,7 +37,7 @@ CONDITIONS = st.lists(st.builds(MatchCondition, st.sampled_from(["prefix", "suff
 LISTS = st.builds(ListNamespacesOp, CONDITIONS, st.sampled_from([None, 1, 2, 3]), st.just(100), BOUNDS)
 PUTS = st.builds(PutOp, NAMESPACES, KEYS, VALUES, st.none(), MINUTES)
 DELETES = st.builds(PutOp, NAMESPACES, KEYS, st.none(), st.none(), st.none())
-SKEW = 90_000_000
+SKEW = 2_000_000
 """Microseconds by which the clock of the second store is behind."""
 
 
@@ -85,9 +85,10 @@ class ItemMachine(RuleBasedStateMachine):
         for place in sorted(self.model.items)[nth : nth + 1]:
             self.do(which, [PutOp(*place, value, None, None if value is None else minutes)])
 
-    @rule(which=st.integers(0, 1), nth=st.integers(0, 5))
-    def read(self, which: int, nth: int) -> None:
-        """Read items that are there; those that expire are renewed."""
+    @rule(which=st.integers(0, 1), nth=st.integers(0, 5), seconds=st.sampled_from([0, 20]))
+    def read(self, which: int, nth: int, seconds: int) -> None:
+        """Read items that are there, perhaps later; those that expire are renewed."""
+        self.wait(seconds)
         self.do(which, [GetOp(*place) for place in sorted(self.model.items)[nth::4]])
 
     @rule(which=st.integers(0, 1))

@@ -58,7 +58,7 @@ class KnowsOnlyWhatItSaw(Items):
 WRONG: dict[str, tuple[Callable[[], MemoryStore], type[Items], str]] = {
     "forgets what is expected": (SeveralSwapsForgetWhatIsExpected, Items, "GetOp|SearchOp"),
     "shows expired": (MemoryStore, ShowsExpired, "GetOp|SearchOp|ListNamespacesOp|sweep"),
-    "narrows too much": (SearchesNarrowTooMuch, Items, "SearchOp"),
+    "narrows too much": (SearchesNarrowTooMuch, Items, "SearchOp|sweep"),
     "sorts by key": (SearchesSortByKey, Items, "SearchOp"),
     "never renews": (MemoryStore, NeverRenews, "GetOp|SearchOp|ListNamespacesOp|sweep"),
     "begins again": (MemoryStore, BeginsAgain, "GetOp|SearchOp"),
