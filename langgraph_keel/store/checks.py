@@ -25,7 +25,9 @@ def check_place(namespace: Any, key: Any = "") -> tuple[str, ...]:
     """
     labels = namespace if isinstance(namespace, (tuple, list)) else [None]
     if not all(isinstance(label, str) and label and not {".", "\0"} & {*label} for label in labels):
-        raise InvalidNamespace(f"{namespace!r:.200} is no namespace: use a tuple of texts, not empty, without '.' and NUL")
+        raise InvalidNamespace(
+            f"{namespace!r:.200} is no namespace: use a tuple of texts, not empty, without '.' and NUL"
+        )
     if not isinstance(key, str):
         raise InvalidInput(f"{key!r:.200} is no key of an item: use a text")
     return tuple(namespace)

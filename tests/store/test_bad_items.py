@@ -1,4 +1,4 @@
-"""Namespaces, keys, values and filters that are odd or wrong: the right answer or a named error, nothing half stored."""
+"""Odd and wrong namespaces, keys, values and filters: the right answer or a named error, and nothing half stored."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ JSON = [
 
 @each_backend
 @each_face
-def test_no_label_is_taken_for_another(
-    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_no_label_is_taken_for_another(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     namespaces = [(label,) for label in ODD] + [("a", label) for label in ODD] + [("a", "b", label) for label in ODD]
     namespaces += [("a", "b", label, "c") for label in ODD]
     with opened(backend, tmp_path, request) as place:

@@ -22,7 +22,9 @@ PATHS = st.lists(st.sampled_from(["a", "b", "*"]), max_size=3).map(tuple)
 KEYS = st.sampled_from(["", "k", "K", "%", "k\0"])
 SCALARS = st.sampled_from([0, 1, 1.0, True, 1.5, -2, 2**53 + 1, float(2**53), "1", "b", "", None])
 VALUES = st.dictionaries(st.sampled_from(["x", "y"]), SCALARS | st.lists(SCALARS, max_size=2) | st.just({"z": 1}))
-COMPARED = st.dictionaries(st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), SCALARS, min_size=1, max_size=2)
+COMPARED = st.dictionaries(
+    st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"]), SCALARS, min_size=1, max_size=2
+)
 FILTERS = st.dictionaries(
     st.sampled_from(["x", "y", "missing"]),
     SCALARS | COMPARED | st.lists(SCALARS, max_size=2) | st.just({"z": 1}) | st.just({"z": {"$gt": 0}}),

@@ -40,7 +40,9 @@ def test_each_tenant_has_items_of_its_own(
 ) -> None:
     with opened(backend, tmp_path, request) as place:
 
-        @settings(max_examples=examples(24), suppress_health_check=[*HealthCheck], phases=(Phase.generate, Phase.shrink))
+        @settings(
+            max_examples=examples(24), suppress_health_check=[*HealthCheck], phases=(Phase.generate, Phase.shrink)
+        )
         @given(steps=STEPS, face=st.sampled_from(["sync", "async"]))
         def check(steps: list[tuple[str, list[Op]]], face: str) -> None:
             place.wipe()

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
+from broken.cells import SearchesNarrowTooMuch, SearchesSortByKey, SeveralSwapsForgetWhatIsExpected
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.stores import MemoryUnderTest
 from test_item_machine import ItemMachine
 
-from broken.cells import SearchesNarrowTooMuch, SearchesSortByKey, SeveralSwapsForgetWhatIsExpected
 from langgraph_keel.backends.memory.store import MemoryStore
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.plan import Plan

@@ -25,6 +25,12 @@ TEST_TIMEOUT = 120
 WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
 
+# Puts a store of ours in the place of theirs.
+STORE_PLUGIN = "upstream.stores"
+# Two of LangGraph's tests of stores await 60,000 operations at once.
+STORE_OPTIONS = ("-p", STORE_PLUGIN, "--timeout=900")
+
+
 class UpstreamUnavailableError(Exception):
     """A suite can't be had, or doesn't run at all."""
 
@@ -38,6 +44,10 @@ class Suite:
     # Of a package whose source distribution has no tests, and where it is in there.
     repository: str = ""
     folder: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.package}:stores" if STORE_PLUGIN in self.arguments else self.package
 
     @property
     def version(self) -> str:
@@ -59,7 +69,7 @@ PACKAGES = (
 )
 # Their tests of stores, with Keel's store in the place of theirs.
 STORES = tuple(
-    Suite(package, (*(f"tests/{name}.py" for name in files), "-p", "upstream.stores"))
+    Suite(package, (*(f"tests/{name}.py" for name in files), *STORE_OPTIONS))
     for package, files in {
         "langgraph-checkpoint": ("test_store",),
         "langgraph-checkpoint-sqlite": ("test_store", "test_async_store"),
@@ -78,8 +88,11 @@ UPON_IT = (
 STORES_UPON_IT = (
     Suite(
         "deepagents",
-        (*(f"tests/unit_tests/backends/test_store_backend{face}.py" for face in ("", "_async")), *NO_SYRUPY)
-        + ("-p", "upstream.stores"),
+        (
+            "tests/unit_tests/backends/test_store_backend.py",
+            "tests/unit_tests/backends/test_store_backend_async.py",
+            *(*NO_SYRUPY, *STORE_OPTIONS),
+        ),
         *DEEPAGENTS,
     ),
 )

@@ -121,7 +121,9 @@ def _add_ranks(tables: Tables, where: str, *, can_change: bool) -> StorePlan[Ask
             return
         if _sqlstate(error) not in DENIED:
             raise
-    raise NotSetUp(f"{where} was made by an earlier Keel: let the owner of its tables run `keel schema --upgrade --url ...`")
+    raise NotSetUp(
+        f"{where} was made by an earlier Keel: let the owner of its tables run `keel schema --upgrade --url ...`"
+    )
 
 
 def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any]) -> StorePlan[Asked, Rows, None]:

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 import pytest
 from langgraph.store.base import Op
-from support.savers import needing
-from support.stores import MemoryUnderTest, SqliteUnderTest
-from support.stores.files import FilesUnderTest
-from support.stores.postgres import postgres_store
-from support.stores.redis import redis_store
 
 from langgraph_keel import KeelStore
 from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.testing.faults import Counter, with_tap
+from support.savers import needing
+from support.stores import MemoryUnderTest, SqliteUnderTest
+from support.stores.files import FilesUnderTest
+from support.stores.postgres import postgres_store
+from support.stores.redis import redis_store
 
 T = TypeVar("T")
 START = 1_800_000_000_000_000
@@ -99,6 +99,8 @@ def opened(backend: str, directory: Path, request: pytest.FixtureRequest) -> Ite
         with redis_store(request.getfixturevalue("redis_server").url) as store:
             yield store
     else:
-        on_disk = SqliteUnderTest(str(directory / "keel.db")) if backend == "sqlite" else FilesUnderTest(directory / "f")
+        on_disk = (
+            SqliteUnderTest(str(directory / "keel.db")) if backend == "sqlite" else FilesUnderTest(directory / "f")
+        )
         with closing(on_disk) as store:
             yield store
