@@ -469,9 +469,10 @@ class Tables:
     @property
     def add_ranks(self) -> str:
         """The statements that add what tables of an earlier Keel lack."""
-        (index,) = (line for line in _SQL.splitlines() if "{cells_by_rank}" in line)
+        _, name, rest = _SQL.partition("{cells_by_rank}")
         columns = "ADD COLUMN IF NOT EXISTS rank bigint, ADD COLUMN IF NOT EXISTS marks text"
-        return self.fill_names(f"ALTER TABLE {{cells}} {columns};\n{index.replace('INDEX', 'INDEX IF NOT EXISTS', 1)}")
+        index = f"CREATE INDEX IF NOT EXISTS {name}{rest.partition(';')[0]};"
+        return self.fill_names(f"ALTER TABLE {{cells}} {columns};\n{index}")
 
     def script_of(self, number: int, migration: Migration[Any]) -> str:
         """Return a migration as SQL, to be run as it is; of one that is a plan, a comment that says so."""

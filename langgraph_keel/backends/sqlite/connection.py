@@ -118,7 +118,7 @@ def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration
 
 
 def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
-    """Return the tables of a database of Keel's and the index `cells_by_rank`, and its format; nothing of an empty one."""
+    """Return the tables of a database of Keel's, and its format; no tables if it is empty. `_MADE_AGAIN` are tables."""
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' OR name = 'cells_by_rank'")
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()

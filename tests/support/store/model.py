@@ -107,7 +107,7 @@ class Model:
         created = held.created if held is not None and self._lives(place, now) else now
         updated = now if held is None else max(now, held.updated + 1)
         expires_at = None if put.ttl is None else now // 1000 + int(put.ttl * MINUTE)
-        self.items[place] = Held(deepcopy(put.value), created, updated, put.ttl, expires_at)
+        self.items[place] = Held(deepcopy(dict(put.value)), created, updated, put.ttl, expires_at)
 
     def _refresh(self, held: Held, now: int) -> None:
         if held.ttl is not None and held.expires_at is not None:

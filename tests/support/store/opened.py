@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypeVar
 
 import pytest
@@ -44,7 +45,9 @@ def with_clock(saver: KeelSaver, clock: Clock) -> KeelSaver:
 
 
 class Asked:
-    """A store that is asked by one face."""
+    """A store that is asked by one face. Of an asynchronous one, all wait in one loop: that of `opened`."""
+
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, store: KeelStore, face: str) -> None:
         self.store, self.face = store, face
@@ -77,7 +80,7 @@ class Asked:
         async def ask() -> T:
             return await other(*args, **options)
 
-        return asyncio.run(ask())
+        return asyncio.run_coroutine_threadsafe(ask(), self.loop).result(120)
 
 
 def counted(saver: KeelSaver) -> tuple[KeelStore, Counter]:
@@ -87,9 +90,29 @@ def counted(saver: KeelSaver) -> tuple[KeelStore, Counter]:
 
 
 @contextmanager
+def a_loop() -> Iterator[None]:
+    """Run a loop in a thread."""
+    Asked.loop = loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
 def opened(backend: str, directory: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Yield an empty place of a backend, to be opened (`open`) and emptied (`wipe`)."""
     needing(backend, request)
+    with a_loop(), _opened(backend, directory, request) as place:
+        yield place
+
+
+@contextmanager
+def _opened(backend: str, directory: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     if backend == "memory":
         yield MemoryUnderTest()
     elif backend == "postgres":
