@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from langgraph.graph import START, StateGraph
@@ -19,7 +19,7 @@ REFUSED = [("a.b",), ("a", ""), ("a", 1), ("a\0",), "abc", None, ("a", None)]
 DEEP: dict[str, Any] = {}
 for _ in range(150):
     DEEP = {"x": DEEP}
-NOT_JSON = [
+NOT_JSON: list[Any] = [
     {"a": (1, 2)},
     {"a": [{"b": (1,)}]},
     {"a": float("nan")},
@@ -34,7 +34,7 @@ NOT_JSON = [
     "text",
     7,
 ]
-JSON = [
+JSON: list[dict[str, Any]] = [
     {},
     {"": 1, "$eq": 2, "a.b": 3, "a\0": "\0", "\ud800": "\ud800"},
     {"huge": 10**5000, "small": -(2**63) - 1, "more": 2**64, "exact": 2**53 + 1},
@@ -47,14 +47,14 @@ JSON = [
 @each_backend
 @each_face
 def test_no_label_is_taken_for_another(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    namespaces = [(label,) for label in ODD] + [("a", label) for label in ODD] + [("a", "b", label) for label in ODD]
-    namespaces += [("a", "b", label, "c") for label in ODD]
+    around = [((), ()), (("a",), ()), (("a", "b"), ()), (("a", "b"), ("c",))]
+    namespaces: list[tuple[str, ...]] = [(*before, label, *after) for before, after in around for label in ODD]
     with opened(backend, tmp_path, request) as place:
         store = Asked(place.open().store(), face)
         store.batch([PutOp(each, "k", {"n": n}) for n, each in enumerate(namespaces)])
         for n, each in enumerate(namespaces):
             assert store.get(each, "k").value == {"n": n}
-        for each in [(), *namespaces]:
+        for each in ((), *namespaces):
             found = store.search(each, limit=1000)
             assert [item.namespace for item in found] == [
                 other for other in reversed(namespaces) if other[: len(each)] == each
@@ -99,7 +99,7 @@ def test_what_is_refused_leaves_nothing(
                 assert isinstance(error.value, InvalidNamespaceError)
         for value in NOT_JSON:
             with pytest.raises(InvalidInput, match="item 'k' of"):
-                store.batch([good, PutOp(("a",), "k", value)])  # type: ignore[arg-type]
+                store.batch([good, PutOp(("a",), "k", value)])
         for ttl in (0, -1, float("nan"), float("inf"), "1", True):
             with pytest.raises(InvalidInput, match="time to live"):
                 store.batch([good, PutOp(("a",), "k", {"n": 1}, ttl=ttl)])  # type: ignore[arg-type]
@@ -209,19 +209,23 @@ def test_filters_on_what_is_missing_or_of_another_type(
                 assert "".join(sorted(item.key for item in found)) == keys, f"{wanted!r:.200}"
 
 
+class Noted(TypedDict):
+    a: int
+
+
 @each_backend
 @each_face
 def test_what_a_run_has_put_stays_when_its_thread_is_deleted(
     backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    def remember(state: dict[str, Any], *, store: BaseStore) -> dict[str, Any]:
+    def remember(state: Noted, *, store: BaseStore) -> dict[str, Any]:
         store.put(("memories", "ada"), "seat", {"text": "window"})
         return {}
 
     with opened(backend, tmp_path, request) as place:
         saver = place.open()
         store = saver.store()
-        graph = StateGraph(dict).add_node("remember", remember).add_edge(START, "remember")
+        graph = StateGraph(Noted).add_node("remember", remember).add_edge(START, "remember")
         compiled = graph.compile(checkpointer=saver, store=store)
         compiled.invoke({"a": 1}, {"configurable": {"thread_id": "t"}})
         assert saver.get_tuple({"configurable": {"thread_id": "t"}})
