@@ -27,8 +27,7 @@ WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
 # Puts a store of ours in the place of theirs.
 STORE_PLUGIN = "upstream.stores"
-# Two of LangGraph's tests of stores await 60,000 operations at once.
-STORE_OPTIONS = ("-p", STORE_PLUGIN, "--timeout=900")
+STORE_OPTIONS = "-p", STORE_PLUGIN
 
 
 class UpstreamUnavailableError(Exception):
