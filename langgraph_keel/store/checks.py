@@ -24,8 +24,10 @@ def check_place(namespace: Any, key: Any = "") -> tuple[str, ...]:
     The cells would tell other labels apart. A program that uses them could move its items to no other store.
     """
     labels = namespace if isinstance(namespace, (tuple, list)) else [None]
-    if not all(isinstance(label, str) and label and "." not in label for label in labels):
-        raise InvalidNamespace(f"{namespace!r:.200} is no namespace: use a tuple of texts, not empty and without '.'")
+    if not all(isinstance(label, str) and label and not {".", "\0"} & {*label} for label in labels):
+        raise InvalidNamespace(
+            f"{namespace!r:.200} is no namespace: use a tuple of texts, not empty, without '.' and NUL"
+        )
     if not isinstance(key, str):
         raise InvalidInput(f"{key!r:.200} is no key of an item: use a text")
     return tuple(namespace)

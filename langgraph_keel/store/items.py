@@ -27,6 +27,8 @@ from langgraph_keel.store.records import (
     prefix_of,
 )
 
+NARROWED = 16
+"""Terms by which a store narrows a search at most: SQL has a limit."""
 PAGE = 1000
 """Items, or namespaces, that are read in one trip at most."""
 MOST_SEEN = 10_000
@@ -81,7 +83,7 @@ class Items:
         One trip, if stores can narrow it: fields that equal a text or a number. Else one for each page that is read.
         """
         most, size = offset + limit, len(namespace)
-        marks = marks_of([*terms_of_filter(wanted), *below(namespace)])
+        marks = marks_of([*below(namespace), *terms_of_filter(wanted)][:NARROWED])
         found: list[tuple[str, Kept[StoredItem]]] = []
         after, ask = None, min(most, PAGE)
         while len(found) < most:
@@ -153,10 +155,10 @@ class Items:
         One trip, and one more for items that are there and were not read before, and for each change by another.
         """
         held = {key: self._seen.get(key) for key in writes}
-        left = dict(writes)
+        left, now = dict(writes), int(self._session.clock().timestamp() * 1_000_000)
+        ranks = {key: now + n for n, key in enumerate(writes)}
         while left:
-            now = int(self._session.clock().timestamp() * 1_000_000)
-            new = {key: self._draft(write, held[key], now + n) for n, (key, write) in enumerate(left.items())}
+            new = {key: self._draft(write, held[key], ranks[key]) for key, write in left.items()}
             swaps: list[Swap] = [(key, seen and seen.token, new[key][0]) for key in left for seen in [held[key]]]
             for (key, _, _), reply in zip(swaps, (yield from self._cells.swap_each_raw(swaps)), strict=True):
                 if reply.done:

@@ -180,8 +180,12 @@ def _check_ops(ops: list[Op]) -> dict[str, Write]:
             _check_bounds(op)
         elif isinstance(op, ListNamespacesOp):
             _check_bounds(op)
+            if op.max_depth is not None and not (type(op.max_depth) is int and op.max_depth > 0):
+                raise InvalidInput(f"max_depth={op.max_depth!r:.40}: use a whole number from 1 on")
             for condition in op.match_conditions or ():
                 check_place(condition.path)
+                if condition.match_type not in ("prefix", "suffix"):
+                    raise InvalidInput(f"{condition.match_type!r:.60} is no way to match: use prefix or suffix")
         else:
             raise InvalidInput(f"a {type(op).__name__} is no operation of a store")
     return writes
@@ -215,7 +219,5 @@ def _list_namespaces(items: Items, op: ListNamespacesOp) -> Plan[list[tuple[str,
 
 def _matches(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
     path = tuple(condition.path)
-    if condition.match_type not in ("prefix", "suffix"):
-        raise InvalidInput(f"{condition.match_type!r:.60} is no way to match a namespace: use prefix or suffix")
     part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[len(namespace) - len(path) :]
     return len(namespace) >= len(path) and all(want in ("*", label) for want, label in zip(path, part, strict=True))

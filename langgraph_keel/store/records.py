@@ -79,7 +79,7 @@ def term_of(field: str, value: Any) -> str | None:
     if type(value) in (bool, int, float):
         # Equal numbers have one term: 1, 1.0 and True are equal.
         is_whole = type(value) is not float or value.is_integer()
-        return f"{field}=n{int(value) if is_whole else value!r}"
+        return f"{field}=n{int(value):x}" if is_whole else f"{field}=n{value!r}"  # no limit of digits in hexadecimal
     return None
 
 

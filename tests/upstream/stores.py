@@ -15,16 +15,18 @@ from langgraph_keel.store.keel_store import KeelStore
 from upstream import plugin, stand_in
 
 MODULES = {
-    "langgraph.store.memory": ("InMemoryStore",),
+    "langgraph.store.memory": ("InMemoryStore",),  # of deepagents, too
     "langgraph.store.sqlite": ("SqliteStore", "AsyncSqliteStore"),
     "langgraph.store.sqlite.aio": ("AsyncSqliteStore",),
     "langgraph.store.postgres": ("PostgresStore", "AsyncPostgresStore"),
 }
 NO_VECTORS = "searches by meaning, which is not built yet"
+VECTORS = r"tests/.*::test_(\w*vector_|embed_with_path|scores|non_ascii|search_sorting)"
+"""What is left out until searches by meaning are built."""
 OWN_SQL = "reads or changes LangGraph's tables, or its statements"
 NO_PATHS = "takes a dot in the field of a filter for a path; for ours and InMemoryStore it is part of the name"
 EXCLUDED = {
-    r"tests/.*::test_(\w*vector_|embed_with_path|scores|non_ascii|search_sorting)": NO_VECTORS,
+    VECTORS: NO_VECTORS,
     r"tests/.*::test_(nonnull_migrations|escape_|namespace_match_pattern)": OWN_SQL,
     r"tests/.*::test_list_namespaces_prefix_uses_indexable_condition": OWN_SQL,
     r"tests/.*::test_abatch_uses_single_pool_checkout": OWN_SQL,
@@ -34,6 +36,9 @@ EXCLUDED = {
     r"tests/.*::test_sql_injection_vulnerability": "wants an error of a filter's odd field; ours finds nothing",
     r"tests/.*::test_filter_keys_with_hyphens_and_digits": NO_PATHS,
     r"tests/.*::test_ttl_override_default": "wants a read not to renew an item, which is LangGraph's own default",
+    r"tests/test_store.py::test_batch_list_namespaces_ops\[(default|pool)": "has a text for a path; ours refuses it",
+    # Each is a task and a trip of its own here: it took minutes, and gigabytes of memory.
+    r"tests/test_async_store.py::test_large_batches_async\[(default|pool)": "awaits 60,000 operations at once",
     r"tests/.*\[pipe": "LangGraph's option `pipe`, which Keel has not",
 }
 
@@ -92,7 +97,8 @@ class AsyncStore(KeelStore):
 
 for _module, _names in MODULES.items():
     for _name in _names:
-        setattr(importlib.import_module(_module), _name, AsyncStore if _name.startswith("Async") else Store)
+        if plugin.NAME in stand_in.BACKENDS:
+            setattr(importlib.import_module(_module), _name, AsyncStore if _name.startswith("Async") else Store)
         stand_in.NAMES.add(_name)
 plugin.EXCLUDED.update(EXCLUDED)
 

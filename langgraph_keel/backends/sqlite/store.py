@@ -624,9 +624,8 @@ def _read_cell(execute: Execute, shelf: Shelf, key: str) -> Cell | None:
     return _cell_of(*row) if row else None
 
 
-def _cell_of(*columns: Any) -> Cell:
-    marks = columns[-1]
-    return Cell(*columns[:-1], tuple(marks.split()) if marks else ())
+def _cell_of(token: str, header: bytes, body: bytes, origin: str, expires: Any, rank: Any, marks: str | None) -> Cell:
+    return Cell(token, header, body, origin, expires, rank, tuple(marks.split()) if marks else ())
 
 
 def find_statement(shelf: int | None, search: Search) -> tuple[str, dict[str, Any]]:
