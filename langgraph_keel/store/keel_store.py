@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import (
     BaseStore,
@@ -31,8 +31,12 @@ from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import InvalidInput, KeelError
 from langgraph_keel.store.checks import check_place, check_ttl, check_ttl_config, check_value
 from langgraph_keel.store.filters import check_filter
-from langgraph_keel.store.items import Items, Seen, Write
+from langgraph_keel.store.items import Change, Guard, Items, Seen, Write
+from langgraph_keel.store.locks import Locks, StoreLock
 from langgraph_keel.store.records import StoredItem, cell_key
+
+if TYPE_CHECKING:
+    from langgraph_keel.store.watch import ItemFeed
 
 _log = logging.getLogger(__name__)
 _SWEPT = 5.0
@@ -66,6 +70,7 @@ class KeelStore(BaseStore):
         self._is_read_only = is_read_only
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._sweeper: tuple[Thread, Event] | None = None
+        self._locks = Locks()
 
     @property
     def engine(self) -> Engine:
@@ -119,6 +124,113 @@ class KeelStore(BaseStore):
         if writes:
             yield from items.write(writes)
         return results
+
+    # -- the board -----------------------------------------------------------------------------------------------
+
+    def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
+        """Change an item by a function of its current value, so that no concurrent change is lost.
+
+            store.update(("trips", "7"), "seats", lambda value: {"left": (value or {"left": 9})["left"] - 1})
+
+        Durable when it returns. Two round trips, and one for each writer that was quicker. The time to live begins
+        again; a new item has the default one. If a connection breaks before the reply to a change arrives and another
+        writer replaces the item, the change is made twice.
+
+        Args:
+            namespace: The namespace of the item.
+            key: The key of the item.
+            fn: Receives a copy of the value, or `None` if there is no item, and returns the new value, or `None` to
+                delete the item. It is called again if another writer was quicker, so it must do nothing else.
+
+        Returns:
+            The new value; `None` if there is no item now.
+
+        Raises:
+            InvalidInput: If the namespace or the key is not usable, or the new value is not JSON. Nothing was written.
+            CorruptStore: If the item does not decode.
+            StoreError: If the store fails.
+        """
+        return (yield from self._change(namespace, key, fn, None))
+
+    def _change(
+        self, namespace: tuple[str, ...], key: str, fn: Change, guard: Guard | None
+    ) -> Plan[dict[str, Any] | None]:
+        place, what = check_place(namespace, key), f"item {key!r:.60} of {namespace!r:.200}"
+
+        def change(value: dict[str, Any] | None) -> dict[str, Any] | None:
+            new = fn(value)
+            return None if new is None else check_value(new, what)
+
+        ttl = (self.ttl_config or {}).get("default_ttl")
+        return (yield from Items(self.engine.session, self._seen).update(place, key, change, ttl, guard))
+
+    update, aupdate = faces(_update)
+
+    def lock(self, name: str, *, ttl: float = 30.0, timeout: float | None = None) -> StoreLock:
+        """Return a lock that one holder at a time has, among all processes: `with` or `async with` takes it.
+
+            with store.lock("valuation") as lock:
+                lock.put(("trips", "7"), "price", {"euro": 340})
+
+        While it is held, a thread renews it. It is free when it is released, at once when its process has died on this
+        machine, and else when a waiting process saw no renewal for `ttl` seconds. Its former holder may continue then:
+        use `lock.put` and `lock.update`, which refuse to write in that case; methods of the store do not. The fence
+        that they compare is lost when the item is deleted or expires. A lock is neither reentrant nor first come, first
+        served. Taking and releasing it are three round trips, and a look while it is taken one.
+
+        Args:
+            name: The name of the lock, of up to any length: one small record for each name stays in the store.
+            ttl: Seconds without renewal after which the lock is free.
+            timeout: Seconds to wait for the lock; `None` is for ever, 0 not at all.
+
+        Raises:
+            InvalidInput: If an argument is not usable.
+            LockTaken: If another holder has it until the timeout ends; raised by `with`.
+        """
+        from langgraph_keel.runs.worker import PollTimer
+
+        if not (isinstance(name, str) and name):
+            raise InvalidInput(f"{name!r:.100} is no name of a lock: use a text that is not empty")
+        if type(ttl) not in (int, float) or not 0 < ttl < 1e9:
+            raise InvalidInput(f"ttl must be seconds, more than none, not {ttl!r:.60}")
+        return StoreLock(self._saver, self._locks, self._change, name, float(ttl), PollTimer(1.0, timeout))
+
+    alock = lock  # a lock has both faces: `async with store.alock(...)`
+
+    def watch(
+        self, namespace: tuple[str, ...], since: str | None = None, *, poll: float = 1.0, timeout: float | None = None
+    ) -> ItemFeed:
+        """Return the changes of items below a namespace (`ItemChange`), as they come: for `for` and `async for`.
+
+            feed = store.watch(("trips", "7"), since=stored_cursor)
+            for change in feed:
+                handle(change)
+                stored_cursor = feed.cursor
+
+        Changes by any process are seen at least once. Of several changes of an item between two looks, the last one is
+        seen. A read that renews the time to live may count as a change. Nothing is stored for it, and a put notifies
+        nothing: while nothing changes, a look is up to five times `poll` seconds after the last one. A look costs one
+        round trip, and one for each 500 items that have changed.
+
+        Args:
+            namespace: The namespace; at most 10,000 items may be below it.
+            since: The `cursor` of an earlier watch of this namespace. By default, all items come first.
+            poll: Seconds between two looks.
+            timeout: Seconds without a change after which the feed ends; 0 is after one look, `None` is never.
+
+        Raises:
+            InvalidInput: If an argument is not usable, the cursor is of another watch, or there are more items. The
+                last one is raised while iterating.
+            CorruptStore: If an item does not decode; raised while iterating.
+            StoreUnavailable: If the store does not answer at the first look, or when the timeout ends; raised while
+                iterating. Other looks are repeated, with a warning in the log. The same is true of `StoreBusy`.
+        """
+        from langgraph_keel.runs.worker import PollTimer
+        from langgraph_keel.store.watch import ItemFeed
+
+        return ItemFeed(self.engine, check_place(namespace), PollTimer(poll, timeout), since)
+
+    awatch = watch  # a feed has both faces: `async for change in store.awatch(...)`
 
     # -- expiry --------------------------------------------------------------------------------------------------
 
