@@ -337,10 +337,10 @@ class LockTaken(KeelError, RuntimeError):
 
     def __init__(self, name: str, holder: str, since: str) -> None:
         self.name, self.holder, self.since = name, holder, since
-        host, _, process = holder.partition("/")
+        host, _, pid, _ = f"{holder}///".split("/", 3)
         super().__init__(
-            f"lock {name!r:.200}: process {process.split('/')[1] if '/' in process else '?'} on {host} has it since "
-            f"{since}. Nothing was done: try again later, or wait longer (timeout=)"
+            f"lock {name!r:.200}: process {pid} on {host} has held it since {since}. Nothing was done: try again "
+            "later, or wait longer (timeout=)"
         )
 
     def __reduce__(self) -> tuple[type[LockTaken], tuple[str, str, str]]:

@@ -128,22 +128,19 @@ class KeelStore(BaseStore):
     # -- the board -----------------------------------------------------------------------------------------------
 
     def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
-        """Change an item by a function of its current value, so that no concurrent change is lost.
+        """Change an item by a function of its current value, so that no concurrent change is lost; return the new one.
 
             store.update(("trips", "7"), "seats", lambda value: {"left": (value or {"left": 9})["left"] - 1})
 
         Durable when it returns. Two round trips, and one for each writer that was quicker. The time to live begins
-        again; a new item has the default one. If a connection breaks before the reply to a change arrives and another
-        writer replaces the item, the change is made twice.
+        again; a new item has the default. If a connection breaks and another writer replaces the item before the
+        request is sent again, the change is made twice.
 
         Args:
             namespace: The namespace of the item.
             key: The key of the item.
             fn: Receives a copy of the value, or `None` if there is no item, and returns the new value, or `None` to
                 delete the item. It is called again if another writer was quicker, so it must do nothing else.
-
-        Returns:
-            The new value; `None` if there is no item now.
 
         Raises:
             InvalidInput: If the namespace or the key is not usable, or the new value is not JSON. Nothing was written.
@@ -167,25 +164,24 @@ class KeelStore(BaseStore):
     update, aupdate = faces(_update)
 
     def lock(self, name: str, *, ttl: float = 30.0, timeout: float | None = None) -> StoreLock:
-        """Return a lock that one holder at a time has, among all processes: `with` or `async with` takes it.
+        """Return a lock, which one process at a time can hold: `with` and `async with` take and release it.
 
             with store.lock("valuation") as lock:
                 lock.put(("trips", "7"), "price", {"euro": 340})
 
-        While it is held, a thread renews it. It is free when it is released, at once when its process has died on this
-        machine, and else when a waiting process saw no renewal for `ttl` seconds. Its former holder may continue then:
-        use `lock.put` and `lock.update`, which refuse to write in that case; methods of the store do not. The fence
-        that they compare is lost when the item is deleted or expires. A lock is neither reentrant nor first come, first
-        served. Taking and releasing it are three round trips, and a look while it is taken one.
+        A thread renews it. It is free when it is released, when its process has died on this machine, or when a waiting
+        process has seen no renewal for `ttl` seconds. If the former holder continues then, `lock.put` and `lock.update`
+        refuse its writes; methods of the store do not. An item forgets its fences when it is deleted or expires. A lock
+        is not reentrant, and not fair. Three round trips, and one for each look at a lock that is taken.
 
         Args:
-            name: The name of the lock, of up to any length: one small record for each name stays in the store.
-            ttl: Seconds without renewal after which the lock is free.
+            name: The name of the lock. A small record for each name stays in the store.
+            ttl: Seconds without a renewal after which the lock is free.
             timeout: Seconds to wait for the lock; `None` is for ever, 0 not at all.
 
         Raises:
             InvalidInput: If an argument is not usable.
-            LockTaken: If another holder has it until the timeout ends; raised by `with`.
+            LockTaken: If another holder still has it when the timeout ends; raised by `with`.
         """
         from langgraph_keel.runs.worker import PollTimer
 
@@ -193,24 +189,22 @@ class KeelStore(BaseStore):
             raise InvalidInput(f"{name!r:.100} is no name of a lock: use a text that is not empty")
         if type(ttl) not in (int, float) or not 0 < ttl < 1e9:
             raise InvalidInput(f"ttl must be seconds, more than none, not {ttl!r:.60}")
-        return StoreLock(self._saver, self._locks, self._change, name, float(ttl), PollTimer(1.0, timeout))
-
-    alock = lock  # a lock has both faces: `async with store.alock(...)`
+        return StoreLock(self.engine, self._locks, self._change, name, float(ttl), PollTimer(1.0, timeout))
 
     def watch(
         self, namespace: tuple[str, ...], since: str | None = None, *, poll: float = 1.0, timeout: float | None = None
     ) -> ItemFeed:
-        """Return the changes of items below a namespace (`ItemChange`), as they come: for `for` and `async for`.
+        """Return the changes of items below a namespace (`ItemChange`), as they come.
 
             feed = store.watch(("trips", "7"), since=stored_cursor)
             for change in feed:
                 handle(change)
                 stored_cursor = feed.cursor
 
-        Changes by any process are seen at least once. Of several changes of an item between two looks, the last one is
-        seen. A read that renews the time to live may count as a change. Nothing is stored for it, and a put notifies
-        nothing: while nothing changes, a look is up to five times `poll` seconds after the last one. A look costs one
-        round trip, and one for each 500 items that have changed.
+        Changes by any process are seen at least once; of several changes of an item between two looks, the last one. A
+        read that renews a time to live counts as a change. A put stores and notifies nothing for it: looks are `poll`
+        seconds apart, and up to five times that while nothing changes. A look is one round trip, and one more for each
+        500 items that have changed.
 
         Args:
             namespace: The namespace; at most 10,000 items may be below it.
@@ -219,18 +213,15 @@ class KeelStore(BaseStore):
             timeout: Seconds without a change after which the feed ends; 0 is after one look, `None` is never.
 
         Raises:
-            InvalidInput: If an argument is not usable, the cursor is of another watch, or there are more items. The
-                last one is raised while iterating.
-            CorruptStore: If an item does not decode; raised while iterating.
-            StoreUnavailable: If the store does not answer at the first look, or when the timeout ends; raised while
-                iterating. Other looks are repeated, with a warning in the log. The same is true of `StoreBusy`.
+            InvalidInput: If an argument is not usable; while iterating, if there are more items.
+            StoreError: While iterating, as `saver.history.follow` raises it.
         """
         from langgraph_keel.runs.worker import PollTimer
         from langgraph_keel.store.watch import ItemFeed
 
         return ItemFeed(self.engine, check_place(namespace), PollTimer(poll, timeout), since)
 
-    awatch = watch  # a feed has both faces: `async for change in store.awatch(...)`
+    alock, awatch = lock, watch  # locks and feeds have both faces: `async with`, `async for`
 
     # -- expiry --------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from langgraph_keel.engine.engine import Engine, EngineSaver
+from langgraph_keel.engine.engine import Engine
 from langgraph_keel.engine.faces import faces
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, this_holder
 from langgraph_keel.engine.plan import Plan, run
@@ -45,10 +45,6 @@ class LockRecord:
     ttl: float  # seconds
 
 
-def _pack(record: LockRecord) -> list[Any]:
-    return [record.name, record.fence, record.holder, record.until, record.since, record.ttl]
-
-
 def _unpack(parts: Sequence[Any]) -> LockRecord:
     if [type(part) for part in parts] != [str, int, str, int, str, float]:
         raise TypeError("it does not hold what it should")
@@ -56,7 +52,7 @@ def _unpack(parts: Sequence[Any]) -> LockRecord:
 
 
 # A released lock stays, and moves with the items: its fence must never fall below a fence in an item.
-LOCKS: CellTable[LockRecord] = CellTable("locks", "a lock", _pack, _unpack)
+LOCKS: CellTable[LockRecord] = CellTable("locks", "a lock", astuple, _unpack)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +70,7 @@ class _Taken:
         """What happens under it, for the log."""
         return f"lock {self.record.name!r} was taken with fence {self.record.fence}"
 
-    def replace(self, token: str, **changes: Any) -> Plan[bool]:
+    def swap(self, token: str, **changes: Any) -> Plan[bool]:
         """Change the lock, if it is still ours; return whether it was. One trip."""
         sent, record = self.timer(), replace(self.record, **changes)
         cells = Cells(self.session, LOCKS, None)
@@ -83,14 +79,10 @@ class _Taken:
             self.record, self.renewed = record, sent
         return done
 
-    def extend(self) -> Plan[bool]:
+    def renew(self) -> Plan[bool]:
         """Make the lock hold longer; return whether it is still ours. One trip."""
         until = self.session.milliseconds + int(self.record.ttl * 1000)
-        return (yield from self.replace(self.token, until=max(until, self.record.until + 1)))
-
-    def renew(self) -> bool:
-        """As `extend`, in the thread of a `Keeper`."""
-        return run(self.extend(), self.session.driver)
+        return (yield from self.swap(self.token, until=max(until, self.record.until + 1)))
 
     def guard(self, found: Fences) -> Plan[Fences]:
         """Return the fences to write to an item that has these; `LockLost` if the lock is not ours any more.
@@ -99,7 +91,7 @@ class _Taken:
         """
         mine, fences = self.record, dict(found)
         newest = fences.get(key := prefix_of((mine.name,)), 0)
-        if newest > mine.fence or (self.timer() - self.renewed >= mine.ttl and not (yield from self.extend())):
+        if newest > mine.fence or (self.timer() - self.renewed >= mine.ttl and not (yield from self.renew())):
             raise LockLost(mine.name, mine.fence, max(newest, mine.fence + 1))
         return (*{**fences, key: mine.fence}.items(),)
 
@@ -114,7 +106,8 @@ class Locks:
 
     def keeper(self, ttl: float) -> Keeper[_Taken]:
         """Return the keeper of this process for a time to live; a forked process has its own."""
-        return self._keepers.setdefault((os.getpid(), ttl), Keeper(ttl / 3, _Taken.renew, "the renewal of a lock"))
+        keeper = Keeper[_Taken](ttl / 3, lambda each: run(each.renew(), each.session.driver), "the renewal of a lock")
+        return self._keepers.setdefault((os.getpid(), ttl), keeper)
 
 
 @publish
@@ -129,18 +122,11 @@ class StoreLock:
         fence: The fencing token, which grows each time a process takes the lock; 0 before this object takes it.
     """
 
-    def __init__(
-        self, saver: EngineSaver, locks: Locks, update: Update, name: str, ttl: float, wait: PollTimer
-    ) -> None:
-        self._saver, self._locks, self._change, self._ttl, self._wait = saver, locks, update, ttl, wait
+    def __init__(self, engine: Engine, locks: Locks, update: Update, name: str, ttl: float, wait: PollTimer) -> None:
+        self.engine, self._locks, self._change, self._ttl, self._wait = engine, locks, update, ttl, wait
         self._taken: _Taken | None = None
-        self._is_used = False
+        self._is_used = False  # this object waits for the lock, or has it
         self.name, self.fence = name, 0
-
-    @property
-    def engine(self) -> Engine:
-        """What its plans are carried out by."""
-        return self._saver.engine
 
     def __enter__(self) -> Self:
         """Take the lock, and wait for it if another holder has it."""
@@ -173,7 +159,7 @@ class StoreLock:
 
     def _find_free(self) -> Plan[_Taken]:
         """Take the lock once it is free. Two trips, and one for each look while it is not."""
-        session, timer, key = self.engine.session, self._locks.timer, prefix_of((self.name,))
+        session, timer, watch, key = self.engine.session, self._locks.timer, self._locks.watch, prefix_of((self.name,))
         cells, token = Cells(session, LOCKS, None), session.new_token()
         self._wait.poll = FIRST
         self._wait.restart()
@@ -181,21 +167,21 @@ class StoreLock:
             asked = timer()
             found = yield from cells.find(key)
             held = found.record if found else LockRecord(self.name, 0, "", 0, "", self._ttl)
-            if found is None or not held.holder or is_dead(held.holder) or self._is_over(found.token, held, asked):
-                until = session.milliseconds + int(self._ttl * 1000)
-                record = LockRecord(self.name, held.fence + 1, this_holder(), until, session.now, self._ttl)
-                asked = timer()
-                done, _ = yield from cells.swap(key, found.token if found else None, record, token=token)
-                if done:
-                    return _Taken(session, timer, record, token, asked)
-                continue  # another process was quicker
-            if not (seconds := self._wait.left):
-                raise LockTaken(self.name, held.holder, held.since)
-            yield Pause(seconds)
-            self._wait.poll = min(2 * self._wait.poll, LATE)
-
-    def _is_over(self, token: str, held: LockRecord, asked: float) -> bool:
-        return bool(self._locks.watch.is_over(token, held.until, asked, held.ttl))
+            if (
+                found
+                and held.holder
+                and not (is_dead(held.holder) or watch.is_over(found.token, held.until, asked, held.ttl))
+            ):
+                if not (seconds := self._wait.left):
+                    raise LockTaken(self.name, held.holder, held.since)
+                yield Pause(seconds)
+                self._wait.poll = min(2 * self._wait.poll, LATE)
+                continue
+            until, asked = session.milliseconds + int(self._ttl * 1000), timer()
+            record = LockRecord(self.name, held.fence + 1, this_holder(), until, session.now, self._ttl)
+            done, _ = yield from cells.swap(key, found.token if found else None, record, token=token)
+            if done:
+                return _Taken(session, timer, record, token, asked)
 
     def _release(self) -> Plan[None]:
         taken, self._taken = self._taken, None
@@ -203,7 +189,7 @@ class StoreLock:
             return
         self._locks.keeper(self._ttl).drop(taken)
         try:
-            if not (yield from taken.replace(taken.session.new_token(), holder="", until=0)):
+            if not (yield from taken.swap(taken.session.new_token(), holder="", until=0)):
                 _log.warning("%s, but another holder had taken it before it was released", taken.work)
         except StoreError as error:
             _log.warning("%s and is not released, so it is free in %g s: %s", taken.work, self._ttl, error)
