@@ -180,29 +180,26 @@ class Items:
     def _seen_of(self, kept: Kept[StoredItem]) -> Seen:
         return Seen(kept.token, kept.record.created, kept.cell.rank or 0, kept.cell.expires_at, kept.record.fences)
 
-    def update(
-        self, namespace: tuple[str, ...], key: str, change: Change, ttl: float | None, guard: Guard | None
-    ) -> Plan[dict[str, Any] | None]:
-        """Change an item, again whenever another writer was quicker; return its new value.
+    def update(self, like: Write, change: Change, guard: Guard | None) -> Plan[dict[str, Any] | None]:
+        """Change an item, again whenever another writer was quicker; return its new value. `like` lacks the value.
 
-        Two trips, and one for each retry. The time to live is that of the item, or `ttl` if there is none.
+        Two trips, and one for each retry. An item keeps its own time to live.
         """
-        where = cell_key(namespace, key)
+        where = cell_key(like.namespace, like.key)
         cell = (yield from self._cells.read_raw([where])).get(where)
         while True:
             kept = None if cell is None else self._cells.keep(where, cell)
             seen = None if kept is None else self._seen_of(kept)
             item = kept.record if kept is not None and self._lives(kept.cell) else None
-            value = change(item.value if item else None)
+            write = like._replace(value=change(item.value if item else None), ttl=item.ttl if item else like.ttl)
             fences = (yield from guard(seen.fences if seen else ())) if guard else ()
-            if value is None and cell is None:
+            new, mine = self._draft(write, seen, int(self._session.clock().timestamp() * 1_000_000), fences)
+            if new is None and seen is None:
                 return None
-            now = int(self._session.clock().timestamp() * 1_000_000)
-            new, mine = self._draft(Write(namespace, key, value, item.ttl if item else ttl), seen, now, fences)
             reply = yield from self._cells.swap_raw(where, seen and seen.token, new)
             if reply.done:
                 self._remember(where, mine)
-                return value
+                return write.value
             cell = reply.cell
 
     def refresh(self, keys: Collection[str]) -> Plan[None]:

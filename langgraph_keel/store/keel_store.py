@@ -158,8 +158,8 @@ class KeelStore(BaseStore):
             new = fn(value)
             return None if new is None else check_value(new, what)
 
-        ttl = (self.ttl_config or {}).get("default_ttl")
-        return (yield from Items(self.engine.session, self._seen).update(place, key, change, ttl, guard))
+        like = Write(place, key, None, (self.ttl_config or {}).get("default_ttl"))
+        return (yield from Items(self.engine.session, self._seen).update(like, change, guard))
 
     update, aupdate = faces(_update)
 
