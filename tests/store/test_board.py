@@ -8,6 +8,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +27,15 @@ from langgraph_keel import (
     LockLost,
     LockTaken,
     MemorySaver,
+    SqliteSaver,
 )
 from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.store import watch
+from langgraph_keel.store.records import prefix_of
 
 NS = ("board",)
+KEY = LocalKey("k", bytes(range(32)))
+KEYRING, HIDING = Keyring(KEY), Keyring(KEY, hide_names=True)
 
 
 @pytest.fixture
@@ -354,13 +359,23 @@ def test_arguments_of_a_lock_are_checked(board: KeelStore, given: Any) -> None:
 
 @pytest.mark.parametrize("name", ["a.b", "%", "x" * 10_000, "\0", "\ud800", "Desk", "desk "])
 def test_any_name_is_another_lock(saver: KeelSaver, name: str) -> None:
-    with MemorySaver(encryption=Keyring(LocalKey("k", bytes(range(32))), hide_names=True)) as sealed:
+    with MemorySaver(encryption=HIDING) as sealed:
         for board in (saver.store(), sealed.store()):
             with board.lock("desk"), board.lock(name, timeout=0) as lock:
                 lock.put(NS, "x", {"n": 1})
                 with pytest.raises(LockTaken), board.lock(name, timeout=0):
                     pass
             assert value_of(board) == {"n": 1}
+
+
+def test_names_of_locks_are_hidden(tmp_path: Path) -> None:
+    for options, is_shown in (({}, True), ({"encryption": KEYRING}, True), ({"encryption": HIDING}, False)):
+        path = tmp_path / f"{len([*tmp_path.iterdir()])}.db"
+        with SqliteSaver(path, **options) as saver, saver.store().lock("desk"):
+            pass
+        data = path.read_bytes()
+        assert (prefix_of(("desk",)).encode() in data) is is_shown
+        assert (b"desk" in data) is not bool(options)
 
 
 def test_tenants_have_locks_of_their_own(saver: KeelSaver) -> None:
@@ -432,17 +447,23 @@ def test_a_watch_tells_changes_and_deletions(place: Place, face: str) -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_a_watch_is_of_all_below_a_namespace_and_nothing_else(depth: int) -> None:
     """Also in a store that narrows nothing: one that may hold plain text."""
-    place, keys = ("a", "b", "c", "d"), Keyring(LocalKey("k", bytes(range(32))), migrate=True)
-    for saver in (MemorySaver(), MemorySaver(encryption=keys)):
+    place, keys = ("a", "b", "c", "d"), Keyring(KEY, migrate=True)
+    for bare in (MemorySaver(), MemorySaver(encryption=keys)):
+        saver, trips = counting(bare)
         board = saver.store()
         for size in (1, 2, 3, 4):
             board.put(place[:size], "x", {"n": size})
             board.put((*place[: size - 1], "other"), "x", {"n": -size})
-        changes, cursor = look(board, namespace=place[:depth])
+        feed = board.watch(place[:depth], timeout=0)
+        changes = [*feed]
         inside = [(*place[: n - 1], "other") for n in range(depth + 1, 5)] + [place[:n] for n in range(depth, 5)]
         assert sorted(change.namespace for change in changes) == sorted(inside)
-        assert look(board, cursor, place[:depth])[0] == []
-        saver.close()
+        trips()
+        board.search(place[:depth], limit=100)
+        one = trips()
+        assert ([*feed], trips()) == ([], one)  # items elsewhere are read once
+        assert look(board, feed.cursor, place[:depth])[0] == []
+        bare.close()
 
 
 def test_a_watch_continues_after_each_change(board: KeelStore) -> None:
