@@ -167,11 +167,8 @@ class StoreLock:
             asked = timer()
             found = yield from cells.find(key)
             held = found.record if found else LockRecord(self.name, 0, "", 0, "", self._ttl)
-            if (
-                found
-                and held.holder
-                and not (is_dead(held.holder) or watch.is_over(found.token, held.until, asked, held.ttl))
-            ):
+            is_over = found is not None and watch.is_over(found.token, held.until, asked, held.ttl)
+            if held.holder and not (is_over or is_dead(held.holder)):
                 if not (seconds := self._wait.left):
                     raise LockTaken(self.name, held.holder, held.since)
                 yield Pause(seconds)

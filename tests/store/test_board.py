@@ -28,6 +28,7 @@ from langgraph_keel import (
     LockTaken,
     MemorySaver,
     SqliteSaver,
+    StoreUnavailable,
 )
 from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.store import watch
@@ -336,6 +337,42 @@ def test_a_forked_process_renews_its_own_locks(place: Place) -> None:
         parents = saver.store()
         with parents.lock("parent", ttl=0.3):
             assert exit_code(forked(renew)) == 0
+
+
+def test_a_store_that_is_away_leaves_the_lock_to_its_time_to_live(
+    saver: KeelSaver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the block did is done, so its end raises nothing."""
+    away = []
+
+    class Driver:
+        def send(self, request: Any) -> Any:
+            if away:
+                raise StoreUnavailable("gone for lunch")
+            return saver.engine.driver.send(request)
+
+    flaky = with_engine(saver, saver.engine.with_drivers(Driver()))
+    (board, _), (other, clock) = store_of(flaky), store_of(saver)
+    with board.lock("desk") as lock:
+        lock.put(NS, "x", {"n": 1})
+        away.append(True)
+    assert "is not released, so it is free in 30 s: gone for lunch" in caplog.text
+    with taken_over(other, clock) as lock:
+        assert lock.fence == 2
+
+
+@pytest.mark.parametrize("place", ["sqlite", "files"], indirect=True)
+async def test_nothing_of_the_board_blocks_the_loop(place: Place) -> None:
+    """See the fixture of `tests/conftest.py` that watches asynchronous tests."""
+    saver = await asyncio.to_thread(place.open)
+    board = saver.store()
+    async with board.alock("desk") as lock:
+        await lock.aput(NS, "x", {"n": 1})
+        with pytest.raises(LockTaken):
+            async with board.alock("desk", timeout=0.1):
+                pass
+    assert [change.value async for change in board.awatch(NS, timeout=0)] == [{"n": 1}]
+    await saver.aclose()
 
 
 def test_a_lock_is_written_under_while_it_is_held_only(board: KeelStore) -> None:
