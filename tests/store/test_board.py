@@ -343,7 +343,7 @@ def test_a_store_that_is_away_leaves_the_lock_to_its_time_to_live(
     saver: KeelSaver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the block did is done, so its end raises nothing."""
-    away = []
+    away: list[bool] = []
 
     class Driver:
         def send(self, request: Any) -> Any:
@@ -406,6 +406,7 @@ def test_any_name_is_another_lock(saver: KeelSaver, name: str) -> None:
 
 
 def test_names_of_locks_are_hidden(tmp_path: Path) -> None:
+    options: Any
     for options, is_shown in (({}, True), ({"encryption": KEYRING}, True), ({"encryption": HIDING}, False)):
         path = tmp_path / f"{len([*tmp_path.iterdir()])}.db"
         with SqliteSaver(path, **options) as saver, saver.store().lock("desk"):
