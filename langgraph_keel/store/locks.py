@@ -35,9 +35,8 @@ Update: TypeAlias = Callable[[tuple[str, ...], str, Change, Guard], Plan[dict[st
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A lock, and the process that has it or had it last."""
+    """A lock, and the process that has it or had it last; not its name, which may be of a person who is erased."""
 
-    name: str
     fence: int
     holder: str  # the process (see `langgraph_keel.engine.leases`); empty if the lock was released
     until: int  # milliseconds since 1970, by the holder's clock; it differs with each renewal
@@ -46,7 +45,7 @@ class LockRecord:
 
 
 def _unpack(parts: Sequence[Any]) -> LockRecord:
-    if [type(part) for part in parts] != [str, int, str, int, str, float]:
+    if [type(part) for part in parts] != [int, str, int, str, float]:
         raise TypeError("it does not hold what it should")
     return LockRecord(*parts)
 
@@ -59,6 +58,7 @@ LOCKS: CellTable[LockRecord] = CellTable("locks", "a lock", astuple, _unpack)
 class _Taken:
     """A lock that this process has taken."""
 
+    name: str
     session: Session
     timer: Callable[[], float]
     record: LockRecord
@@ -68,13 +68,13 @@ class _Taken:
     @property
     def work(self) -> str:
         """What happens under it, for the log."""
-        return f"lock {self.record.name!r} was taken with fence {self.record.fence}"
+        return f"lock {self.name!r} was taken with fence {self.record.fence}"
 
     def swap(self, token: str, **changes: Any) -> Plan[bool]:
         """Change the lock, if it is still ours; return whether it was. One trip."""
         sent, record = self.timer(), replace(self.record, **changes)
         cells = Cells(self.session, LOCKS, None)
-        done, _ = yield from cells.swap(prefix_of((record.name,)), self.token, record, token=token)
+        done, _ = yield from cells.swap(prefix_of((self.name,)), self.token, record, token=token)
         if done:
             self.record, self.renewed = record, sent
         return done
@@ -90,9 +90,9 @@ class _Taken:
         No trip; one if the last renewal is older than the time to live, as this process may have been stopped.
         """
         mine, fences = self.record, dict(found)
-        newest = fences.get(key := prefix_of((mine.name,)), 0)
+        newest = fences.get(key := prefix_of((self.name,)), 0)
         if newest > mine.fence or (self.timer() - self.renewed >= mine.ttl and not (yield from self.renew())):
-            raise LockLost(mine.name, mine.fence, max(newest, mine.fence + 1))
+            raise LockLost(self.name, mine.fence, max(newest, mine.fence + 1))
         return (*{**fences, key: mine.fence}.items(),)
 
 
@@ -166,7 +166,7 @@ class StoreLock:
         while True:
             asked = timer()
             found = yield from cells.find(key)
-            held = found.record if found else LockRecord(self.name, 0, "", 0, "", self._ttl)
+            held = found.record if found else LockRecord(0, "", 0, "", self._ttl)
             is_over = found is not None and watch.is_over(found.token, held.until, asked, held.ttl)
             if held.holder and not (is_over or is_dead(held.holder)):
                 if not (seconds := self._wait.left):
@@ -175,10 +175,10 @@ class StoreLock:
                 self._wait.poll = min(2 * self._wait.poll, LATE)
                 continue
             until, asked = session.milliseconds + int(self._ttl * 1000), timer()
-            record = LockRecord(self.name, held.fence + 1, this_holder(), until, session.now, self._ttl)
+            record = LockRecord(held.fence + 1, this_holder(), until, session.now, self._ttl)
             done, _ = yield from cells.swap(key, found.token if found else None, record, token=token)
             if done:
-                return _Taken(session, timer, record, token, asked)
+                return _Taken(self.name, session, timer, record, token, asked)
 
     def _release(self) -> Plan[None]:
         taken, self._taken = self._taken, None
