@@ -30,6 +30,8 @@ from langgraph_keel.errors import (
     InvalidInput,
     KeelError,
     KeyMissing,
+    LockLost,
+    LockTaken,
     MomentNotFound,
     NewerFormat,
     NewerState,
@@ -105,6 +107,8 @@ if TYPE_CHECKING:
     from langgraph_keel.runs.worker import Resumed
     from langgraph_keel.saver import KeelSaver
     from langgraph_keel.store.keel_store import KeelStore
+    from langgraph_keel.store.locks import StoreLock
+    from langgraph_keel.store.watch import ItemChange, ItemFeed
     from langgraph_keel.summaries.archive.archive import Archive
     from langgraph_keel.summaries.archive.parts import Archived
     from langgraph_keel.summaries.archive.references import FoundMessage
@@ -164,6 +168,8 @@ _NAMES = {
     "runs.worker": ("Resumed",),
     "saver": ("KeelSaver",),
     "store.keel_store": ("KeelStore",),
+    "store.locks": ("StoreLock",),
+    "store.watch": ("ItemChange", "ItemFeed"),
     "summaries.archive.archive": ("Archive",),
     "summaries.archive.parts": ("Archived",),
     "summaries.archive.references": ("FoundMessage",),
@@ -232,6 +238,8 @@ __all__ = [
     "ImportReport",
     "InvalidConfig",
     "InvalidInput",
+    "ItemChange",
+    "ItemFeed",
     "KeelCache",
     "KeelError",
     "KeelSaver",
@@ -242,6 +250,8 @@ __all__ = [
     "Keyring",
     "Label",
     "LocalKey",
+    "LockLost",
+    "LockTaken",
     "MasterKey",
     "MasterKeys",
     "MemorySaver",
@@ -280,6 +290,7 @@ __all__ = [
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "StoreLock",
     "StoreStats",
     "StoreUnavailable",
     "StoredState",

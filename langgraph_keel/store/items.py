@@ -7,8 +7,8 @@ reply brings its version, and the write is made again on that: no version is ove
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Swap
 from langgraph_keel.engine.entries import marks_of
@@ -20,6 +20,7 @@ from langgraph_keel.store.filters import fits, terms_of_filter
 from langgraph_keel.store.records import (
     EXPIRES,
     ITEMS,
+    Fences,
     StoredItem,
     below,
     cell_key,
@@ -48,6 +49,7 @@ class Seen(NamedTuple):
     created: int
     rank: int
     expires_at: int | None
+    fences: Fences = ()
 
 
 class Write(NamedTuple):
@@ -57,6 +59,12 @@ class Write(NamedTuple):
     key: str
     value: dict[str, Any] | None
     ttl: float | None
+
+
+Change: TypeAlias = Callable[[dict[str, Any] | None], dict[str, Any] | None]
+"""Returns the new value of an item, given the current one; `None` is no item."""
+Guard: TypeAlias = Callable[[Fences], Plan[Fences]]
+"""Returns the fences to write to an item with these, or refuses the write."""
 
 
 class Items:
@@ -167,7 +175,7 @@ class Items:
                 else:
                     held[key] = None if reply.cell is None else self._seen_of(self._cells.keep(key, reply.cell))
 
-    def _draft(self, write: Write, held: Seen | None, now: int) -> tuple[Cell | None, Seen | None]:
+    def _draft(self, write: Write, held: Seen | None, now: int, fences: Fences = ()) -> tuple[Cell | None, Seen | None]:
         """Return the cell that a write makes, and what is to be remembered of it; `None` for both if it removes."""
         if write.value is None:
             return None, None
@@ -175,15 +183,38 @@ class Items:
         created = held.created if held is not None and is_live else now
         # No change moves an item back in the order, also if the clock of the process before was ahead.
         rank = now if held is None else max(now, held.rank + 1)
-        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl), rank)
-        return cell, Seen(cell.token, created, rank, cell.expires_at)
+        fences = fences or (held.fences if held else ())
+        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl, fences), rank)
+        return cell, Seen(cell.token, created, rank, cell.expires_at, fences)
 
     def _cell(self, item: StoredItem, rank: int, body: bytes = b"") -> Cell:
         expires_at = None if item.ttl is None else self._session.milliseconds + int(item.ttl * MINUTE)
         return self._cells.cell(item, body=body, expires_at=expires_at, rank=rank, marks=marks_of_item(item))
 
     def _seen_of(self, kept: Kept[StoredItem]) -> Seen:
-        return Seen(kept.token, kept.record.created, kept.cell.rank or 0, kept.cell.expires_at)
+        return Seen(kept.token, kept.record.created, kept.cell.rank or 0, kept.cell.expires_at, kept.record.fences)
+
+    def update(self, like: Write, change: Change, guard: Guard | None) -> Plan[dict[str, Any] | None]:
+        """Change an item, again whenever another writer was quicker; return its new value. `like` lacks the value.
+
+        Two trips, and one for each retry. An item keeps its own time to live.
+        """
+        where = cell_key(like.namespace, like.key)
+        cell = (yield from self._cells.read_raw([where])).get(where)
+        while True:
+            kept = None if cell is None else self._cells.keep(where, cell)
+            seen = None if kept is None else self._seen_of(kept)
+            item = kept.record if kept is not None and self._lives(kept.cell) else None
+            write = like._replace(value=change(item.value if item else None), ttl=item.ttl if item else like.ttl)
+            fences = (yield from guard(seen.fences if seen else ())) if guard else ()
+            new, mine = self._draft(write, seen, int(self._session.clock().timestamp() * 1_000_000), fences)
+            if new is None and seen is None:
+                return None
+            reply = yield from self._cells.swap_raw(where, seen and seen.token, new)
+            if reply.done:
+                self._remember(where, mine)
+                return write.value
+            cell = reply.cell
 
     def refresh(self, keys: Collection[str]) -> Plan[None]:
         """Give items their whole time to live again, if a tenth of it is over; not those that others have changed.

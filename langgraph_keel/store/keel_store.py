@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import (
     BaseStore,
@@ -31,8 +31,12 @@ from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import InvalidInput, KeelError
 from langgraph_keel.store.checks import check_place, check_ttl, check_ttl_config, check_value
 from langgraph_keel.store.filters import check_filter
-from langgraph_keel.store.items import Items, Seen, Write
+from langgraph_keel.store.items import Change, Guard, Items, Seen, Write
+from langgraph_keel.store.locks import Locks, StoreLock
 from langgraph_keel.store.records import StoredItem, cell_key
+
+if TYPE_CHECKING:
+    from langgraph_keel.store.watch import ItemFeed
 
 _log = logging.getLogger(__name__)
 _SWEPT = 5.0
@@ -66,6 +70,7 @@ class KeelStore(BaseStore):
         self._is_read_only = is_read_only
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._sweeper: tuple[Thread, Event] | None = None
+        self._locks = Locks()
 
     @property
     def engine(self) -> Engine:
@@ -119,6 +124,104 @@ class KeelStore(BaseStore):
         if writes:
             yield from items.write(writes)
         return results
+
+    # -- the board -----------------------------------------------------------------------------------------------
+
+    def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
+        """Change an item by a function of its current value, so that no concurrent change is lost; return the new one.
+
+            store.update(("trips", "7"), "seats", lambda value: {"left": (value or {"left": 9})["left"] - 1})
+
+        Durable when it returns. Two round trips, and one for each writer that was quicker. The time to live begins
+        again; a new item has the default. If a connection breaks and another writer replaces the item before the
+        request is sent again, the change is made twice.
+
+        Args:
+            namespace: The namespace of the item.
+            key: The key of the item.
+            fn: Receives a copy of the value, or `None` if there is no item, and returns the new value, or `None` to
+                delete the item. It is called again if another writer was quicker, so it must do nothing else.
+
+        Raises:
+            InvalidInput: If the namespace or the key is not usable, or the new value is not JSON. Nothing was written.
+            CorruptStore: If the item does not decode.
+            StoreError: If the store fails.
+        """
+        return (yield from self._change(namespace, key, fn, None))
+
+    def _change(
+        self, namespace: tuple[str, ...], key: str, fn: Change, guard: Guard | None
+    ) -> Plan[dict[str, Any] | None]:
+        place, what = check_place(namespace, key), f"item {key!r:.60} of {namespace!r:.200}"
+
+        def change(value: dict[str, Any] | None) -> dict[str, Any] | None:
+            new = fn(value)
+            return None if new is None else check_value(new, what)
+
+        like = Write(place, key, None, (self.ttl_config or {}).get("default_ttl"))
+        return (yield from Items(self.engine.session, self._seen).update(like, change, guard))
+
+    update, aupdate = faces(_update)
+
+    def lock(self, name: str, *, ttl: float = 30.0, timeout: float | None = None) -> StoreLock:
+        """Return a lock, which one process at a time can hold: `with` and `async with` take and release it.
+
+            with store.lock("valuation") as lock:
+                lock.put(("trips", "7"), "price", {"euro": 340})
+
+        A thread renews it. It is free when it is released, when its process has died on this machine, or when a waiting
+        process has seen no renewal for `ttl` seconds. If the former holder continues then, `lock.put` and `lock.update`
+        refuse its writes; methods of the store do not. An item forgets its fences when it is deleted or expires. A lock
+        is not reentrant, and not fair. Three round trips, and one for each look at a lock that is taken.
+
+        Args:
+            name: The name of the lock. A small record for each name stays in the store.
+            ttl: Seconds without a renewal after which the lock is free.
+            timeout: Seconds to wait for the lock; `None` is for ever, 0 not at all.
+
+        Raises:
+            InvalidInput: If an argument is not usable.
+            LockTaken: If another holder still has it when the timeout ends; raised by `with`.
+        """
+        from langgraph_keel.runs.worker import PollTimer
+
+        if not (isinstance(name, str) and name):
+            raise InvalidInput(f"{name!r:.100} is no name of a lock: use a text that is not empty")
+        if type(ttl) not in (int, float) or not 0 < ttl < 1e9:
+            raise InvalidInput(f"ttl must be seconds, more than none, not {ttl!r:.60}")
+        return StoreLock(self.engine, self._locks, self._change, name, float(ttl), PollTimer(1.0, timeout))
+
+    def watch(
+        self, namespace: tuple[str, ...], since: str | None = None, *, poll: float = 1.0, timeout: float | None = None
+    ) -> ItemFeed:
+        """Return the changes of items below a namespace (`ItemChange`), as they come.
+
+            feed = store.watch(("trips", "7"), since=stored_cursor)
+            for change in feed:
+                handle(change)
+                stored_cursor = feed.cursor
+
+        Changes by any process are seen at least once; of several changes of an item between two looks, the last one. A
+        read that renews a time to live counts as a change. A put stores and notifies nothing for it: looks are `poll`
+        seconds apart, and up to five times that while nothing changes. A look is one round trip, and one more for each
+        500 items that have changed.
+
+        Args:
+            namespace: The namespace; at most 10,000 items may be below it.
+            since: The `cursor` of an earlier watch of this namespace. By default, all items come first.
+            poll: Seconds between two looks.
+            timeout: Seconds without a change after which the feed ends; 0 is after one look, `None` is never.
+
+        Raises:
+            InvalidInput: If an argument is not usable; while iterating, if there are more items.
+            StoreError: While iterating, as `saver.history.follow` raises it.
+        """
+        from langgraph_keel.runs.worker import PollTimer
+        from langgraph_keel.store.watch import ItemFeed
+
+        return ItemFeed(self.engine, check_place(namespace), PollTimer(poll, timeout), since)
+
+    alock, awatch = lock, watch  # locks and feeds have both faces: `async with`, `async for`
 
     # -- expiry --------------------------------------------------------------------------------------------------
 

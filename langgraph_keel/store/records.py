@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.cells import BLOCK
 from langgraph_keel.engine.entries import marks_of
@@ -17,6 +17,10 @@ EXPIRES = "ttl"
 """A mark of every item that expires: sweeps look for it."""
 
 
+Fences: TypeAlias = tuple[tuple[str, int], ...]
+"""For each lock under which an item was written, the key of its cell and the highest fence."""
+
+
 class StoredItem(NamedTuple):
     """An item, as its cell holds it. The rank of the cell is the time of its last change."""
 
@@ -25,21 +29,23 @@ class StoredItem(NamedTuple):
     value: dict[str, Any]
     created: int  # microseconds since 1970
     ttl: float | None  # minutes
+    fences: Fences = ()
 
 
 def _unpack(parts: Sequence[Any]) -> StoredItem:
-    namespace, key, value, created, ttl, *_ = parts
+    namespace, key, value, created, ttl, fences, *_ = parts
     if not (
         (type(namespace), type(key), type(value), type(created)) == (list, str, dict, int)
         and all(type(label) is str for label in namespace)
         and type(ttl) in (int, float, type(None))
+        and all((type(lock), type(fence)) == (str, int) for lock, fence in fences.items())
     ):
         raise TypeError("it does not hold what it should")
-    return StoredItem(tuple(namespace), key, value, created, ttl)
+    return StoredItem(tuple(namespace), key, value, created, ttl, (*fences.items(),))
 
 
 def _pack(item: StoredItem) -> list[Any]:
-    return [[*item.namespace], *item[1:]]
+    return [[*item.namespace], *item[1:5], dict(item.fences)]
 
 
 ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack)
