@@ -323,7 +323,7 @@ class RetentionMethods(Component):
         return receipt
 
     def _hold(self, user_id: str | int | UUID, *, reason: str, by: str) -> Plan[Hold]:
-        """Put a person on hold: nothing of theirs is removed until `release` (GDPR, article 17: records that must stay).
+        """Put a person on hold: nothing of theirs is removed until `release` (GDPR, article 17).
 
         `erase`, `prune`, `delete_thread`, `delete_for_runs` and `tenants.delete` then raise `OnHold`. Sweeps leave the
         person's threads and items. It stops neither a removal that has begun, nor the `ttl` of a `RedisSaver`, nor
