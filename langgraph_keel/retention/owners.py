@@ -107,7 +107,8 @@ class OwnerHook(Hook):
     def find_owner(self, session: Session, config: Mapping[str, Any]) -> str:
         """Return the owner of a run, given the config of one of its tasks; empty if it has none that is known."""
         thread_id = str((config.get("configurable") or {}).get("thread_id", ""))
-        return owner_of(config, session.owner) or self._last.get((thread_id, ""), ("", ""))[1]
+        ask = session.owner if thread_id else None  # it is a function of configs of runs
+        return owner_of(config, ask) or self._last.get((thread_id, ""), ("", ""))[1]
 
     def _recall(self, parent: Address) -> str:
         known, owner = self._last.get((parent.thread_id, parent.checkpoint_ns), (None, ""))
