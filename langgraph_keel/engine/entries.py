@@ -224,10 +224,11 @@ def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_channels(checkpoint: Checkpoint, names: Collection[str]) -> Checkpoint:
     """Return a checkpoint without channels. LangGraph's own object is not changed: its run continues with it."""
-    kept: dict[str, Any] = {**checkpoint, "channel_values": dict(_without(checkpoint["channel_values"], names))}
-    kept["channel_versions"] = dict(_without(checkpoint["channel_versions"], names))
-    kept["versions_seen"] = {node: dict(_without(seen, names)) for node, seen in checkpoint["versions_seen"].items()}
-    if updated := checkpoint.get("updated_channels"):
+    kept: dict[str, Any] = {**checkpoint}
+    for part in ("channel_values", "channel_versions"):
+        kept[part] = dict(_without(kept[part].items(), names))
+    kept["versions_seen"] = {node: dict(_without(seen.items(), names)) for node, seen in kept["versions_seen"].items()}
+    if updated := kept.get("updated_channels"):
         kept["updated_channels"] = [name for name in updated if name not in names]
     return cast(Checkpoint, kept)
 
@@ -237,21 +238,18 @@ def without_writes(writes: Sequence[tuple[str, Any]], names: Collection[str]) ->
     return [*_without(writes, names)] or [(NO_WRITES, None)]
 
 
-def _without(
-    values: Mapping[str, Any] | Sequence[tuple[str, Any]], names: Collection[str]
-) -> Iterator[tuple[str, Any]]:
+def _without(values: Iterable[tuple[str, Any]], names: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield channels and values without some channels, also in the input of a run and in what a `Send` brings."""
-    for channel, value in values.items() if isinstance(values, Mapping) else values:
-        if channel in names:
-            continue
+    for channel, value in values:
         if channel == START and isinstance(value, dict):
-            value = dict(_without(value, names))
+            value = dict(_without(value.items(), names))
         elif channel == TASKS and isinstance(value, list):
             value = [each for _, each in _without([(TASKS, each) for each in value], names)]
         elif channel == TASKS and isinstance(value, Send) and isinstance(value.arg, dict):
             value = copy(value)
-            value.arg = dict(_without(value.arg, names))
-        yield channel, value
+            value.arg = dict(_without(value.arg.items(), names))
+        if channel not in names:
+            yield channel, value
 
 
 def next_version_of(current: str | int | float | None) -> str | int | float:

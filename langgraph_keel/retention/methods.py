@@ -327,16 +327,13 @@ class RetentionMethods(Component):
 
         `erase`, `prune`, `delete_thread`, `delete_for_runs` and `tenants.delete` then raise `OnHold`. Sweeps leave the
         person's threads and items. It stops neither a removal that has begun, nor the `ttl` of a `RedisSaver`, nor
-        programs that replace or delete items. Repeating it is harmless. Five trips.
+        programs that replace or delete items. A hold may be repeated. Five trips.
 
         Args:
             user_id: The person, as for `erase`.
             reason: Why. A person may have several holds, with a reason each. The audit trail keeps it for ever, so name
                 a case and not the person.
             by: Who places the hold, as your program has authenticated them.
-
-        Returns:
-            The hold; if the person has one with this reason, that one.
 
         Raises:
             InvalidInput: An argument is empty, or cannot be used.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from threading import Event, Thread
-from typing import Any, Literal, Self
+from typing import Any, Self, TypeAlias
 
 from langgraph.store.base import (
     NOT_PROVIDED,
@@ -16,7 +16,6 @@ from langgraph.store.base import (
     Item,
     ListNamespacesOp,
     MatchCondition,
-    NotProvided,
     Op,
     PutOp,
     Result,
@@ -40,6 +39,8 @@ from langgraph_keel.store.items import Items, Seen, Write
 from langgraph_keel.store.records import StoredItem, cell_key
 
 _log = logging.getLogger(__name__)
+Place: TypeAlias = tuple[str, ...]
+Name: TypeAlias = str | None
 _SWEPT = 5.0
 """Minutes between two sweeps, if none are given: as LangGraph's stores do."""
 
@@ -47,9 +48,9 @@ _SWEPT = 5.0
 class OwnedPut(PutOp):
     """A put that says whose the item is."""
 
-    owner: str | None = None
+    owner: Name = None
 
-    def __new__(cls, *fields: Any, owner: str | None) -> Self:
+    def __new__(cls, *fields: Any, owner: Name) -> Self:
         """Return a put of these fields."""
         self = super().__new__(cls, *fields)
         self.owner = owner
@@ -111,14 +112,7 @@ class KeelStore(BaseStore):
         return await self.engine.arun_patiently(self._batch([*ops]))
 
     def put(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-        owner: str | None = None,
+        self, namespace: Place, key: str, value: Any, index: Any = None, *, ttl: Any = NOT_PROVIDED, owner: Name = None
     ) -> None:
         """Store an item, as LangGraph's stores do; see `batch`.
 
@@ -126,7 +120,7 @@ class KeelStore(BaseStore):
             namespace: Its place: texts without `.`; the first one is not `langgraph`.
             key: Its name there.
             value: A JSON object.
-            index: As LangGraph's stores take it.
+            index: `None` for the fields of the store's index, `False` for none, or a list of fields.
             ttl: Minutes until it expires; `None` is never, and by default it is the store's `default_ttl`.
             owner: The person whose item it is (`retention.erase(what="data")`); `""` is no person. By default the owner
                 of the run that puts it, and without one, the item keeps its owner.
@@ -134,26 +128,15 @@ class KeelStore(BaseStore):
         self.batch([self._own(namespace, key, value, index, ttl, owner)])
 
     async def aput(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-        owner: str | None = None,
+        self, namespace: Place, key: str, value: Any, index: Any = None, *, ttl: Any = NOT_PROVIDED, owner: Name = None
     ) -> None:
         """As `put`, asynchronously."""
         await self.abatch([self._own(namespace, key, value, index, ttl, owner)])
 
-    def _own(
-        self, namespace: tuple[str, ...], key: str, value: Any, index: Any, ttl: Any, owner: str | None
-    ) -> OwnedPut:
-        """Return the operation of a put."""
+    def _own(self, namespace: Place, key: str, value: Any, index: Any, ttl: Any, owner: Name) -> OwnedPut:
         if not check_place(namespace) or namespace[0] == "langgraph":
             raise InvalidNamespace(f"{namespace!r:.200} is no place for items: it is empty, or LangGraph's own")
-        if ttl is NOT_PROVIDED:
-            ttl = (self.ttl_config or {}).get("default_ttl")
+        ttl = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
         return OwnedPut(namespace, str(key), value, index, ttl, owner=owner)
 
     def _find_owner(self) -> str | None:

@@ -136,6 +136,7 @@ def test_a_put_pays_nothing_for_holds_and_a_removal_one_trip(store: Any, backend
         tapped = with_tap(saver, counter)
         state = tapped.get_tuple(config("t"))
         counter.count = 0
+        assert state
         tapped.put(state.config, {**state.checkpoint, "id": "f" * 32}, {"source": "loop", "step": 9}, {})
         tapped.store().put(("notes",), "a", {}, owner="ann")
         assert counter.count == 2
@@ -162,7 +163,9 @@ def test_holds_have_reasons_of_their_own(tmp_path: Path, hidden: bool) -> None:
         with pytest.raises(NotFound, match="'ann' is not on hold"):
             keep.release("ann", by=BOSS)
         keep.erase("ann")
-        assert [event.content["by"] for event in saver.approvals.audit() if event.kind == "held"][-1] == hash_of("7")
+        assert [(event.content or {})["by"] for event in saver.approvals.audit() if event.kind == "held"][
+            -1
+        ] == hash_of("7")
         assert [*saver.check()] == []
 
 
