@@ -39,6 +39,7 @@ from langgraph_keel.errors import (
     NotAllowed,
     NotFound,
     NotSetUp,
+    OnHold,
     ReadOnlyStore,
     RefusedType,
     SaverDraining,
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from langgraph_keel.provenance.records import ModelCall
     from langgraph_keel.provenance.replay.compare import Difference
     from langgraph_keel.provenance.replay.verdict import Replay
+    from langgraph_keel.retention.holds import Hold
     from langgraph_keel.retention.policy import Retention
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
@@ -161,6 +163,7 @@ _NAMES = {
     "provenance.replay.verdict": ("Replay",),
     "retention.policy": ("Retention",),
     "retention.prune": ("PruneReport", "SweepReport", "ThreadPruned"),
+    "retention.holds": ("Hold",),
     "retention.receipt": ("Receipt",),
     "tenants.deletion": ("TenantReceipt",),
     "retention.reclaim": ("Reclaimed",),
@@ -235,6 +238,7 @@ __all__ = [
     "FoundMessage",
     "Handoff",
     "HandoffLine",
+    "Hold",
     "ImportReport",
     "InvalidConfig",
     "InvalidInput",
@@ -266,6 +270,7 @@ __all__ = [
     "NotFound",
     "NotSetUp",
     "Note",
+    "OnHold",
     "OpenOptions",
     "PostgresSaver",
     "PruneReport",

@@ -10,6 +10,7 @@
     ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
     ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
+    ├── OnHold (RuntimeError)              a person's data must stay: it was not removed
     ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
     ├── WorkspaceTaken (RuntimeError)      another run has the directory: let it, or use another directory
     ├── LockTaken (RuntimeError)           another holder has a lock of a store: wait longer, or do something else
@@ -270,6 +271,12 @@ class NotAllowed(KeelError, PermissionError):
     """Somebody else has to decide this request, or it allows no such decision; nothing was decided."""
 
     code = "not_allowed"
+
+
+class OnHold(KeelError, RuntimeError):
+    """The data of a person must stay (`retention.hold`): it was not removed. The message names the reason."""
+
+    code = "on_hold"
 
 
 class ThreadTaken(KeelError, RuntimeError):

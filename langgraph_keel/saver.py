@@ -56,6 +56,7 @@ from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.recovery.methods import RecoveryMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import Progress, RetentionMethods, RetentionSaver
+from langgraph_keel.retention.owners import check_threads
 from langgraph_keel.runs.marks import accepting
 from langgraph_keel.runs.methods import DrainMethods, RunMethods
 from langgraph_keel.stack import Stack, open_engine, stack_of
@@ -502,6 +503,9 @@ class KeelSaver(
             thread_id: The thread.
             by: Who does it, as your program has authenticated them: then the audit trail records it, with a hash of
                 the thread's id, which takes four trips more.
+
+        Raises:
+            OnHold: The thread belongs to a person on hold (`retention.hold`). Nothing was deleted.
         """
         self.engine.run(self._delete_thread(thread_id, by))
 
@@ -512,6 +516,7 @@ class KeelSaver(
     def _delete_thread(self, thread_id: str, by: str | None) -> Plan[None]:
         thread_id = thread_id_of(thread_id)
         check_by(by)
+        yield from check_threads(self.engine.session, [thread_id])
         yield from checkpoints.delete_thread(self.engine.session, thread_id)
         if by is not None:
             yield from append_deletion(self.engine.session, thread_id, by)
@@ -521,7 +526,7 @@ class KeelSaver(
 
         The latest is then the last one that remains. What the delta channels of others need is kept, unseen. The tool
         calls of these runs go too, and what a prune has carried of their calls of models, in threads that still have a
-        checkpoint of theirs.
+        checkpoint of theirs. If one of the threads belongs to a person on hold, nothing is deleted (`OnHold`).
         """
         self.engine.run(self._delete_for_runs(run_ids))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from langgraph_keel.engine.hooks import Hook
@@ -15,7 +15,7 @@ from langgraph_keel.store.records import ITEMS
 
 
 class ItemHook(Hook):
-    """Sweeps items."""
+    """Sweeps items, and erases those of a person."""
 
     shared_tables = (ITEMS, LOCKS)
 
@@ -23,3 +23,9 @@ class ItemHook(Hook):
         """Remove items that have expired. One trip, if there are none."""
         yield from Items(session, OrderedDict()).sweep()
         return ()
+
+    def erase_items(
+        self, session: Session, person: str, held: Collection[str], acts: bool
+    ) -> Plan[tuple[int, Sequence[str]]]:
+        """Remove the items of a person, or count them: see `Items.erase`."""
+        return (yield from Items(session, OrderedDict()).erase(person, held, acts))

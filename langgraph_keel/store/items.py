@@ -16,6 +16,8 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import CorruptStore
+from langgraph_keel.retention.erase import ROUNDS
+from langgraph_keel.retention.holds import read_holds
 from langgraph_keel.store.filters import fits, terms_of_filter
 from langgraph_keel.store.records import (
     EXPIRES,
@@ -25,6 +27,8 @@ from langgraph_keel.store.records import (
     below,
     cell_key,
     marks_of_item,
+    owner_term,
+    owners_of,
     prefix_of,
 )
 
@@ -49,6 +53,7 @@ class Seen(NamedTuple):
     created: int
     rank: int
     expires_at: int | None
+    owner: str
     fences: Fences = ()
 
 
@@ -59,6 +64,7 @@ class Write(NamedTuple):
     key: str
     value: dict[str, Any] | None
     ttl: float | None
+    owner: str | None = None  # `None` leaves the item with the owner it has
 
 
 Change: TypeAlias = Callable[[dict[str, Any] | None], dict[str, Any] | None]
@@ -183,16 +189,18 @@ class Items:
         created = held.created if held is not None and is_live else now
         # No change moves an item back in the order, also if the clock of the process before was ahead.
         rank = now if held is None else max(now, held.rank + 1)
+        owner = write.owner if write.owner is not None else held.owner if held is not None and is_live else ""
         fences = fences or (held.fences if held else ())
-        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl, fences), rank)
-        return cell, Seen(cell.token, created, rank, cell.expires_at, fences)
+        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl, owner, fences), rank)
+        return cell, Seen(cell.token, created, rank, cell.expires_at, owner, fences)
 
     def _cell(self, item: StoredItem, rank: int, body: bytes = b"") -> Cell:
         expires_at = None if item.ttl is None else self._session.milliseconds + int(item.ttl * MINUTE)
         return self._cells.cell(item, body=body, expires_at=expires_at, rank=rank, marks=marks_of_item(item))
 
     def _seen_of(self, kept: Kept[StoredItem]) -> Seen:
-        return Seen(kept.token, kept.record.created, kept.cell.rank or 0, kept.cell.expires_at, kept.record.fences)
+        item, cell = kept.record, kept.cell
+        return Seen(cell.token, item.created, cell.rank or 0, cell.expires_at, item.owner, item.fences)
 
     def update(self, like: Write, change: Change, guard: Guard | None) -> Plan[dict[str, Any] | None]:
         """Change an item, again whenever another writer was quicker; return its new value. `like` lacks the value.
@@ -244,14 +252,46 @@ class Items:
     def sweep(self) -> Plan[int]:
         """Remove items that have expired; return how many. A trip for each 1,000 that may expire, and one for removals.
 
-        An item that is changed or read in the same moment stays.
+        An item that is changed or read in the same moment stays, and so do those of persons on hold.
         """
         removed, after = 0, None
         while True:
             search = Search(marks=marks_of([EXPIRES]), after=after, limit=PAGE, is_bare=True)
             page: Sequence[tuple[str, Cell]] = yield from self._cells.search_raw(search)
-            if over := {key: cell.token for key, cell in page if not self._lives(cell)}:
+            over = {key: cell.token for key, cell in page if not self._lives(cell)}
+            if over and (held := (yield from read_holds(self._session))):
+                found = yield from self._cells.read([*over])
+                for key in [key for key, kept in found.items() if owners_of(kept.record) & held.keys()]:
+                    del over[key]
+            if over:
                 removed += yield from self._cells.remove(over)
             if len(page) < PAGE:
                 return removed
             after = page[-1][1].rank or 0, page[-1][0]
+
+    def erase(self, person: str, held: Collection[str], acts: bool) -> Plan[tuple[int, Sequence[str]]]:
+        """Remove the items of a person, or count them; return how many, and why others of them are left.
+
+        Two trips for each 1,000 items and one at the end, or with `acts=False`, one for each 1,000.
+        """
+        removed, problems, marks = 0, dict[str, str](), marks_of([owner_term(person)])
+        for _ in range(ROUNDS):
+            count, after, size = 0, None, PAGE
+            while size == PAGE:
+                page = yield from self._cells.search_raw(Search(marks=marks, after=after, limit=PAGE))
+                tokens = {}
+                for key, cell in page:
+                    try:
+                        owners = owners_of(self._cells.keep(key, cell).record)
+                        if person in owners and owners & {*held}:
+                            problems[key] = "an item is left that also belongs to a person on hold"
+                        elif person in owners:
+                            tokens[key] = cell.token
+                    except CorruptStore as error:
+                        problems[key] = f"an item is left that may be theirs: {error}"
+                count += len(tokens)
+                removed += (yield from self._cells.remove(tokens)) if acts and tokens else 0
+                size, after = len(page), (page[-1][1].rank or 0, page[-1][0]) if page else None
+            if not (acts and count):
+                return removed or count, [*problems.values()]
+        return removed, [*problems.values(), "items are written again and again: stop its runs, and erase again"]

@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from langgraph.store.base import (
+    NOT_PROVIDED,
     BaseStore,
     GetOp,
     Item,
@@ -23,13 +24,16 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
+from langgraph_keel._langgraph import var_child_runnable_config
+from langgraph_keel.engine.config import check_owner
 from langgraph_keel.engine.engine import Engine, EngineSaver
 from langgraph_keel.engine.faces import faces
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import InvalidInput, KeelError
-from langgraph_keel.store.checks import check_place, check_ttl, check_ttl_config, check_value
+from langgraph_keel.retention.owners import OwnerHook
+from langgraph_keel.store.checks import InvalidNamespace, check_place, check_ttl, check_ttl_config, check_value
 from langgraph_keel.store.filters import check_filter
 from langgraph_keel.store.items import Change, Guard, Items, Seen, Write
 from langgraph_keel.store.locks import Locks, StoreLock
@@ -39,8 +43,22 @@ if TYPE_CHECKING:
     from langgraph_keel.store.watch import ItemFeed
 
 _log = logging.getLogger(__name__)
+Place: TypeAlias = tuple[str, ...]
+Name: TypeAlias = str | None
 _SWEPT = 5.0
 """Minutes between two sweeps, if none are given: as LangGraph's stores do."""
+
+
+class OwnedPut(PutOp):
+    """A put that says whose the item is."""
+
+    owner: Name = None
+
+    def __new__(cls, *fields: Any, owner: Name) -> Self:
+        """Return a put of these fields."""
+        self = super().__new__(cls, *fields)
+        self.owner = owner
+        return self
 
 
 @publish
@@ -98,9 +116,44 @@ class KeelStore(BaseStore):
         """As `batch`, asynchronously."""
         return await self.engine.arun_patiently(self._batch([*ops]))
 
+    def put(
+        self, namespace: Place, key: str, value: Any, index: Any = None, *, ttl: Any = NOT_PROVIDED, owner: Name = None
+    ) -> None:
+        """Store an item, as LangGraph's stores do; see `batch`.
+
+        Args:
+            namespace: Its place: texts without `.`; the first one is not `langgraph`.
+            key: Its name there.
+            value: A JSON object.
+            index: `None` for the fields of the store's index, `False` for none, or a list of fields.
+            ttl: Minutes until it expires; `None` is never, and by default it is the store's `default_ttl`.
+            owner: The person whose item it is (`retention.erase(what="data")`); `""` is no person. By default the owner
+                of the run that puts it, and without one, the item keeps its owner.
+        """
+        self.batch([self._own(namespace, key, value, index, ttl, owner)])
+
+    async def aput(
+        self, namespace: Place, key: str, value: Any, index: Any = None, *, ttl: Any = NOT_PROVIDED, owner: Name = None
+    ) -> None:
+        """As `put`, asynchronously."""
+        await self.abatch([self._own(namespace, key, value, index, ttl, owner)])
+
+    def _own(self, namespace: Place, key: str, value: Any, index: Any, ttl: Any, owner: Name) -> OwnedPut:
+        if not check_place(namespace) or namespace[0] == "langgraph":
+            raise InvalidNamespace(f"{namespace!r:.200} is no place for items: it is empty, or LangGraph's own")
+        ttl = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
+        return OwnedPut(namespace, str(key), value, index, ttl, owner=owner)
+
+    def _find_owner(self) -> str | None:
+        """Return the owner of the run that this is called in; `None` if there is none."""
+        config, session = var_child_runnable_config.get(), self.engine.session
+        hook = session.hooks.find(OwnerHook) if config else None
+        return (hook.find_owner(session, config) or None) if hook and config else None
+
     def _batch(self, ops: list[Op]) -> Plan[list[Result]]:
         items = Items(self.engine.session, self._seen)
-        writes, results = _check_ops(ops), list[Result]()
+        owner = self._find_owner() if any(isinstance(op, PutOp) for op in ops) else None
+        writes, results = _check_ops(ops, owner), list[Result]()
         gets = [(op.namespace, op.key) for op in ops if isinstance(op, GetOp)]
         read = (yield from items.read(gets)) if gets else {}
         fading: dict[str, None] = {}
@@ -158,7 +211,7 @@ class KeelStore(BaseStore):
             new = fn(value)
             return None if new is None else check_value(new, what)
 
-        like = Write(place, key, None, (self.ttl_config or {}).get("default_ttl"))
+        like = Write(place, key, None, (self.ttl_config or {}).get("default_ttl"), self._find_owner())
         return (yield from Items(self.engine.session, self._seen).update(like, change, guard))
 
     update, aupdate = faces(_update)
@@ -264,7 +317,7 @@ class KeelStore(BaseStore):
                 _log.warning("items that have expired were not removed: %s", error)
 
 
-def _check_ops(ops: list[Op]) -> dict[str, Write]:
+def _check_ops(ops: list[Op], run_owner: str | None) -> dict[str, Write]:
     """Return the puts of a batch by the keys of their cells, the last of each item."""
     writes: dict[str, Write] = {}
     for op in ops:
@@ -274,7 +327,11 @@ def _check_ops(ops: list[Op]) -> dict[str, Write]:
             check_ttl(op.ttl, what)
             key = cell_key(place, op.key)
             writes.pop(key, None)  # the last one is also the last changed
-            writes[key] = Write(place, op.key, value, op.ttl)
+            owner = op.owner if isinstance(op, OwnedPut) and op.owner is not None else run_owner
+            if not isinstance(owner, str | None):
+                raise InvalidInput(f"{what}: owner= is a text, as in configurable['user_id'], not {owner!r:.60}")
+            check_owner(owner, f"the owner of {what}")
+            writes[key] = Write(place, op.key, value, op.ttl, owner)
         elif isinstance(op, GetOp):
             check_place(op.namespace, op.key)
         elif isinstance(op, SearchOp):
