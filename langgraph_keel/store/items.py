@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Swap
 from langgraph_keel.engine.entries import marks_of
@@ -45,12 +45,14 @@ class Seen(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A put of an item, or with the value `None`, its removal."""
+    """A put of an item, or with the value `None`, its removal; `index` is LangGraph's, and `body` its vectors."""
 
     namespace: tuple[str, ...]
     key: str
     value: dict[str, Any] | None
     ttl: float | None
+    index: Literal[False] | Sequence[str] | None = None
+    body: bytes = b""
 
 
 class Items:
@@ -91,6 +93,13 @@ class Items:
             after = page[-1][1].cell.rank or 0, page[-1][0]
             ask = min(PAGE, 4 * ask + 60)  # few of them fit: the next page is larger
         return found[offset:most]
+
+    def find(
+        self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
+    ) -> Plan[list[tuple[str, Kept[StoredItem], float | None]]]:
+        """As `search`, with the score of each: none, since only a store with `index=` looks at the query."""
+        found = yield from self.search(namespace, wanted, limit, offset)
+        return [(key, kept, None) for key, kept in found]
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:
         """Return the namespaces that begin so and have items. One trip for each 1,000."""
@@ -161,7 +170,7 @@ class Items:
         created = held.created if held is not None and is_live else now
         # No change moves an item back in the order, also if the clock of the process before was ahead.
         rank = now if held is None else max(now, held.rank + 1)
-        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl), rank)
+        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl), rank, write.body)
         return cell, Seen(cell.token, created, rank, cell.expires_at)
 
     def _cell(self, item: StoredItem, rank: int, body: bytes = b"") -> Cell:
