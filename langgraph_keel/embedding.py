@@ -83,7 +83,7 @@ class Embedder:
         try:
             if not (isinstance(embed, str | Embeddings) or callable(embed)):
                 raise ValueError("use Embeddings, a function of a list of texts, or the name of a model")
-            self._embeddings = ensure_embeddings(embed)
+            self.embeddings = ensure_embeddings(embed)
         except (ValueError, ImportError) as error:
             raise InvalidInput(f"embed={embed!r:.200} cannot embed texts: {error}") from error
         self.dims = dims
@@ -93,7 +93,7 @@ class Embedder:
     @property
     def model(self) -> str:
         """What the model is called, as far as its object or function says."""
-        held = self._embeddings
+        held = self.embeddings
         source = getattr(held, "func", None) or getattr(held, "afunc", None) or type(held)
         names = [getattr(held, name, None) for name in ("model", "model_name", "model_id")]
         names.append(getattr(source, "__name__", None))
@@ -123,10 +123,10 @@ class Embedder:
         made: list[Any] = []
         if is_query:
             for text in missing:
-                query, aquery = self._embeddings.embed_query, self._embeddings.aembed_query
+                query, aquery = self.embeddings.embed_query, self.embeddings.aembed_query
                 made.append((yield Call(partial(query, text), partial(aquery, text))))
         elif missing:
-            documents, adocuments = self._embeddings.embed_documents, self._embeddings.aembed_documents
+            documents, adocuments = self.embeddings.embed_documents, self.embeddings.aembed_documents
             made = yield Call(partial(documents, missing), partial(adocuments, missing))
         known = {text: vector for text, vector in found.items() if vector is not None}
         if missing:
@@ -208,7 +208,7 @@ class VectorCache:
         counts, missing, scored = [], [], {}
         with self._lock:
             for place, (key, token) in enumerate(listed.items()):
-                known, own = self._held.get(key), ()
+                known, own = self._held.get(key), list[int]()
                 if known is not None and known[0] == token:
                     own = known[1]
                 elif key in apart and apart[key][0] == token:

@@ -45,13 +45,13 @@ class Seen(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A put of an item, or with the value `None`, its removal; `index` is LangGraph's, and `body` its vectors."""
+    """A put of an item, or with the value `None`, its removal; `fields` are those to embed, `body` has their vectors."""
 
     namespace: tuple[str, ...]
     key: str
     value: dict[str, Any] | None
     ttl: float | None
-    index: Literal[False] | Sequence[str] | None = None
+    fields: Literal[False] | Sequence[str] | None = None
     body: bytes = b""
 
 
@@ -149,6 +149,7 @@ class Items:
 
         One trip, and one more for items that are there and were not read before, and for each change by another.
         """
+        writes = yield from self.add_vectors(writes)
         held = {key: self._seen.get(key) for key in writes}
         left = dict(writes)
         while left:
@@ -161,6 +162,11 @@ class Items:
                     del left[key]
                 else:
                     held[key] = None if reply.cell is None else self._seen_of(self._cells.keep(key, reply.cell))
+
+    def add_vectors(self, writes: Mapping[str, Write]) -> Plan[Mapping[str, Write]]:
+        """Return writes with the vectors of their texts: none, without an index."""
+        yield from ()
+        return writes
 
     def _draft(self, write: Write, held: Seen | None, now: int) -> tuple[Cell | None, Seen | None]:
         """Return the cell that a write makes, and what is to be remembered of it; `None` for both if it removes."""

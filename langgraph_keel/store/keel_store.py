@@ -68,11 +68,13 @@ class KeelStore(BaseStore):
         self, saver: EngineSaver, ttl: TTLConfig | None = None, *, index: Any = None, is_read_only: bool = False
     ) -> None:
         self._saver = saver
+        self.index_config = index
         self._index: Index | None = None
         if index is not None:
             from langgraph_keel.store.vectors import Index  # needs NumPy
 
             self._index = Index(index)
+        self.embeddings = self._index and self._index.embedder.embeddings
         self.ttl_config = check_ttl_config(ttl)
         self._is_read_only = is_read_only
         self._seen: OrderedDict[str, Seen] = OrderedDict()
@@ -188,7 +190,7 @@ def _check_ops(ops: list[Op]) -> dict[str, Write]:
             check_index(op.index, what)
             key = cell_key(place, op.key)
             writes.pop(key, None)  # the last one is also the last changed
-            writes[key] = Write(place, op.key, value, op.ttl, op.index)
+            writes[key] = Write(place, op.key, value, op.ttl, fields=op.index)
         elif isinstance(op, GetOp):
             check_place(op.namespace, op.key)
         elif isinstance(op, SearchOp):

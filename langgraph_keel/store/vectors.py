@@ -58,7 +58,8 @@ class Index:
         if not isinstance(config, Mapping) or (unknown := [name for name in config if name not in known]):
             what = f"it has {unknown[0]!r:.60}" if isinstance(config, Mapping) else f"it is a {type(config).__name__}"
             raise InvalidInput(f"index= is a dict with {', '.join(known)}, and {what}")
-        dims, memory, fields = config.get("dims"), config.get("memory", MEMORY), config.get("fields") or ["$"]
+        dims: Any = config.get("dims")
+        memory, fields = config.get("memory", MEMORY), config.get("fields") or ["$"]
         if not all(type(each) is int and each > 0 for each in (dims, memory)):
             raise InvalidInput(f"index=: dims={dims!r:.60}, memory={memory!r:.60}: use whole numbers greater than 0")
         if not (isinstance(fields, list | tuple) and all(isinstance(field, str) for field in fields)):
@@ -82,7 +83,7 @@ class Index:
 
     def texts_of(self, write: Write) -> dict[str, str]:
         """Return the texts of an item that are embedded, by the paths where they are."""
-        paths = self.said.fields if write.index is None else write.index or ()
+        paths = self.said.fields if write.fields is None else write.fields or ()
         found = {path: get_text_at_path(write.value, path) for path in paths if write.value is not None}
         return {
             path if len(texts) == 1 else f"{path}.{n}": text
@@ -94,12 +95,12 @@ class Index:
         """Return the hashes of an item's texts, and their vectors."""
         try:
             tag, texts, numbers = session.codec.decode(cell.body) if cell.body else (self.tag, (), b"")
-            if tag != self.tag:
-                raise InvalidInput(f"an item of the store ({key}) was embedded with another model: put it again")
-            digests = [digest for _, digest in texts]
-            vectors = unpack_rows(numbers, len(texts), self.said.dims)
+            digests, is_ours = [digest for _, digest in texts], tag == self.tag
+            vectors = unpack_rows(numbers, len(texts), self.said.dims if is_ours else -1)
         except (CorruptStore, TypeError, ValueError) as error:
             raise CorruptStore(f"the vectors of an item of the store ({key}) do not decode: {error}") from error
+        if not is_ours:
+            raise InvalidInput(f"an item of the store ({key}) was embedded with another model: put it again")
         return digests, vectors
 
 
@@ -124,16 +125,17 @@ class _IndexedItems(Items):
             )
         index.is_known = held is not None
 
-    def write(self, writes: Mapping[str, Write]) -> Plan[None]:
-        """Put and remove items; see `Items.write`. All texts are embedded before anything is written.
+    def add_vectors(self, writes: Mapping[str, Write]) -> Plan[Mapping[str, Write]]:
+        """Return writes with the vectors of their texts, which are embedded at once.
 
-        One trip more if items that were read have other texts than those that are remembered; up to two for the first.
+        No trip; one if a text is not remembered and its item was read before, and two for the first write of a process.
         """
         index, session = self._index, self._session
         texts = {key: found for key, write in writes.items() if (found := index.texts_of(write))}
         bodies: dict[str, bytes] = {}
-        if texts:
+        if any(write.value is not None and write.fields is not False for write in writes.values()):
             yield from self._check()
+        if texts:
             digests = {text: digest_of(text) for found in texts.values() for text in found.values()}
             unknown = {digest for digest in digests.values() if not index.embedder.knows(digest)}
             # An item that is there may have the vector of the same text: a trip takes less than an embedding.
@@ -149,7 +151,7 @@ class _IndexedItems(Items):
                 numbers = pack_rows([vectors[text] for text in found.values()])
                 named = [[path, digests[text]] for path, text in found.items()]
                 bodies[key] = session.codec.encode([index.tag, named, numbers])
-        yield from super().write({key: write._replace(body=bodies.get(key, b"")) for key, write in writes.items()})
+        return {key: write._replace(body=bodies.get(key, b"")) for key, write in writes.items()}
 
     # -- searching -----------------------------------------------------------------------------------------------
 
