@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from math import inf
 from threading import Lock
 from typing import Any, TypeAlias
@@ -204,28 +205,23 @@ class VectorCache:
             query: The vector to compare with, of length 1.
             most: How many keys to return. Those without vectors come last, with the score `-inf`.
         """
-        rows: list[int] = []
-        counts, missing, scored = [], [], {}
+        keys, none = [*listed], list[int]()
         with self._lock:
-            for place, (key, token) in enumerate(listed.items()):
-                known, own = self._held.get(key), list[int]()
-                if known is not None and known[0] == token:
-                    own = known[1]
-                elif key in apart and apart[key][0] == token:
-                    scored[place] = apart[key][1]
-                else:
-                    missing.append(key)
-                rows += own
-                counts.append(len(own))
+            held = [
+                known[1] if known is not None and known[0] == token else none
+                for known, token in zip(map(self._held.get, keys), listed.values(), strict=True)
+            ]
+            beside = [place for place, rows in enumerate(held) if rows is none]
+            missing = [key for place in beside if apart.get(key := keys[place], ("",))[0] != listed[key]]
             if missing:
                 return missing, []
+            counts, rows = [*map(len, held)], [*chain.from_iterable(held)]
             is_few = 4 * len(rows) < len(self._rows)
             products = self._rows[rows] @ query if is_few else (self._rows @ query)[rows]
         sizes, scores = np.array(counts, dtype=np.intp), np.full(len(counts), -inf, np.float32)
         if rows:
             starts = np.cumsum(sizes) - sizes
             scores[sizes > 0] = np.maximum.reduceat(products, starts[sizes > 0])
-        for place, score in scored.items():
-            scores[place] = score
-        keys = [*listed]
+        for place in beside:
+            scores[place] = apart[keys[place]][1]
         return [], [(keys[place], float(scores[place])) for place in best_of(scores, most)]

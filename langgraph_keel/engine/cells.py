@@ -128,7 +128,7 @@ def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tupl
         page = [each for each in found if after is None or each[:2] > (-after[0], after[1])]
     page = page[: search.limit]
     if search.is_bare:
-        return [(key, Cell(cell.token, b"", expires_at=cell.expires_at, rank=cell.rank)) for _, key, cell in page]
+        return [(key, Cell(cell.token, b"", b"", "", cell.expires_at, cell.rank)) for _, key, cell in page]
     return [(key, replace(cell, body=b"")) for _, key, cell in page]
 
 

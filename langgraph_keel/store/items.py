@@ -45,7 +45,7 @@ class Seen(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A put of an item, or with the value `None`, its removal; `fields` are those to embed, `body` has their vectors."""
+    """A put of an item, or with the value `None`, its removal; `fields` are embedded, and `body` has the vectors."""
 
     namespace: tuple[str, ...]
     key: str

@@ -32,6 +32,7 @@ from . import (
     tiered,
     travel,
     turns,
+    vectors,
 )
 from .graphs import SEED
 from .plan import Plan, work_directory
@@ -64,6 +65,7 @@ MEASURES = {
     "travel": travel.measure,
     "start": start.measure,
     "hits": tiered.measure,
+    "vectors": vectors.measure,
 }
 
 

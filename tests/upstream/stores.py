@@ -52,6 +52,7 @@ class Store(KeelStore):
         saver = backend(**plugin.STORES.place(place))
         plugin.STORES.close_later(saver)
         super().__init__(saver, ttl, index=known(index))
+        self.index_config = index
 
     @classmethod
     @contextmanager

@@ -366,7 +366,7 @@ class SqliteStore(SqliteEntries):
     def find_cells(self, execute: Execute, shelf: Shelf, search: Search) -> list[tuple[str, Cell]]:
         rows = execute(*find_statement(_find_shelf(execute, shelf), search)).fetchall()
         if search.is_bare:
-            return [(key, Cell(token, b"", expires_at=until, rank=rank)) for key, token, until, rank in rows]
+            return [(key, Cell(token, b"", b"", "", until, rank)) for key, token, until, rank in rows]
         return [(key, _cell_of(*row)) for key, *row in rows]
 
     @in_transaction(writes=True)
