@@ -47,7 +47,7 @@ def embed(texts: list[str]) -> list[list[float]]:
 
 def measure(plan: Plan) -> list[Row]:
     keel, rows = import_module("langgraph_keel"), []
-    index = {"dims": DIMS, "embed": embed, "fields": ["text"]}
+    index: Any = {"dims": DIMS, "embed": embed, "fields": ["text"]}
     for items, name in SIZES.items():
         with ExitStack() as stack:
             size = plan.count(items)

@@ -620,8 +620,8 @@ def _read_cell(execute: Execute, shelf: Shelf, key: str) -> Cell | None:
 
 
 def _cell_of(*columns: Any) -> Cell:
-    marks = columns[-1]
-    return Cell(*columns[:-1], marks=tuple(marks.split()) if marks else ())
+    token, header, body, origin, expires_at, rank, marks = columns
+    return Cell(token, header, body, origin, expires_at, rank, tuple(marks.split()) if marks else ())
 
 
 def find_statement(shelf: int | None, search: Search) -> tuple[str, dict[str, Any]]:
