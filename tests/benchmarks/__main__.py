@@ -17,6 +17,7 @@ from . import (
     footprint,
     fork,
     growth,
+    items,
     ledger,
     lists,
     log,
@@ -66,6 +67,7 @@ MEASURES = {
     "start": start.measure,
     "hits": tiered.measure,
     "vectors": vectors.measure,
+    "items": items.measure,
 }
 
 

@@ -57,5 +57,6 @@ PAIR = Pair(
         "travel",
         "start",
         "vectors",
+        "items",
     ),
 )
