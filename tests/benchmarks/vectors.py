@@ -1,4 +1,4 @@
-"""Measure 24, `vectors`: a search by meaning of all items of a namespace, in memory and on SQLite, warm and cold.
+"""Measure 25, `vectors`: a search by meaning of all items of a namespace, in memory and on SQLite, warm and cold.
 
 Beside it stands LangGraph's `InMemoryStore`, which compares all vectors too, with 10,000 items.
 """

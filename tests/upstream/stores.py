@@ -72,6 +72,7 @@ class AsyncStore(KeelStore):
         cls, conn_string: str, *, index: Any = None, ttl: Any = None, **_: Any
     ) -> AsyncIterator[Any]:
         made = Store(ttl=ttl)
+        # private: a second store on the saver of the first
         yield cls(made._saver, ttl, index=known(index))
 
     MIGRATIONS: ClassVar[list[str]] = []
