@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from langgraph_keel.history.usage import By
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
     from langgraph_keel.store.keel_store import KeelStore
+    from langgraph_keel.store.vectors import KeelIndex
 
 _VIEWS = 16
 """Tenants whose views are held though nobody else does: a server asks for the same ones again."""
@@ -740,25 +741,24 @@ class KeelSaver(
         """Runs of graphs on a thread that others run on, too."""
         return RunMethods(self)
 
-    def store(self, *, index: Any = None, ttl: TTLConfig | None = None) -> KeelStore:
+    def store(self, *, index: KeelIndex | None = None, ttl: TTLConfig | None = None) -> KeelStore:
         """Return a LangGraph store, `compile(checkpointer=saver, store=saver.store())`: items that all threads share.
 
         No round trip. It is in the same place as the checkpoints, and used as long as the saver is open. Tenants have
         stores of their own.
 
         Args:
-            index: Search by meaning, which is not built yet.
+            index: What finds items by meaning, as LangGraph's stores take it: `dims`, `embed` and `fields`; and, if
+                wanted, `model` and `memory` (`store.vectors.KeelIndex`). Needs NumPy. By default, queries are ignored.
             ttl: When items expire, as LangGraph's stores take it: `default_ttl` and `sweep_interval_minutes` in
                 minutes, and `refresh_on_read`. By default, items stay until they are deleted.
 
         Raises:
-            InvalidInput: `index` is given, or `ttl` is no such configuration.
+            InvalidInput: `index` or `ttl` is no such configuration, or NumPy is not installed.
         """
         from langgraph_keel.store.keel_store import KeelStore
 
-        if index is not None:
-            raise InvalidInput("index= is not built yet: leave it out, and search by filters")
-        return KeelStore(self, ttl, is_read_only=self.stack.is_read_only)
+        return KeelStore(self, ttl, index=index, is_read_only=self.stack.is_read_only)
 
     @property
     def provenance(self) -> ProvenanceMethods:

@@ -11,13 +11,13 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.store.items import Items
 from langgraph_keel.store.locks import LOCKS
-from langgraph_keel.store.records import ITEMS
+from langgraph_keel.store.records import INDEX, ITEMS
 
 
 class ItemHook(Hook):
     """Sweeps items, and erases those of a person."""
 
-    shared_tables = (ITEMS, LOCKS)
+    shared_tables = (ITEMS, INDEX, LOCKS)
 
     def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
         """Remove items that have expired. One trip, if there are none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Swap
 from langgraph_keel.engine.entries import marks_of
@@ -58,13 +58,15 @@ class Seen(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A put of an item, or with the value `None`, its removal."""
+    """A put of an item, or with the value `None`, its removal; `fields` are embedded, and `body` has the vectors."""
 
     namespace: tuple[str, ...]
     key: str
     value: dict[str, Any] | None
     ttl: float | None
     owner: str | None = None  # `None` leaves the item with the owner it has
+    fields: Literal[False] | Sequence[str] | None = None
+    body: bytes = b""
 
 
 Change: TypeAlias = Callable[[dict[str, Any] | None], dict[str, Any] | None]
@@ -111,6 +113,13 @@ class Items:
             after = page[-1][1].cell.rank or 0, page[-1][0]
             ask = min(PAGE, 4 * ask + 60)  # few of them fit: the next page is larger
         return found[offset:most]
+
+    def find(
+        self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
+    ) -> Plan[list[tuple[str, Kept[StoredItem], float | None]]]:
+        """As `search`, with the score of each: none, since only a store with `index=` looks at the query."""
+        found = yield from self.search(namespace, wanted, limit, offset)
+        return [(key, kept, None) for key, kept in found]
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:
         """Return the namespaces that begin so and have items. A trip for each 1,000; two, if some are seen first."""
@@ -168,6 +177,7 @@ class Items:
 
         One trip, and one more for items that are there and were not read before, and for each change by another.
         """
+        writes = yield from self.add_vectors(writes)
         held = {key: self._seen.get(key) for key in writes}
         left, now = dict(writes), int(self._session.clock().timestamp() * 1_000_000)
         ranks = {key: now + n for n, key in enumerate(writes)}
@@ -181,6 +191,11 @@ class Items:
                 else:
                     held[key] = None if reply.cell is None else self._seen_of(self._cells.keep(key, reply.cell))
 
+    def add_vectors(self, writes: Mapping[str, Write]) -> Plan[Mapping[str, Write]]:
+        """Return writes with the vectors of their texts: none, without an index."""
+        yield from ()
+        return writes
+
     def _draft(self, write: Write, held: Seen | None, now: int, fences: Fences = ()) -> tuple[Cell | None, Seen | None]:
         """Return the cell that a write makes, and what is to be remembered of it; `None` for both if it removes."""
         if write.value is None:
@@ -191,7 +206,8 @@ class Items:
         rank = now if held is None else max(now, held.rank + 1)
         owner = write.owner if write.owner is not None else held.owner if held is not None and is_live else ""
         fences = fences or (held.fences if held else ())
-        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl, owner, fences), rank)
+        item = StoredItem(write.namespace, write.key, write.value, created, write.ttl, owner, fences)
+        cell = self._cell(item, rank, write.body)
         return cell, Seen(cell.token, created, rank, cell.expires_at, owner, fences)
 
     def _cell(self, item: StoredItem, rank: int, body: bytes = b"") -> Cell:
@@ -214,6 +230,7 @@ class Items:
             seen = None if kept is None else self._seen_of(kept)
             item = kept.record if kept is not None and self._lives(kept.cell) else None
             write = like._replace(value=change(item.value if item else None), ttl=item.ttl if item else like.ttl)
+            write = (yield from self.add_vectors({where: write}))[where]
             fences = (yield from guard(seen.fences if seen else ())) if guard else ()
             new, mine = self._draft(write, seen, int(self._session.clock().timestamp() * 1_000_000), fences)
             if new is None and seen is None:

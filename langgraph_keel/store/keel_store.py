@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -33,13 +34,21 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import InvalidInput, KeelError
 from langgraph_keel.retention.owners import OwnerHook
-from langgraph_keel.store.checks import InvalidNamespace, check_place, check_ttl, check_ttl_config, check_value
+from langgraph_keel.store.checks import (
+    InvalidNamespace,
+    check_index,
+    check_place,
+    check_ttl,
+    check_ttl_config,
+    check_value,
+)
 from langgraph_keel.store.filters import check_filter
 from langgraph_keel.store.items import Change, Guard, Items, Seen, Write
 from langgraph_keel.store.locks import Locks, StoreLock
 from langgraph_keel.store.records import StoredItem, cell_key
 
 if TYPE_CHECKING:
+    from langgraph_keel.store.vectors import Index
     from langgraph_keel.store.watch import ItemFeed
 
 _log = logging.getLogger(__name__)
@@ -82,8 +91,17 @@ class KeelStore(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, saver: EngineSaver, ttl: TTLConfig | None = None, *, is_read_only: bool = False) -> None:
+    def __init__(
+        self, saver: EngineSaver, ttl: TTLConfig | None = None, *, index: Any = None, is_read_only: bool = False
+    ) -> None:
         self._saver = saver
+        self.index_config = index
+        self._index: Index | None = None
+        if index is not None:
+            from langgraph_keel.store.vectors import Index  # needs NumPy
+
+            self._index = Index(index)
+        self.embeddings = self._index and self._index.embedder.embeddings
         self.ttl_config = check_ttl_config(ttl)
         self._is_read_only = is_read_only
         self._seen: OrderedDict[str, Seen] = OrderedDict()
@@ -94,6 +112,10 @@ class KeelStore(BaseStore):
     def engine(self) -> Engine:
         """What its plans are carried out by."""
         return self._saver.engine
+
+    def _items(self) -> Items:
+        session = self.engine.session
+        return self._index.items(session, self._seen) if self._index else Items(session, self._seen)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations: gets, searches and lists of namespaces first, then puts.
@@ -151,7 +173,7 @@ class KeelStore(BaseStore):
         return (hook.find_owner(session, config) or None) if hook and config else None
 
     def _batch(self, ops: list[Op]) -> Plan[list[Result]]:
-        items = Items(self.engine.session, self._seen)
+        items = self._items()
         owner = self._find_owner() if any(isinstance(op, PutOp) for op in ops) else None
         writes, results = _check_ops(ops, owner), list[Result]()
         gets = [(op.namespace, op.key) for op in ops if isinstance(op, GetOp)]
@@ -165,8 +187,9 @@ class KeelStore(BaseStore):
                 result = _item_of(found[0][1]) if found else None
             elif isinstance(op, SearchOp):
                 place = tuple(op.namespace_prefix)
-                found = yield from items.search(place, check_filter(op.filter), op.limit, op.offset)
-                result = [_item_of(kept, SearchItem) for _, kept in found]
+                near = yield from items.find(place, check_filter(op.filter), op.query, op.limit, op.offset)
+                found = [(key, kept) for key, kept, _ in near]
+                result = [_item_of(kept, partial(SearchItem, score=score)) for _, kept, score in near]
             elif isinstance(op, ListNamespacesOp):
                 result = yield from _list_namespaces(items, op)
             if found and op.refresh_ttl:  # type: ignore[union-attr]
@@ -212,7 +235,7 @@ class KeelStore(BaseStore):
             return None if new is None else check_value(new, what)
 
         like = Write(place, key, None, (self.ttl_config or {}).get("default_ttl"), self._find_owner())
-        return (yield from Items(self.engine.session, self._seen).update(like, change, guard))
+        return (yield from self._items().update(like, change, guard))
 
     update, aupdate = faces(_update)
 
@@ -280,7 +303,7 @@ class KeelStore(BaseStore):
 
     def _sweep_ttl(self) -> Plan[int]:
         """Remove items that have expired; return how many. `saver.retention.sweep()` does it, too."""
-        return Items(self.engine.session, self._seen).sweep()
+        return self._items().sweep()
 
     sweep_ttl, asweep_ttl = faces(_sweep_ttl)
 
@@ -325,18 +348,21 @@ def _check_ops(ops: list[Op], run_owner: str | None) -> dict[str, Write]:
             place, what = check_place(op.namespace, op.key), f"item {op.key!r:.60} of {op.namespace!r:.200}"
             value = None if op.value is None else check_value(op.value, what)
             check_ttl(op.ttl, what)
+            check_index(op.index, what)
             key = cell_key(place, op.key)
             writes.pop(key, None)  # the last one is also the last changed
             owner = op.owner if isinstance(op, OwnedPut) and op.owner is not None else run_owner
             if not isinstance(owner, str | None):
                 raise InvalidInput(f"{what}: owner= is a text, as in configurable['user_id'], not {owner!r:.60}")
             check_owner(owner, f"the owner of {what}")
-            writes[key] = Write(place, op.key, value, op.ttl, owner)
+            writes[key] = Write(place, op.key, value, op.ttl, owner, op.index)
         elif isinstance(op, GetOp):
             check_place(op.namespace, op.key)
         elif isinstance(op, SearchOp):
             check_place(op.namespace_prefix)
             check_filter(op.filter)
+            if not isinstance(op.query, str | None):
+                raise InvalidInput(f"query={op.query!r:.60} is no text")
             _check_bounds(op)
         elif isinstance(op, ListNamespacesOp):
             _check_bounds(op)
@@ -356,7 +382,7 @@ def _check_bounds(op: SearchOp | ListNamespacesOp) -> None:
         raise InvalidInput(f"limit={op.limit!r:.40}, offset={op.offset!r:.40}: use whole numbers from 0 on")
 
 
-def _item_of(kept: Kept[StoredItem], kind: type[Item] = Item) -> Item:
+def _item_of(kept: Kept[StoredItem], kind: Callable[..., Item] = Item) -> Item:
     item = kept.record
     times = (datetime.fromtimestamp(at / 1e6, UTC) for at in (item.created, kept.cell.rank or item.created))
     created_at, updated_at = times

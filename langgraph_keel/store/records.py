@@ -52,6 +52,31 @@ def _pack(item: StoredItem) -> list[Any]:
 ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack)
 
 
+class StoredIndex(NamedTuple):
+    """What the items of a store are embedded with."""
+
+    dims: int
+    model: str
+    fields: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"dims={self.dims}, model={self.model!r:.80}, fields={[*self.fields]!r:.200}"
+
+
+def _pack_index(index: StoredIndex) -> list[Any]:
+    return [index.dims, index.model, [*index.fields]]
+
+
+def _unpack_index(parts: Sequence[Any]) -> StoredIndex:
+    dims, model, fields, *_ = parts
+    if (type(dims), type(model), type(fields)) != (int, str, list) or {*map(type, fields)} != {str}:
+        raise TypeError("it does not hold what it should")
+    return StoredIndex(dims, model, tuple(fields))
+
+
+INDEX: CellTable[StoredIndex] = CellTable("itemindex", "the index of the store", _pack_index, _unpack_index)
+
+
 @lru_cache(4096)
 def _block(*texts: str) -> str:
     found = blake2b(digest_size=BLOCK // 2)

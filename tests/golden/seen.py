@@ -27,6 +27,7 @@ LATER = {
     "KeptCall": ("retries", "original", "idempotency_key", "copied_from"),
     "ApprovalRequest": ("warnings", "warned_at"),
     "Decision": ("unchecked",),
+    "FoundMessage": ("score",),
     "Resumed": ("attempts",),
     "ThreadStatus": ("can_go_on", "checkpoint_id", "is_settled", "source", "outlook", "since", "stopped"),
 }
