@@ -1,0 +1,75 @@
+"""Items as files: one readable JSON file for each item, and the way back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.store.checks import check_place, check_ttl, check_value
+from langgraph_keel.store.records import ITEMS, StoredItem, cell_key
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_READABLE = 40
+"""Characters of a namespace and key in the name of a file, at most."""
+
+
+def iso_of(at: int) -> str:
+    """Return microseconds since 1970 in ISO form."""
+    return (_EPOCH + timedelta(microseconds=at)).isoformat(timespec="microseconds")
+
+
+def name_of_file(item: StoredItem) -> str:
+    """Return the name of an item's file, safe on any file system: the beginning of its place, and a hash."""
+    words = re.findall("[a-z0-9]+", "-".join([*item.namespace, item.key]).lower()[: 4 * _READABLE])
+    digest = blake2b(cell_key(item.namespace, item.key).encode(), digest_size=16).hexdigest()
+    return "-".join([*filter(None, ["-".join(words)[:_READABLE].rstrip("-")]), digest]) + ".json"
+
+
+def write_item(item: StoredItem, changed: int) -> bytes:
+    """Return the content of an item's file; `changed`, in microseconds since 1970, tells its version."""
+    shown = {**item._asdict(), "created": iso_of(item.created), "changed": iso_of(changed)}
+    # UTF-8 has no surrogates: they become the escapes that JSON has for them.
+    return f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n".encode(errors="backslashreplace")
+
+
+def read_items(directory: Path) -> list[tuple[StoredItem, int]]:
+    """Return the items in the files of a directory, each with the time of its version.
+
+    Raises:
+        InvalidInput: One of the files is not of an item, two are of the same one, or there is no such directory.
+    """
+    found: dict[str, tuple[StoredItem, int]] = {}
+    origin: dict[str, Path] = {}
+    try:
+        paths = sorted(path for path in directory.iterdir() if path.suffix == ".json")
+    except OSError as error:
+        raise InvalidInput(f"{directory} cannot be read: {error.strerror}") from error
+    for path in paths:
+        try:
+            item, changed = _read_item(json.loads(path.read_bytes()), str(path))
+        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"{path} is no exported item: {error}. Nothing was imported") from error
+        key = cell_key(item.namespace, item.key)
+        if key in found:
+            raise InvalidInput(f"{path} and {origin[key]} are the same item: keep one. Nothing was imported")
+        found[key], origin[key] = (item, changed), path
+    return list(found.values())
+
+
+def _read_item(shown: Mapping[str, Any], what: str) -> tuple[StoredItem, int]:
+    created, changed = (_microseconds(shown[name]) for name in ("created", "changed"))
+    known = {**shown, "created": created}
+    item = ITEMS.unpack([known.get(name) for name in StoredItem._fields])
+    check_place(item.namespace, item.key)
+    check_ttl(item.ttl, what)
+    return item._replace(value=check_value(item.value, what)), changed
+
+
+def _microseconds(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
