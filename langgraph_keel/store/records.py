@@ -42,7 +42,7 @@ def _pack(item: StoredItem) -> list[Any]:
     return [[*item.namespace], *item[1:]]
 
 
-ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack)
+ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack, moves="whole")
 
 
 @lru_cache(4096)
