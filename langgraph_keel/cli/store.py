@@ -98,9 +98,9 @@ def ls(
             return print_answer({"index": text}, Text(text), as_json=json)
         spaces = items.list_namespaces(prefix=place, limit=_ALL)
         found = items.search(place, limit=limit + 1)
-    if not json and spaces not in ([], [place]):
+    if not json and len(spaces) > 1:
         print_lines(Text(plain(word_of(each)), "bold") for each in spaces[:limit])
-        print_lines([Text(f"{count_of(len(spaces), 'namespace')}\n", "dim")])
+        print_lines([Text(f"{len(spaces):,} namespaces\n", "dim")])
     _print(found, limit, place, {"namespaces": spaces} if json else None)
 
 
