@@ -33,7 +33,7 @@ def name_of_file(item: StoredItem) -> str:
 
 def write_item(item: StoredItem, changed: int) -> bytes:
     """Return the content of an item's file; `changed`, in microseconds since 1970, tells its version."""
-    shown = {**item._asdict(), "created": iso_of(item.created), "changed": iso_of(changed)}
+    shown = {**dict(zip(StoredItem._fields, item, strict=True)), "created": iso_of(item.created), "changed": iso_of(changed)}
     # UTF-8 has no surrogates: they become the escapes that JSON has for them.
     return f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n".encode(errors="backslashreplace")
 
