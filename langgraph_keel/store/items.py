@@ -16,6 +16,7 @@ from langgraph_keel.engine.entries import marks_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
+from langgraph_keel.errors import CorruptStore
 from langgraph_keel.store.filters import fits, terms_of_filter
 from langgraph_keel.store.records import (
     EXPIRES,
@@ -36,6 +37,9 @@ Brought: TypeAlias = Literal["made", "changed", "same", "kept"]
 """What an import did with an item; `kept` if the store's has changed since the export."""
 FRESH = 0.9
 """A read renews an item if less than this part of its time to live is left: not at each read."""
+
+_HASHED: dict[str, tuple[str, ...]] = {}
+"""Namespaces by their hash, the first three blocks of a key: of the last ones, and the same in all stores."""
 
 
 class Seen(NamedTuple):
@@ -106,18 +110,26 @@ class Items:
         return found, page[-1][0] if len(page) == PAGE else None
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:
-        """Return the namespaces that begin so and have items. One trip for each 1,000."""
+        """Return the namespaces that begin so and have items. A trip for each 1,000; two, if some are seen first."""
         found: set[tuple[str, ...]] = set()
         after = None
         while True:
-            search = Search(prefix_of(prefix), after=after, limit=PAGE, is_grouped=True)
-            page = yield from self._cells.search(search)
-            for key, kept in page:
-                if self._lives(kept.cell) or (yield from self._has_live(key[:-BLOCK])):
-                    found.add(kept.record.namespace)
+            search = Search(prefix_of(prefix), after=after, limit=PAGE, is_bare=True, is_grouped=True)
+            page = yield from self._cells.search_raw(search)
+            if new := [key for key, _ in page if key[:-BLOCK] not in _HASHED]:
+                if len(_HASHED) > MOST_SEEN:
+                    _HASHED.clear()
+                for key, kept in (yield from self._cells.read(new)).items():
+                    if cell_key(kept.record.namespace, "")[:-BLOCK] != key[:-BLOCK]:
+                        raise CorruptStore(f"an item of the store ({key}) is of another namespace than its key")
+                    _HASHED[key[:-BLOCK]] = kept.record.namespace
+            for key, cell in page:
+                namespace = _HASHED.get(key[:-BLOCK])  # `None` if its item was deleted meanwhile
+                if namespace and (self._lives(cell) or (yield from self._has_live(key[:-BLOCK]))):
+                    found.add(namespace)
             if len(page) < PAGE:
                 return found
-            after = page[-1][1].cell.rank or 0, page[-1][0]
+            after = page[-1][1].rank or 0, page[-1][0]
 
     def _has_live(self, prefix: str) -> Plan[bool]:
         """Return whether a namespace has an item that has not expired."""

@@ -13,6 +13,7 @@ from support.checkpoints import METADATA, checkpoint_of, config_for
 from support.saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver
+from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.testing.machine import chat
 
 TABLES = [f"keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells")]
@@ -142,3 +143,31 @@ def test_what_reads_all_of_a_thread_reads_each_row_once(url: str) -> None:
     with PostgresSaver(url, pool_size=1) as saver:
         read = {name: count_blocks(saver, partial(act, saver)) / length for name, act in acts.items()}
     assert {name: blocks for name, blocks in read.items() if blocks > most[name]} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("statistics", ["", "ANALYZE"])
+def test_no_request_for_a_cell_reads_others(url: str, statistics: str) -> None:
+    shelf, new = Shelf(None, "cache"), Cell("t1", b"\x00\x90")
+
+    def count_cells(cells: int) -> dict[str, int]:
+        grow = "INSERT INTO keel_cells SELECT thread_id, kind, 'k' || i, token, origin, name, expires_at, header, body"
+        with PostgresSaver(url, pool_size=1) as saver:
+            saver.setup()
+            run(url, "TRUNCATE keel_cells; ALTER TABLE keel_cells SET (autovacuum_enabled = off)")
+            store, carry_out = saver.engine.session.store, saver.engine.run
+            assert carry_out(store.swap_cell(shelf, "k", None, new)).done
+            run(url, f"{statistics}; {grow} FROM keel_cells, generate_series(1, {cells}) i")
+            acts: dict[str, Callable[[], Any]] = {
+                "read": lambda: carry_out(store.read_cells(shelf, ["k7", "k77"])),
+                "replace": lambda: carry_out(store.swap_cell(shelf, "k8", "t1", Cell("t2", b"\x00\x90"))),
+                "fill": lambda: carry_out(store.swap_cell(shelf, "new", None, new)),
+                "page": lambda: carry_out(store.list_cells(shelf, "k", "k5", 10)),
+                "remove": lambda: carry_out(store.remove_cells(shelf, {"k9": "t1"})),
+            }
+            for act in acts.values():
+                act()  # what a connection reads once, of the catalog
+            return {name: count_blocks(saver, act) for name, act in acts.items()}
+
+    few, many = count_cells(100), count_cells(5000)
+    assert {name: (few[name], blocks) for name, blocks in many.items() if blocks > few[name] * 1.2 + 9} == {}

@@ -17,6 +17,7 @@ from . import (
     footprint,
     fork,
     growth,
+    items,
     ledger,
     lists,
     log,
@@ -64,6 +65,7 @@ MEASURES = {
     "travel": travel.measure,
     "start": start.measure,
     "hits": tiered.measure,
+    "items": items.measure,
 }
 
 

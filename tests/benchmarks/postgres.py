@@ -166,6 +166,7 @@ PAIR = Pair(
         "provenance",
         "diff",
         "travel",
+        "items",
     ),
     serve=serve,
 )

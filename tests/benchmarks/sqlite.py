@@ -56,5 +56,6 @@ PAIR = Pair(
         "diff",
         "travel",
         "start",
+        "items",
     ),
 )

@@ -56,6 +56,7 @@ def cells_at_least(count: int) -> Target:
 
 
 SQLITE = {
+    "items": at_most(1.0),
     **service((2.0, 1.4, 1.6, 1.1), turn=1.1, rate=0.8, growth=1.2),
     **bytes_a_step(805, 804, 3266, 1529, 1025, 1207, 749, 1260, 1202),
     "cells": cells_at_least(85),
@@ -89,6 +90,7 @@ TIERED = {"hit: redis": at_most(1.2)}
 """Beside Redis alone. It is missed by the two requests to PostgreSQL: is a copy the latest, and is it of this entry?"""
 
 POSTGRES = {
+    "items": at_most(1.0),
     **service((1.2, 1.1, 1.0, 1.0), turn=1.0, rate=0.95, growth=1.2),
     **bytes_a_step(1081, 1012, 3211, 2564, 1143, 1909, 1028, 1360, 1323),
     "cells": cells_at_least(92),

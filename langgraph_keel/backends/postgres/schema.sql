@@ -91,8 +91,10 @@ CREATE TABLE {cells} (
     PRIMARY KEY (thread_id, kind, key)
 ){partitioned};
 -- By the first two of a key's four blocks, after the name of a tenant if there is one: the newest of a few labels are
--- read in order. Cells without a rank have no entry.
-CREATE INDEX {cells_by_rank} ON {cells} (thread_id, kind, (left(key, -64)), rank DESC) WHERE rank IS NOT NULL;
+-- read in order, also among those of one rank: without statistics, the planner would sort all. Cells without a rank have
+-- no entry.
+CREATE INDEX {cells_by_rank} ON {cells} (thread_id, kind, (left(key, -64)), rank DESC, (right(key, 64)))
+    WHERE rank IS NOT NULL;
 -- What a thread has shared is deleted with it: one entry for each shared cell, for one look at each deletion.
 CREATE INDEX {cells_by_origin} ON {cells} (origin) WHERE thread_id = '' AND origin IS NOT NULL;
 

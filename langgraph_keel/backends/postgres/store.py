@@ -107,7 +107,10 @@ SWAPS = {
     (False, False): SWAPPED.replace("{change}", LEAVE),
 }
 
-READ = f"SELECT c.key, {HEAD}, c.body FROM {{cells}} c WHERE {SHELF} AND c.key = ANY (%(keys)s::text[])"
+# One look into the index for each key. Without statistics, the planner read all cells of the shelf for `= ANY`, and for
+# a join: it may not turn this one around.
+EACH = f"CROSS JOIN LATERAL (SELECT * FROM {{cells}} c WHERE {SHELF} AND c.key = k.key OFFSET 0) c"
+READ = f"SELECT c.key, {HEAD}, c.body FROM unnest(%(keys)s::text[]) k(key) {EACH}"
 # No character of a key sorts after the tilde.
 LIST = f"""
 SELECT c.key, {HEAD} FROM {{cells}} c
@@ -118,7 +121,8 @@ BARE = "c.token, NULL, NULL, c.expires_at, c.rank, NULL, ''::bytea"
 # The index of keys is not fit for the first one, as it does not name a range of them.
 BY_RANK = f"{SHELF} AND left(c.key, -{2 * BLOCK}) = %(head)s AND c.rank IS NOT NULL AND starts_with(c.key, %(prefix)s)"
 BY_KEY = f"{SHELF} AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~' AND c.key > %(past)s AND c.rank IS NOT NULL"
-FIND = "SELECT c.key, {columns} FROM {cells} c WHERE {where} ORDER BY c.rank DESC, c.key LIMIT %(limit)s"
+# Within a head, as the index has it; else a sort of all of them.
+FIND = "SELECT c.key, {columns} FROM {cells} c WHERE {where} ORDER BY c.rank DESC, {key} LIMIT %(limit)s"
 AFTER = " AND c.rank <= %(rank)s::bigint AND (c.rank < %(rank)s::bigint OR c.key > %(after)s)"
 # One look into the index of keys for each group, however many cells it has.
 GROUPS = f"""
@@ -129,13 +133,18 @@ WITH RECURSIVE firsts(key, n) AS (
         SELECT c.key FROM {{cells}} c WHERE {BY_KEY} AND c.key > left(f.key, -{BLOCK}) || '~' ORDER BY c.key LIMIT 1
     ), f.n + 1 FROM firsts f WHERE f.key IS NOT NULL AND f.n < %(limit)s::int
 )
-SELECT c.key, {{columns}} FROM firsts f JOIN {{cells}} c ON {SHELF} AND c.key = f.key ORDER BY c.key
+SELECT c.key, {{columns}} FROM firsts k {EACH} ORDER BY c.key
 """
 KINDS = "SELECT DISTINCT c.kind FROM {cells} c WHERE c.thread_id = %(thread)s"
+# By where a row is, for which there is no other way than to look there: a row that is changed meanwhile is at another
+# place, and has another token.
 REMOVE = f"""
-WITH gone AS (
-    DELETE FROM {{cells}} c USING unnest(%(keys)s::text[], %(tokens)s::text[]) AS g(key, token)
-    WHERE {SHELF} AND c.key = g.key AND c.token = g.token
+WITH found AS (
+    SELECT c.place, c.part, k.token FROM unnest(%(keys)s::text[], %(tokens)s::text[]) k(key, token)
+    {EACH.replace("*", "c.ctid AS place, c.tableoid AS part")}
+), gone AS (
+    DELETE FROM {{cells}} c USING found f
+    WHERE c.ctid = f.place AND c.tableoid = f.part AND c.token = f.token
     RETURNING 1
 )
 SELECT count(*) FROM gone
@@ -557,7 +566,8 @@ class PostgresStore(Store[Request, Reply]):
             if after:
                 parameters["past"] = after[1][:-BLOCK] + "~"
         else:
-            text = FIND.replace("{where}", BY_KEY if head is None else BY_RANK)
+            where, last = (BY_KEY, "c.key") if head is None else (BY_RANK, f"right(c.key, {2 * BLOCK})")
+            text = FIND.replace("{where}", where).replace("{key}", last)
             wheres = [f" AND position(%(mark{n})s in c.marks) > 0" for n, _ in enumerate(search.marks)]
             parameters |= {f"mark{n}": mark for n, mark in enumerate(search.marks)}
             if after:

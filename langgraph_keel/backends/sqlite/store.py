@@ -105,14 +105,15 @@ BY_RANK = (
     "AND substr(c.key, 1, length(c.key) - 64) = :head AND +c.key >= :from AND +c.key < :to"
 )
 BY_KEY = "cells c WHERE c.shelf = :shelf AND c.key >= :from AND c.key < :to AND c.rank IS NOT NULL"
+# With one bound below: of two, SQLite sought by the first, and read all groups before.
+IN_GROUP = BY_KEY.replace(":from", f"substr(f.key, 1, length(f.key) - {BLOCK}) || '{PAST_KEYS}'")
 # One look into the index of keys for each group, however many cells it has.
 GROUPS = f"""
 WITH RECURSIVE firsts(key) AS (
     SELECT (SELECT c.key FROM {BY_KEY} ORDER BY c.key LIMIT 1)
     UNION ALL
     SELECT (
-        SELECT c.key FROM {BY_KEY} AND c.key > substr(f.key, 1, length(f.key) - {BLOCK}) || '{PAST_KEYS}'
-        ORDER BY c.key LIMIT 1
+        SELECT c.key FROM {IN_GROUP} ORDER BY c.key LIMIT 1
     ) FROM firsts f WHERE f.key IS NOT NULL LIMIT :limit
 )
 SELECT c.key, {{columns}} FROM firsts f CROSS JOIN cells c ON c.shelf = :shelf AND c.key = f.key ORDER BY c.key
@@ -338,10 +339,11 @@ class SqliteStore(SqliteEntries):
         swapped: Swapped = yield Work(swap, writes=True, unless=reply if expected is None else None)
         return swapped
 
-    @in_transaction()
-    def read_cells(self, execute: Execute, shelf: Shelf, keys: Collection[str]) -> dict[str, Cell]:
-        found = {key: _read_cell(execute, shelf, key) for key in keys}
-        return {key: cell for key, cell in found.items() if cell}
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
+        read = partial(_read_cells, shelf, keys)
+        # A read of one cell is one statement, which needs no transaction around it.
+        cells: Mapping[str, Cell] = yield Work(read, unless=read if len(keys) == 1 else None)
+        return cells
 
     @in_transaction()
     def list_cells(
@@ -610,6 +612,11 @@ def _copy_channels(execute: Execute, source: int, target: int, ends: Mapping[int
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def _read_cells(shelf: Shelf, keys: Collection[str], execute: Execute) -> dict[str, Cell]:
+    found = {key: _read_cell(execute, shelf, key) for key in keys}
+    return {key: cell for key, cell in found.items() if cell}
 
 
 def _read_cell(execute: Execute, shelf: Shelf, key: str) -> Cell | None:
