@@ -28,12 +28,13 @@ def name_of_file(item: StoredItem) -> str:
     """Return the name of an item's file, safe on any file system: the beginning of its place, and a hash."""
     words = re.findall("[a-z0-9]+", "-".join([*item.namespace, item.key]).lower()[: 4 * _READABLE])
     digest = blake2b(cell_key(item.namespace, item.key).encode(), digest_size=16).hexdigest()
-    return "-".join([*filter(None, ["-".join(words)[:_READABLE].rstrip("-")]), digest]) + ".json"
+    return f"{'-'.join(words)[:_READABLE].rstrip('-') or 'item'}-{digest}.json"
 
 
 def write_item(item: StoredItem, changed: int) -> bytes:
     """Return the content of an item's file; `changed`, in microseconds since 1970, tells its version."""
-    shown = {**dict(zip(StoredItem._fields, item, strict=True)), "created": iso_of(item.created), "changed": iso_of(changed)}
+    fields = dict(zip(StoredItem._fields, item, strict=True))
+    shown = {**fields, "created": iso_of(item.created), "changed": iso_of(changed)}
     # UTF-8 has no surrogates: they become the escapes that JSON has for them.
     return f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n".encode(errors="backslashreplace")
 
