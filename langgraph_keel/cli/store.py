@@ -42,7 +42,8 @@ from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound
 from langgraph_keel.store.checks import check_place
 from langgraph_keel.store.files import name_of_file, read_items, write_item
-from langgraph_keel.store.items import Items, StoredItem
+from langgraph_keel.store.items import Items
+from langgraph_keel.store.records import StoredItem
 
 store = typer.Typer(help="The items that all threads share: what agents remember.", no_args_is_help=True)
 

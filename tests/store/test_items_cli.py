@@ -134,7 +134,7 @@ def test_put_says_what_it_did(store: tuple[str, str]) -> None:
     assert keel(*put, '{"text": "aisle"}', *store).stdout == "made memories/bob seat\n"
     assert keel_json(*put, '{"text": "window"}', "--ttl", "2h", *store)["done"] == "changed"
     with open_saver(store[1]) as saver:
-        assert saver.store().get(("memories", "bob"), "seat").value == {"text": "window"}
+        assert [each.value for each in saver.store().search(("memories", "bob"))] == [{"text": "window"}]
         assert saver.engine.run(_ttl_of(saver, ("memories", "bob"), "seat")) == 120
     piped = CliRunner().invoke(app, [*put, "-", *store], input='{"text": "any"}')
     assert piped.exit_code == 0, piped.output
