@@ -23,7 +23,7 @@ from types import NoneType
 from typing import Any, Literal, TypeAlias
 
 import xxhash
-from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
+from langgraph.checkpoint.base import WRITES_IDX_MAP, PendingWrite, writes_sort_key
 from langgraph.constants import START
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
@@ -544,16 +544,3 @@ def _was_taken(writes: Sequence[tuple[str, Any]], there: Sequence[PendingWrite],
         ):
             return True
     return False
-
-
-def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:
-    """Return a checkpoint to go on from, without an answer to whatever is asked that was given already.
-
-    LangGraph leaves it there when a task has taken it, and gives it to the next question of another run, unasked: "one"
-    to the first question, and `{id: "two"}` to the second, and the third is "one" (seen with 1.2.22).
-    """
-    writes = found.pending_writes or []
-    is_spent = is_by_id or any(task != NULL_TASK_ID and channel == RESUME for task, channel, _ in writes)
-    if not is_spent:
-        return found
-    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK_ID, RESUME)])
