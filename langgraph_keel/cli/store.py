@@ -6,7 +6,7 @@ import json as jsons
 import re
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any
@@ -245,25 +245,19 @@ def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, 
             raise InvalidInput(f"{directory} is not empty: name another directory. Nothing was exported")
         then = "The directory is incomplete: remove it."
         with open_to_read(url) as saver, bar("Exporting items", quiet=json, then=then) as tell:
-            for item, changed in _each(saver, place):
-                (directory / name_of_file(item)).write_bytes(write_item(item, changed))
-                count += 1
-                tell(count, None)
+            items, after = Items(saver.engine.session, OrderedDict()), ""
+            while after is not None:
+                page, after = saver.engine.run_patiently(items.page(place, after))
+                for item, changed in page:
+                    (directory / name_of_file(item)).write_bytes(write_item(item, changed))
+                    count += 1
+                    tell(count, None)
     except KeelError:
         raise  # some are errors of the system too
     except OSError as error:
         raise InvalidInput(f"cannot write to {directory}: {error.strerror or error}") from error
     answer = {"directory": str(directory), "items": count}
     print_answer(answer, Text(f"{count_of(count, 'item')} written to {plain(str(directory))}"), as_json=json)
-
-
-def _each(saver: Any, place: tuple[str, ...]) -> Iterator[tuple[StoredItem, int]]:
-    items, after = Items(saver.engine.session, OrderedDict()), None
-    while True:
-        found, after = saver.engine.run_patiently(items.page(place, after))
-        yield from ((kept.record, kept.cell.rank or kept.record.created) for kept in found)
-        if after is None:
-            return
 
 
 @store.command("import")
@@ -285,11 +279,10 @@ def import_(directory: Directory, url: Url = DEFAULT_URL, json: AsJson = False) 
             kept += [item for (item, _), each in zip(batch, said, strict=True) if each == "kept"]
             done.update(said)
             tell(done.total(), len(files))
-    names = [{"namespace": [*item.namespace], "key": item.key} for item in kept]
+    answer: dict[str, Any] = {name: done[name] for name in ("made", "changed", "same")}
+    answer["kept"] = [{"namespace": [*item.namespace], "key": item.key} for item in kept]
     text = f"{count_of(done['made'], 'item')} made, {done['changed']:,} changed, {done['same']:,} the same already"
-    print_answer(
-        {**{name: done[name] for name in ("made", "changed", "same")}, "kept": names}, Text(text), as_json=json
-    )
+    print_answer(answer, Text(text), as_json=json)
     if kept:
         print_failures({} if json else {_shown(each.namespace, each.key): "has changed since: kept" for each in kept})
         raise typer.Exit(1)

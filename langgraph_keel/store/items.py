@@ -99,14 +99,14 @@ class Items:
             ask = min(PAGE, 4 * ask + 60)  # few of them fit: the next page is larger
         return found[offset:most]
 
-    def page(self, namespace: tuple[str, ...], after: str | None) -> Plan[tuple[list[Kept[StoredItem]], str | None]]:
-        """Return some items below a namespace, and where the next ones begin, if any. One trip.
+    def page(self, namespace: tuple[str, ...], after: str) -> Plan[tuple[list[tuple[StoredItem, int]], str | None]]:
+        """Return some items below a namespace with the times of their changes, and where others begin. One trip.
 
         They are in the order of their cells' keys: unlike in a search, an item that is changed meanwhile is not missed.
         """
-        page = yield from self._cells.page(prefix_of(namespace), after, PAGE)
-        size = len(namespace)
-        found = [kept for _, kept in page if kept.record.namespace[:size] == namespace and self._lives(kept.cell)]
+        page = yield from self._cells.page(prefix_of(namespace), after or None, PAGE)
+        live = [(kept.record, kept.cell.rank or 0) for _, kept in page if self._lives(kept.cell)]
+        found = [each for each in live if each[0].namespace[: len(namespace)] == namespace]
         return found, page[-1][0] if len(page) == PAGE else None
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:

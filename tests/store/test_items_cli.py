@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from langgraph_keel import InvalidInput, Keyring, open_saver
 from langgraph_keel.cli import app
 from langgraph_keel.cli.store import namespace_of, word_of
 from langgraph_keel.keys.keyring import new_key, parse_keys
+from langgraph_keel.store.items import Items
 from langgraph_keel.testing.rig import at, checkpoint_of
 
 ADA = ("memories", "ada")
@@ -142,10 +145,6 @@ def test_put_says_what_it_did(store: tuple[str, str]) -> None:
 
 
 def _ttl_of(saver: Any, namespace: tuple[str, ...], key: str) -> Any:
-    from collections import OrderedDict
-
-    from langgraph_keel.store.items import Items
-
     found = yield from Items(saver.engine.session, OrderedDict()).read([(namespace, key)])
     return next(iter(found.values())).record.ttl
 
@@ -263,6 +262,28 @@ def test_an_import_overwrites_only_the_version_that_was_exported(store: tuple[st
     again = keel_json("store", "import", str(out), *store, status=1)
     assert again == {"made": 0, "changed": 0, "same": 3, "kept": [{"namespace": [*ADA], "key": "diet"}]}
     assert items_of(store[1]) == after
+
+
+@pytest.mark.parametrize("expected", ["the version of the export", "none"])
+def test_a_change_between_the_look_and_the_write_of_an_import_stays(
+    expected: str, store: tuple[str, str], tmp_path: Path
+) -> None:
+    with open_saver(store[1]) as saver, open_saver(store[1]) as rival:
+
+        class Slow(Items):
+            def _cell(self, *parts: Any) -> Any:
+                rival.store().put(ADA, "seat", {"text": "mine"})
+                return super()._cell(*parts)
+
+        items = Slow(saver.engine.session, OrderedDict())
+        page, after = saver.engine.run(items.page(ADA, ""))
+        (seat,) = (each for each in page if each[0].key == "seat")
+        if expected == "none":
+            rival.store().delete(ADA, "seat")
+        edited = seat[0]._replace(value={"text": "theirs"}), seat[1]
+        assert saver.engine.run(items.bring([edited])) == ["kept"]
+        assert after is None
+        assert [each.value for each in saver.store().search(ADA, limit=1)] == [{"text": "mine"}]
 
 
 def test_one_is_not_true(store: tuple[str, str], tmp_path: Path) -> None:
@@ -391,8 +412,6 @@ def test_threads_go_and_items_stay(store: tuple[str, str]) -> None:
 
 
 def test_a_damaged_item_is_named_and_a_copy_takes_the_others(store: tuple[str, str], tmp_path: Path) -> None:
-    import sqlite3
-
     with sqlite3.connect(store[1].removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE cells SET header = substr(header, 1, 20) WHERE rank = (SELECT min(rank) FROM cells)")
     assert "an item of the store" in keel("check", *store, status=1).stdout
