@@ -41,8 +41,7 @@ from langgraph_keel.cli.output import (
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound
 from langgraph_keel.store.checks import check_place
-from langgraph_keel.store.files import name_of_file, read_items, write_item
-from langgraph_keel.store.items import Items
+from langgraph_keel.store.files import ItemFiles, name_of_file, read_items, write_item
 from langgraph_keel.store.records import StoredItem
 
 store = typer.Typer(help="The items that all threads share: what agents remember.", no_args_is_help=True)
@@ -245,7 +244,7 @@ def export(directory: Directory, namespace: Below = "", url: Url = DEFAULT_URL, 
             raise InvalidInput(f"{directory} is not empty: name another directory. Nothing was exported")
         then = "The directory is incomplete: remove it."
         with open_to_read(url) as saver, bar("Exporting items", quiet=json, then=then) as tell:
-            items, after = Items(saver.engine.session, OrderedDict()), ""
+            items, after = ItemFiles(saver.engine.session, OrderedDict()), ""
             while after is not None:
                 page, after = saver.engine.run_patiently(items.page(place, after))
                 for item, changed in page:
@@ -272,7 +271,7 @@ def import_(directory: Directory, url: Url = DEFAULT_URL, json: AsJson = False) 
     files, done = read_items(directory), Counter[str]()
     kept: list[StoredItem] = []
     with open_store(url) as saver, bar("Importing items", quiet=json, keeps=True) as tell:
-        items = Items(saver.engine.session, OrderedDict())
+        items = ItemFiles(saver.engine.session, OrderedDict())
         for start in range(0, len(files), _BATCH):
             batch = files[start : start + _BATCH]
             said = saver.engine.run_patiently(items.bring(batch))

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from langgraph_keel.engine.cells import Swap
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.store.checks import check_place, check_ttl, check_value
-from langgraph_keel.store.records import ITEMS, StoredItem, cell_key
+from langgraph_keel.store.items import PAGE, Items
+from langgraph_keel.store.records import ITEMS, StoredItem, cell_key, prefix_of
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
+Brought: TypeAlias = Literal["made", "changed", "same", "kept"]
+"""What an import did with an item; `kept` if the store's has changed since the export."""
 _READABLE = 40
 """Characters of a namespace and key in the name of a file, at most."""
 
@@ -74,3 +79,55 @@ def _read_item(shown: Mapping[str, Any], what: str) -> tuple[StoredItem, int]:
 
 def _microseconds(text: str) -> int:
     return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
+
+
+class ItemFiles(Items):
+    """The plans of exports and imports."""
+
+    def page(self, namespace: tuple[str, ...], after: str) -> Plan[tuple[list[tuple[StoredItem, int]], str | None]]:
+        """Return some items below a namespace with the times of their changes, and where others begin. One trip.
+
+        They are in the order of their cells' keys: unlike in a search, an item that is changed meanwhile is not missed.
+        """
+        page = yield from self._cells.page(prefix_of(namespace), after or None, PAGE)
+        live = [(kept.record, kept.cell.rank or 0) for _, kept in page if self._lives(kept.cell)]
+        found = [each for each in live if each[0].namespace[: len(namespace)] == namespace]
+        return found, page[-1][0] if len(page) == PAGE else None
+
+    def bring(self, items: Sequence[tuple[StoredItem, int]]) -> Plan[list[Brought]]:
+        """Write exported items, each only if the store has no such item or the exported version. Two trips.
+
+        Args:
+            items: Each item with the time of its exported version, in microseconds since 1970.
+
+        Returns:
+            What was done with each.
+        """
+        now = int(self._session.clock().timestamp() * 1_000_000)
+        done: dict[str, Brought] = {}
+        swaps: list[Swap] = []
+        held = yield from self._cells.read([cell_key(item.namespace, item.key) for item, _ in items])
+        for item, changed in items:
+            key = cell_key(item.namespace, item.key)
+            kept, rank = held.get(key), min(changed, now)
+            if kept is None or not self._lives(kept.cell):
+                done[key] = "made"
+            elif _content(kept.record) == _content(item):
+                done[key] = "same"
+                continue
+            elif (kept.record.created, kept.cell.rank) != (item.created, changed):
+                done[key] = "kept"
+                continue
+            else:
+                done[key], rank = "changed", max(now, changed + 1)
+            swaps.append((key, None if kept is None else kept.token, self._cell(item, rank)))
+        replies = (yield from self._cells.swap_each_raw(swaps)) if swaps else []
+        for (key, _, _), reply in zip(swaps, replies, strict=True):
+            if not reply.done:
+                done[key] = "kept"
+        return list(done.values())
+
+
+def _content(item: StoredItem) -> str:
+    """Return all of an item but its times, so that 1, 1.0 and true differ."""
+    return json.dumps(item._replace(created=0), sort_keys=True)

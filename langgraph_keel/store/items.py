@@ -6,10 +6,9 @@ reply brings its version, and the write is made again on that: no version is ove
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Swap
 from langgraph_keel.engine.entries import marks_of
@@ -33,8 +32,6 @@ PAGE = 1000
 MOST_SEEN = 10_000
 """Items whose last version a process remembers."""
 MINUTE = 60_000  # milliseconds
-Brought: TypeAlias = Literal["made", "changed", "same", "kept"]
-"""What an import did with an item; `kept` if the store's has changed since the export."""
 FRESH = 0.9
 """A read renews an item if less than this part of its time to live is left: not at each read."""
 
@@ -98,16 +95,6 @@ class Items:
             after = page[-1][1].cell.rank or 0, page[-1][0]
             ask = min(PAGE, 4 * ask + 60)  # few of them fit: the next page is larger
         return found[offset:most]
-
-    def page(self, namespace: tuple[str, ...], after: str) -> Plan[tuple[list[tuple[StoredItem, int]], str | None]]:
-        """Return some items below a namespace with the times of their changes, and where others begin. One trip.
-
-        They are in the order of their cells' keys: unlike in a search, an item that is changed meanwhile is not missed.
-        """
-        page = yield from self._cells.page(prefix_of(namespace), after or None, PAGE)
-        live = [(kept.record, kept.cell.rank or 0) for _, kept in page if self._lives(kept.cell)]
-        found = [each for each in live if each[0].namespace[: len(namespace)] == namespace]
-        return found, page[-1][0] if len(page) == PAGE else None
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:
         """Return the namespaces that begin so and have items. A trip for each 1,000; two, if some are seen first."""
@@ -210,39 +197,6 @@ class Items:
             if reply.done and new is not None:
                 self._remember(key, self._seen_of(self._cells.keep(key, new)))
 
-    def bring(self, items: Sequence[tuple[StoredItem, int]]) -> Plan[list[Brought]]:
-        """Write items that were exported, each if the store has none, or the version of then; two trips.
-
-        Args:
-            items: Them, and when the version was changed that was exported.
-
-        Returns:
-            For each what was done: an item was made or changed, is the same, or is kept: it has changed since.
-        """
-        now = int(self._session.clock().timestamp() * 1_000_000)
-        done: dict[str, Brought] = {}
-        swaps: list[Swap] = []
-        held = yield from self._cells.read([cell_key(item.namespace, item.key) for item, _ in items])
-        for item, changed in items:
-            key = cell_key(item.namespace, item.key)
-            kept, rank = held.get(key), min(changed, now)
-            if kept is None or not self._lives(kept.cell):
-                done[key] = "made"
-            elif _content(kept.record) == _content(item):
-                done[key] = "same"
-                continue
-            elif (kept.record.created, kept.cell.rank) != (item.created, changed):
-                done[key] = "kept"
-                continue
-            else:
-                done[key], rank = "changed", max(now, changed + 1)
-            swaps.append((key, None if kept is None else kept.token, self._cell(item, rank)))
-        replies = (yield from self._cells.swap_each_raw(swaps)) if swaps else []
-        for (key, _, _), reply in zip(swaps, replies, strict=True):
-            if not reply.done:
-                done[key] = "kept"
-        return list(done.values())
-
     def fading(self, found: Iterator[tuple[str, Kept[StoredItem]]]) -> list[str]:
         """Return the keys of items that a read is to refresh."""
         now = self._session.milliseconds
@@ -268,8 +222,3 @@ class Items:
             if len(page) < PAGE:
                 return removed
             after = page[-1][1].rank or 0, page[-1][0]
-
-
-def _content(item: StoredItem) -> str:
-    """Return all of an item but its times, so that 1, 1.0 and true differ."""
-    return json.dumps(item._replace(created=0), sort_keys=True)

@@ -19,6 +19,7 @@ from langgraph_keel import InvalidInput, Keyring, open_saver
 from langgraph_keel.cli import app
 from langgraph_keel.cli.store import namespace_of, word_of
 from langgraph_keel.keys.keyring import new_key, parse_keys
+from langgraph_keel.store.files import ItemFiles
 from langgraph_keel.store.items import Items
 from langgraph_keel.testing.rig import at, checkpoint_of
 
@@ -270,7 +271,7 @@ def test_a_change_between_the_look_and_the_write_of_an_import_stays(
 ) -> None:
     with open_saver(store[1]) as saver, open_saver(store[1]) as rival:
 
-        class Slow(Items):
+        class Slow(ItemFiles):
             def _cell(self, *parts: Any) -> Any:
                 rival.store().put(ADA, "seat", {"text": "mine"})
                 return super()._cell(*parts)
