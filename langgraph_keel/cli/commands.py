@@ -64,6 +64,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "notes": "List notes of a thread, or of all threads, the oldest first.",
     },
     "Files": {"workspace": "The files that were saved with checkpoints."},
+    "Memory": {"store": "The items that all threads share: what agents remember."},
     "Decide": {
         "web": "Serve a page on which people decide what waits, and look at threads, until it is stopped.",
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
@@ -155,6 +156,7 @@ _NAMES = {
     "tail": ("tail",),
     "work": ("work",),
     "workspace": ("workspace",),
+    "store": ("store",),
     "web": ("web",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}

@@ -49,7 +49,7 @@ def _pack(item: StoredItem) -> list[Any]:
     return [[*item.namespace], *item[1:6], dict(item.fences)]
 
 
-ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack)
+ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack, moves="whole")
 
 
 class StoredIndex(NamedTuple):
