@@ -38,7 +38,7 @@ def name_of_file(item: StoredItem) -> str:
 
 def write_item(item: StoredItem, changed: int) -> bytes:
     """Return the content of an item's file; `changed`, in microseconds since 1970, tells its version."""
-    fields = dict(zip(StoredItem._fields, item, strict=True))
+    fields = {name: value for name, value in item._asdict().items() if name != "fences"}  # of locks of this store
     shown = {**fields, "created": iso_of(item.created), "changed": iso_of(changed)}
     # UTF-8 has no surrogates: they become the escapes that JSON has for them.
     return f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n".encode(errors="backslashreplace")
@@ -70,7 +70,7 @@ def read_items(directory: Path) -> list[tuple[StoredItem, int]]:
 
 def _read_item(shown: Mapping[str, Any], what: str) -> tuple[StoredItem, int]:
     created, changed = (_microseconds(shown[name]) for name in ("created", "changed"))
-    known = {**shown, "created": created}
+    known = {**shown, "created": created, "fences": {}}
     item = ITEMS.unpack([known.get(name) for name in StoredItem._fields])
     check_place(item.namespace, item.key)
     check_ttl(item.ttl, what)
@@ -120,6 +120,7 @@ class ItemFiles(Items):
                 continue
             else:
                 done[key], rank = "changed", max(now, changed + 1)
+                item = item._replace(fences=kept.record.fences)
             swaps.append((key, None if kept is None else kept.token, self._cell(item, rank)))
         replies = (yield from self._cells.swap_each_raw(swaps)) if swaps else []
         for (key, _, _), reply in zip(swaps, replies, strict=True):
@@ -129,5 +130,5 @@ class ItemFiles(Items):
 
 
 def _content(item: StoredItem) -> str:
-    """Return all of an item but its times, so that 1, 1.0 and true differ."""
-    return json.dumps(item._replace(created=0), sort_keys=True)
+    """Return all of an item but its times and fences, so that 1, 1.0 and true differ."""
+    return json.dumps(item._replace(created=0, fences=()), sort_keys=True)

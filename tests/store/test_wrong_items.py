@@ -17,6 +17,7 @@ from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.store import keel_store
 from langgraph_keel.store.items import Items, Seen, Write
+from langgraph_keel.store.records import Fences
 
 
 class ShowsExpired(Items):
@@ -37,15 +38,15 @@ class NeverRenews(Items):
 class BeginsAgain(Items):
     """Takes each change of an item for its making."""
 
-    def _draft(self, write: Write, held: Seen | None, now: int) -> tuple[Cell | None, Seen | None]:
-        return super()._draft(write, held and held._replace(created=now), now)
+    def _draft(self, write: Write, held: Seen | None, now: int, *fences: Fences) -> tuple[Cell | None, Seen | None]:
+        return super()._draft(write, held and held._replace(created=now), now, *fences)
 
 
 class StaysInPlace(Items):
     """Leaves an item where it was in the order when it is changed."""
 
-    def _draft(self, write: Write, held: Seen | None, now: int) -> tuple[Cell | None, Seen | None]:
-        return super()._draft(write, held, now if held is None else held.rank)
+    def _draft(self, write: Write, held: Seen | None, now: int, *fences: Fences) -> tuple[Cell | None, Seen | None]:
+        return super()._draft(write, held, now if held is None else held.rank, *fences)
 
 
 class KnowsOnlyWhatItSaw(Items):

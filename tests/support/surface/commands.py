@@ -203,6 +203,9 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "store put": ("store", "put", "memories/ada", "seat", '{"text": "aisle"}', *worked),
         "store import": ("store", "import", str(directory / "items"), *worked),
         "store rm": ("store", "rm", "memories/ada", "seat", "--yes", *worked),
+        "hold": ("hold", "--user", "ada", "--reason", "case 17", "--by", "legal", *worked),
+        "hold, all": ("hold", *worked),
+        "hold, released": ("hold", "--user", "ada", "--release", "--by", "legal", *worked),
         "workspace ls": ("workspace", "ls", "worked", *in_work),
         "workspace diff": ("workspace", "diff", "worked", "0", *in_work),
         "workspace restore": ("workspace", "restore", "worked", "0", "--yes", *in_work),
@@ -218,6 +221,7 @@ def printed(directory: Path) -> dict[str, list[str]]:
         with patch.dict(ToolCache.__init__.__kwdefaults__, lease=1.0):  # `settle` watches a claim for so many seconds
             result = CliRunner().invoke(app, [*words, "--json"], env=env)
         assert result.exit_code in (0, 1, 2), (name, words, result.output)
+        assert result.stdout.startswith("{"), (name, result.output)
         left = [f"exit {result.exit_code}"] * bool(result.exit_code)
         found[name] = [*left, *sorted(set(paths(json.loads(result.stdout))))]
     return found
