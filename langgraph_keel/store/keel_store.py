@@ -162,9 +162,7 @@ class KeelStore(BaseStore):
 
     def _own(self, namespace: Place, key: str, value: Any, index: Any, ttl: Any, owner: Name) -> OwnedPut:
         if not check_place(namespace) or namespace[0] == "langgraph":
-            raise InvalidNamespace(
-                f"{namespace!r:.200}: a namespace of items cannot be empty, or begin with 'langgraph'"
-            )
+            raise InvalidNamespace(f"{namespace!r:.200}: a namespace cannot be empty, nor begin with 'langgraph'")
         ttl = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
         return OwnedPut(namespace, str(key), value, index, ttl, owner=owner)
 
