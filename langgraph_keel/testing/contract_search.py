@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Shelf, Swap, Swapped
+from langgraph_keel.engine.encoding.bodies import frame
 from langgraph_keel.testing.contract_cells import OF_THREAD, SHARED, cell, held, listed, swap
 from langgraph_keel.testing.rig import Face, Rig, RigFixtures
 
@@ -148,6 +149,14 @@ class SearchContract(RigFixtures):
                 (key_of(1, 2, 3, 5), "t2", FIRST + 2, 1_800_000_000_000),
                 (key_of(1, 2, 3, 4), "t1", FIRST + 1, None),
             ]
+
+    def test_a_cell_without_a_rank_is_not_found_whatever_it_holds(self, rig: Rig, shelf: Shelf) -> None:
+        plain = {key_of(1, 2, 3, n): Cell(f"p{n}", frame(b"a 7 " + RED.encode())) for n in range(2)}
+        fill(rig.face, shelf, plain | {key_of(1, 2, 3, 9): ranked("t", 1, RED)})
+        for prefix in ("", key_of(1, 2)):
+            assert found(rig.face, shelf, Search(prefix)) == [(key_of(1, 2, 3, 9), "t")]
+        assert rig.face.verb("remove_cells", shelf, {key: each.token for key, each in plain.items()}) == 2
+        assert listed(rig, shelf) == [key_of(1, 2, 3, 9)]
 
     def test_ranked_cells_go_with_their_origin_only(self, rig: Rig) -> None:
         rig.author().put({"a": 1})

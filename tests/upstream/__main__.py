@@ -15,9 +15,18 @@ from pathlib import Path
 import servers
 
 from upstream.stand_in import BACKENDS
-from upstream.suite import LANGGRAPH, PACKAGES, UPON_IT, Outcome, UpstreamUnavailableError, compare
+from upstream.suite import (
+    LANGGRAPH,
+    PACKAGES,
+    STORES,
+    STORES_UPON_IT,
+    UPON_IT,
+    Outcome,
+    UpstreamUnavailableError,
+    compare,
+)
 
-SUITES = {suite.package: suite for suite in (LANGGRAPH, *PACKAGES, *UPON_IT)}
+SUITES = {suite.title: suite for suite in (LANGGRAPH, *PACKAGES, *STORES, *UPON_IT, *STORES_UPON_IT)}
 CACHE = Path(__file__).parents[2] / ".pytest_cache" / "d" / "upstream"  # where pytest keeps them, too
 
 
@@ -42,10 +51,10 @@ def main() -> int:
             try:
                 found = compare(suite, cache, asked.saver)
             except UpstreamUnavailableError as error:
-                print(f"{suite.package:40} not run: {error}", flush=True)
+                print(f"{suite.title:40} not run: {error}", flush=True)
                 is_good = False
                 continue
-            name, out = f"{suite.package} {suite.version}", len(found.ours.excluded)
+            name, out = f"{suite.title} {suite.version}", len(found.ours.excluded)
             print(f"{name:40} {'':9} {counts(found.theirs)} {'':12} {counts(found.ours)} {out:8}", flush=True)
             for test, why in found.only_ours.items():
                 print(f"    only with Keel: {test}\n        {why}", flush=True)

@@ -25,6 +25,11 @@ TEST_TIMEOUT = 120
 WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
 
+# Puts a store of ours in the place of theirs.
+STORE_PLUGIN = "upstream.stores"
+STORE_OPTIONS = "-p", STORE_PLUGIN
+
+
 class UpstreamUnavailableError(Exception):
     """A suite can't be had, or doesn't run at all."""
 
@@ -38,6 +43,10 @@ class Suite:
     # Of a package whose source distribution has no tests, and where it is in there.
     repository: str = ""
     folder: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.package}:stores" if STORE_PLUGIN in self.arguments else self.package
 
     @property
     def version(self) -> str:
@@ -58,21 +67,33 @@ PACKAGES = (
     Suite("langgraph-prebuilt"),
 )
 # Their tests of stores, with Keel's store in the place of theirs.
-STORES = (
-    Suite("langgraph-checkpoint", ("tests/test_store.py", "-p", "upstream.stores")),
-    Suite("langgraph-checkpoint-sqlite", ("tests/test_store.py", "tests/test_async_store.py", "-p", "upstream.stores")),
+STORES = tuple(
+    Suite(package, (*(f"tests/{name}.py" for name in files), *STORE_OPTIONS))
+    for package, files in {
+        "langgraph-checkpoint": ("test_store",),
+        "langgraph-checkpoint-sqlite": ("test_store", "test_async_store"),
+        "langgraph-checkpoint-postgres": ("test_store", "test_async_store"),
+    }.items()
 )
+DEEPAGENTS = "https://github.com/langchain-ai/deepagents", "libs/deepagents"
+NO_SYRUPY = "-p", "no:syrupy"  # an option of which has the name of one of theirs
 # What needs tests/upstream/requirements.txt.
 UPON_IT = (
     Suite("langchain", ("tests/unit_tests/agents",)),  # each test under blockbuster
-    Suite(
-        "deepagents",
-        ("tests/unit_tests", "-p", "no:syrupy"),  # an option of which has the name of one of theirs
-        "https://github.com/langchain-ai/deepagents",
-        "libs/deepagents",
-    ),
+    Suite("deepagents", ("tests/unit_tests", *NO_SYRUPY), *DEEPAGENTS),
     Suite("langgraph-swarm"),
     Suite("langchain-mcp-adapters"),
+)
+STORES_UPON_IT = (
+    Suite(
+        "deepagents",
+        (
+            "tests/unit_tests/backends/test_store_backend.py",
+            "tests/unit_tests/backends/test_store_backend_async.py",
+            *(*NO_SYRUPY, *STORE_OPTIONS),
+        ),
+        *DEEPAGENTS,
+    ),
 )
 
 

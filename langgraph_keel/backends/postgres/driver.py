@@ -65,6 +65,14 @@ RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
 OVERTAKEN = {"22012", "40001", "40P01"}
 TRIES = 8
 
+FORMATS = """
+SELECT format, EXISTS (
+    SELECT FROM pg_class own, pg_class cells, pg_attribute c
+    WHERE own.oid = f.tableoid AND cells.relname = 'keel_cells' AND cells.relnamespace = own.relnamespace
+        AND c.attrelid = cells.oid AND c.attname = 'rank'
+) FROM {format} f
+"""
+
 Rows: TypeAlias = list[Any]
 Asked: TypeAlias = "str | Request"  # a script of many statements, run as one transaction without a reply; or a query
 
@@ -81,12 +89,14 @@ _GROUP_BEGINS = _BEGIN, Statement(b"SET LOCAL lock_timeout = '50ms'", ())
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[Asked, Rows, None]:
     """Check in one trip that the tables exist in the present format; create or migrate them if they do not."""
     for _ in range(TRIES * (1 + len(tables.migrations))):
-        formats = yield from _read_formats(tables, where)
+        formats, is_ranked = yield from _read_formats(tables, where)
         due = find_due(tables.migrations, min(formats), where) if formats else ()
-        if formats and not due:
+        if is_ranked and not due:
             return
         if not formats:
             yield from _create(tables, where, create=create, read_only=read_only)
+        elif not is_ranked:
+            yield from _add_ranks(tables, where, can_change=create and not read_only)
         elif read_only or not create:
             why = "it may only be read here" if read_only else "auto_setup is off"
             raise refuse_older(where, min(formats), newest(tables.migrations), why)
@@ -97,6 +107,22 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
     raise NotAKeelStore(
         f"{where}: a table or type with the name of one of Keel's ({', '.join(names)}) is there, "
         "but keel_format is not: use another schema="
+    )
+
+
+def _add_ranks(tables: Tables, where: str, *, can_change: bool) -> StorePlan[Asked, Rows, None]:
+    """Add the columns of cells, and their index, that tables of an earlier Keel lack."""
+    try:
+        if can_change:
+            yield tables.add_ranks
+            return
+    except StoreError as error:
+        if _sqlstate(error) in RIVALLED:
+            return
+        if _sqlstate(error) not in DENIED:
+            raise
+    raise NotSetUp(
+        f"{where} was made by an earlier Keel: let the owner of its tables run `keel schema --upgrade --url ...`"
     )
 
 
@@ -123,10 +149,11 @@ def _migrate(tables: Tables, where: str, number: int, migration: Migration[Any])
 
 def list_scripts(tables: Tables, where: str) -> StorePlan[Asked, Rows, list[str]]:
     """Return the migrations that the tables lack, as they would be run."""
-    formats = yield from _read_formats(tables, where)
-    if formats is None:
+    formats, is_ranked = yield from _read_formats(tables, where)
+    if not formats:
         raise NotFound(f"{where}: there are no tables of Keel")
-    return [tables.script_of(*each) for each in find_due(tables.migrations, min(formats), where)]
+    added = [] if is_ranked else [tables.add_ranks]
+    return added + [tables.script_of(*each) for each in find_due(tables.migrations, min(formats), where)]
 
 
 def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
@@ -139,13 +166,13 @@ def refuse_newer(tables: Tables, where: str) -> StorePlan[Asked, Rows, None]:
         return  # the first error is raised
 
 
-def _read_formats(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence[int] | None]:
-    """Return the format, two during a migration; `None` if there are no tables."""
+def _read_formats(tables: Tables, where: str) -> StorePlan[Asked, Rows, tuple[Sequence[int], bool]]:
+    """Return the format, two during a migration, and whether cells have ranks; nothing if there are no tables."""
     try:
-        rows = yield Request((Statement(tables.prepare("SELECT format FROM {format}").text, ()),))
+        rows = yield Request((Statement(tables.prepare(FORMATS).text, ()),))
     except StoreError as error:
         if (state := _sqlstate(error)) in MISSING:
-            return None
+            return (), False
         if state in FOREIGN:
             raise NotAKeelStore(f"{where}: the table keel_format is not Keel's: use another schema=") from error
         raise
@@ -153,7 +180,7 @@ def _read_formats(tables: Tables, where: str) -> StorePlan[Asked, Rows, Sequence
     if len(formats) not in (1, 2) or not all(isinstance(each, int) for each in formats):
         raise NotAKeelStore(f"{where}: the table keel_format is not Keel's: use another schema=")
     find_due(tables.migrations, max(formats), where)
-    return formats
+    return formats, all(row[1] for row in rows)
 
 
 def _sqlstate(error: Exception) -> str | None:

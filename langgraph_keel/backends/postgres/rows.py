@@ -466,6 +466,14 @@ class Tables:
         due = (self.script_of(number, self.migrations[number]) for number in sorted(self.migrations))
         return "\n".join([self._format_1(), *due])
 
+    @property
+    def add_ranks(self) -> str:
+        """The statements that add what tables of an earlier Keel lack."""
+        _, name, rest = _SQL.partition("{cells_by_rank}")
+        columns = "ADD COLUMN IF NOT EXISTS rank bigint, ADD COLUMN IF NOT EXISTS marks text"
+        index = f"CREATE INDEX IF NOT EXISTS {name}{rest.partition(';')[0]};"
+        return self.fill_names(f"ALTER TABLE {{cells}} {columns};\n{index}")
+
     def script_of(self, number: int, migration: Migration[Any]) -> str:
         """Return a migration as SQL, to be run as it is; of one that is a plan, a comment that says so."""
         if not isinstance(migration.work, str):

@@ -31,8 +31,10 @@ _COMPUTED = (
     f"WHERE m.type = 'table' AND c.hidden AND m.name COLLATE NOCASE IN {_TABLES}"
 )
 
-_INDEX = "thread_index"
-"""A table that is made again where it was dropped, as `check` advises if it is damaged."""
+_MADE_AGAIN = {"thread_index", "cells_by_rank"}
+"""A table that is made again where it was dropped, as `check` advises if it is damaged; and an index, which stores that
+were made before there were ranked cells lack with its columns."""
+_RANKED = {"rank": "INTEGER", "marks": "TEXT"}
 
 # Read with the module: a running loop must not wait for a disk.
 _FORMAT_1 = f"""{cast(bytes, get_data(__package__, "schema.sql")).decode()}
@@ -94,6 +96,8 @@ def _connect_and_check(path: str, mode: str, migrations: Migrations) -> sqlite3.
         found = _check_format(connection, path)
         if find_due(migrations, found, path):
             raise refuse_older(path, found, newest(migrations), "it may only be read here")
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'cells_by_rank'").fetchone():
+            raise NotSetUp(f"{path} was made by an earlier Keel, and may only be read here: open it for writing once")
     except BaseException:
         connection.close()
         raise
@@ -114,8 +118,8 @@ def list_due(path: str, migrations: Migrations) -> Sequence[tuple[int, Migration
 
 
 def _look(connection: sqlite3.Connection, path: str) -> tuple[set[str], int]:
-    """Return the tables of a database of Keel's, and its format; no tables if it is empty."""
-    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    """Return the tables of a database of Keel's, and its format; no tables if it is empty. `_MADE_AGAIN` are tables."""
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' OR name = 'cells_by_rank'")
     tables = {name for (name,) in names}
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application == SQLITE_ID:
@@ -145,7 +149,7 @@ def is_prepared(connection: sqlite3.Connection, path: str, migrations: Migration
     """Return whether a database is Keel's and complete, before any file is created beside it."""
     with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for the lock, and checks again
         tables, found = _look(connection, path)
-        is_whole = _INDEX in tables and not find_due(migrations, found, path)
+        is_whole = tables >= _MADE_AGAIN and not find_due(migrations, found, path)
         (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         return is_whole and mode == "wal" and sqlite3.sqlite_version_info >= OLDEST_SQLITE
     return False
@@ -167,10 +171,14 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool, migrations:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode not in ("wal", "memory"):
         raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
-    if _INDEX not in tables and not create:
-        raise NotSetUp(f"{path} has no table {_INDEX}, and auto_setup is off: call saver.setup() once")
-    if _INDEX not in tables:
-        connection.executescript(f"BEGIN IMMEDIATE; {_FORMAT_1} {FILL_INDEX}; COMMIT;")
+    missing = sorted(_MADE_AGAIN - tables, reverse=True)
+    if missing and not create:
+        raise NotSetUp(f"{path} has no {missing[0]}, and auto_setup is off: call saver.setup() once")
+    if missing:
+        columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('cells')")}
+        lacking = {name: kind for name, kind in _RANKED.items() if columns and name not in columns}
+        added = "".join(f"ALTER TABLE cells ADD COLUMN {name} {kind};" for name, kind in lacking.items())
+        connection.executescript(f"BEGIN IMMEDIATE; {added} {_FORMAT_1} {FILL_INDEX}; COMMIT;")
     while due:
         if not create:
             raise refuse_older(path, found, newest(migrations), "auto_setup is off")

@@ -22,7 +22,7 @@ end
 
 -- The name of a cell by its rank; nil if it has none. A number of Redis is exact up to 2^53.
 local function ranked(name, value)
-  local rank = value and value:match('^[^ ]* [^ ]* [^ ]* (%d+)')
+  local rank = value and value:match('^[^ \n]* [^ \n]* [^ \n]* (%d+)')
   return rank and ('^%s:%016.0f:%s'):format(name:sub(1, -65), 9e15 - rank, name:sub(-64)) or nil
 end
 

@@ -1,0 +1,241 @@
+"""Odd and wrong namespaces, keys, values and filters: the right answer or a named error, and nothing half stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.store.base import BaseStore, InvalidNamespaceError, ListNamespacesOp, MatchCondition, PutOp, SearchOp
+from support.savers import each_backend, each_face
+from support.store.opened import Asked, opened
+
+from langgraph_keel import InvalidInput, MemorySaver
+
+ODD = ["%", "_", "\\", "*", "a", "A", "a%", "a_", "ab", "a\n", "ä", "\ud800", "x" * 10_000, "'; --", "0" * 32, "\x1f"]
+"""Labels that a store could take for a pattern, for each other, or for the beginning of each other."""
+REFUSED = [("a.b",), ("a", ""), ("a", 1), ("a\0",), "abc", None, ("a", None)]
+DEEP: dict[str, Any] = {}
+for _ in range(150):
+    DEEP = {"x": DEEP}
+NOT_JSON: list[Any] = [
+    {"a": (1, 2)},
+    {"a": [{"b": (1,)}]},
+    {"a": float("nan")},
+    {"a": float("-inf")},
+    {1: 2},
+    {"a": {None: 2}},
+    {"a": b"bytes"},
+    {"a": {1}},
+    {"a": object()},
+    DEEP,
+    [],
+    "text",
+    7,
+]
+JSON: list[dict[str, Any]] = [
+    {},
+    {"": 1, "$eq": 2, "a.b": 3, "a\0": "\0", "\ud800": "\ud800"},
+    {"huge": 10**5000, "small": -(2**63) - 1, "more": 2**64, "exact": 2**53 + 1},
+    {"t": True, "f": False, "n": None, "e": 1e308, "z": -0.0, "l": [[], {}, [None]]},
+    {f"field {n}": n for n in range(3000)},
+    {"text": "y" * 300_000},
+]
+
+
+@each_backend
+@each_face
+def test_no_label_is_taken_for_another(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    around = [((), ()), (("a",), ()), (("a", "b"), ()), (("a", "b"), ("c",))]
+    namespaces: list[tuple[str, ...]] = [(*before, label, *after) for before, after in around for label in ODD]
+    with opened(backend, tmp_path, request) as place:
+        store = Asked(place.open().store(), face)
+        store.batch([PutOp(each, "k", {"n": n}) for n, each in enumerate(namespaces)])
+        for n, each in enumerate(namespaces):
+            assert store.get(each, "k").value == {"n": n}
+        for each in ((), *namespaces):
+            found = store.search(each, limit=1000)
+            assert [item.namespace for item in found] == [
+                other for other in reversed(namespaces) if other[: len(each)] == each
+            ]
+        assert store.list_namespaces(limit=1000) == sorted(namespaces)
+        for each in (("a",), ("a", "b")):
+            assert store.list_namespaces(prefix=each, limit=1000) == sorted(
+                other for other in namespaces if other[: len(each)] == each
+            )
+            assert store.list_namespaces(suffix=each, limit=1000) == [
+                other for other in sorted(namespaces) if other[-len(each) :] == each
+            ]
+        store.batch([PutOp(each, "k", None) for each in namespaces[::2]])
+        assert store.list_namespaces(limit=1000) == sorted(namespaces[1::2])
+
+
+@each_backend
+@each_face
+def test_any_text_is_a_key(backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    keys = [*ODD, "", ".", "a.b", "\0", "a\0", "x" * 9_999 + "y"]
+    with opened(backend, tmp_path, request) as place:
+        store = Asked(place.open().store(), face)
+        store.batch([PutOp(("a",), key, {"n": n}) for n, key in enumerate(keys)])
+        assert [store.get(("a",), key).value["n"] for key in keys] == [*range(len(keys))]
+        assert {item.key for item in store.search(("a",), limit=100)} == {*keys}
+        with pytest.raises(InvalidInput, match="no key of an item"):
+            store.batch([PutOp(("a",), 7, {"n": 1})])  # type: ignore[arg-type]
+
+
+@each_backend
+@each_face
+def test_what_is_refused_leaves_nothing(
+    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with opened(backend, tmp_path, request) as place:
+        store = Asked(place.open().store(), face)
+        good = PutOp(("a",), "good", {"n": 1})
+        for namespace in REFUSED:
+            for op in (PutOp(namespace, "k", {"n": 1}), SearchOp(namespace)):  # type: ignore[arg-type]
+                with pytest.raises(InvalidInput, match="no namespace") as error:
+                    store.batch([good, op])
+                assert isinstance(error.value, InvalidNamespaceError)
+        for value in NOT_JSON:
+            with pytest.raises(InvalidInput, match="item 'k' of"):
+                store.batch([good, PutOp(("a",), "k", value)])
+        for ttl in (0, -1, float("nan"), float("inf"), "1", True):
+            with pytest.raises(InvalidInput, match="time to live"):
+                store.batch([good, PutOp(("a",), "k", {"n": 1}, ttl=ttl)])  # type: ignore[arg-type]
+        bad: list[Any] = [
+            SearchOp(("a",), {"n": {"$in": [1]}}),
+            SearchOp(("a",), [("n", 1)]),  # type: ignore[arg-type]
+            SearchOp(("a",), limit=-1),
+            SearchOp(("a",), offset=1.5),  # type: ignore[arg-type]
+            SearchOp(("a",), limit=True),
+            ListNamespacesOp(limit=-1),
+            ListNamespacesOp(max_depth=0),
+            ListNamespacesOp(max_depth="1"),  # type: ignore[arg-type]
+            ListNamespacesOp((MatchCondition("infix", ("a",)),)),  # type: ignore[arg-type]
+            ListNamespacesOp((MatchCondition("prefix", ("a.b",)),)),
+            "get",
+        ]
+        for op in bad:
+            with pytest.raises(InvalidInput):
+                store.batch([good, op])
+        assert store.search((), limit=1000) == []
+        assert store.list_namespaces() == []
+
+
+@each_backend
+@each_face
+def test_json_is_read_back_as_it_was_put(
+    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with opened(backend, tmp_path, request) as place:
+        store = Asked(place.open().store(), face)
+        for n, value in enumerate(JSON):
+            store.put(("a",), f"k{n}", value)
+            read, (found,) = store.get(("a",), f"k{n}"), store.search(("a",), limit=1)
+            assert read.value == found.value == value
+            assert [*read.value] == [*value]
+            # A field that equals a text or a number finds it, and only it.
+            for field, each in [*value.items()][:5]:
+                if type(each) in (str, int) and field != "$eq":
+                    assert [item.key for item in store.search(("a",), filter={field: each})] == [f"k{n}"]
+
+
+@each_backend
+def test_what_a_program_changes_afterwards_is_not_stored(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with opened(backend, tmp_path, request) as place:
+        store, value = place.open().store(), {"list": [1], "dict": {"a": 1}}
+        store.put(("a",), "k", value)
+        value["list"].append(2)  # type: ignore[attr-defined]
+        read = store.get(("a",), "k").value
+        assert read == {"list": [1], "dict": {"a": 1}}
+        read["dict"]["a"] = 2
+        assert store.get(("a",), "k").value == {"list": [1], "dict": {"a": 1}}
+
+
+FOUND: list[tuple[Any, str]] = [
+    ({"n": 1}, "ABC"),
+    ({"n": 1.0}, "ABC"),
+    ({"n": "1"}, "D"),
+    ({"n": None}, "EFGH"),
+    ({"missing": None}, "ABCDEFGH"),
+    ({"missing": 1}, ""),
+    ({"n": {"$gt": 0}}, "ABC"),
+    ({"n": {"$gt": "0"}}, "D"),
+    ({"n": {"$gte": None}}, ""),
+    ({"n": {"$lt": float("nan")}}, ""),
+    ({"n": {"$lt": 10**400}}, "ABC"),
+    ({"n": float("nan")}, ""),
+    ({"n": {"$ne": 1}}, "DEFGH"),
+    ({"missing": {"$lte": 5}}, ""),
+    ({"l": [1, 2]}, "F"),
+    ({"l": (1, 2)}, "F"),
+    ({"l": [1]}, ""),
+    ({"d": {"e": "x"}}, "G"),
+    ({"d": {"e": {"$lt": "y"}}}, "G"),
+    ({"d": {}}, "GH"),
+    ({"d": {"e": None}}, "H"),
+    ({"\ud800": 1}, ""),
+    ({7: 1}, ""),
+    ({"n": object()}, ""),
+    ({f"f{n}": n for n in range(3000)}, ""),
+    ({"n": 1, **{f"f{n}": None for n in range(3000)}}, "ABC"),
+]
+
+
+@each_backend
+@each_face
+def test_filters_on_what_is_missing_or_of_another_type(
+    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    values: dict[str, dict[str, Any]] = {
+        "A": {"n": 1},
+        "B": {"n": 1.0},
+        "C": {"n": True},
+        "D": {"n": "1"},
+        "E": {"n": None},
+        "F": {"l": [1, 2]},
+        "G": {"d": {"e": "x"}},
+        "H": {"d": {}},
+    }
+    with opened(backend, tmp_path, request) as place:
+        store = Asked(place.open().store(), face)
+        store.batch([PutOp(("a",), key, value) for key, value in values.items()])
+        for wanted, keys in FOUND:
+            for prefix in ((), ("a",)):
+                found = store.search(prefix, filter=wanted, limit=100)
+                assert "".join(sorted(item.key for item in found)) == keys, f"{wanted!r:.200}"
+
+
+class Noted(TypedDict):
+    a: int
+
+
+@each_backend
+@each_face
+def test_what_a_run_has_put_stays_when_its_thread_is_deleted(
+    backend: str, face: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def remember(state: Noted, *, store: BaseStore) -> dict[str, Any]:
+        store.put(("memories", "ada"), "seat", {"text": "window"})
+        return {}
+
+    with opened(backend, tmp_path, request) as place:
+        saver = place.open()
+        store = saver.store()
+        graph = StateGraph(Noted).add_node("remember", remember).add_edge(START, "remember")
+        compiled = graph.compile(checkpointer=saver, store=store)
+        compiled.invoke({"a": 1}, {"configurable": {"thread_id": "t"}})
+        assert saver.get_tuple({"configurable": {"thread_id": "t"}})
+        saver.delete_thread("t")
+        assert saver.get_tuple({"configurable": {"thread_id": "t"}}) is None
+        assert Asked(place.open().store(), face).get(("memories", "ada"), "seat").value == {"text": "window"}
+
+
+def test_a_configuration_that_is_none_is_refused() -> None:
+    with MemorySaver() as saver:
+        for ttl in ("1", {"minutes": 1}, {"default_ttl": 0}, {"omit_expired": False}):
+            with pytest.raises(InvalidInput, match="ttl"):
+                saver.store(ttl=ttl)  # type: ignore[arg-type]
