@@ -38,7 +38,8 @@ def name_of_file(item: StoredItem) -> str:
 
 def write_item(item: StoredItem, changed: int) -> bytes:
     """Return the content of an item's file; `changed`, in microseconds since 1970, tells its version."""
-    fields = {name: value for name, value in item._asdict().items() if name != "fences"}  # of locks of this store
+    fields = dict(zip(StoredItem._fields, ITEMS.pack(item), strict=True))
+    del fields["fences"]  # they are of locks of this store
     shown = {**fields, "created": iso_of(item.created), "changed": iso_of(changed)}
     # UTF-8 has no surrogates: they become the escapes that JSON has for them.
     return f"{json.dumps(shown, indent=2, ensure_ascii=False)}\n".encode(errors="backslashreplace")
@@ -59,7 +60,7 @@ def read_items(directory: Path) -> list[tuple[StoredItem, int]]:
     for path in paths:
         try:
             item, changed = _read_item(json.loads(path.read_bytes()), str(path))
-        except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidInput(f"{path} is no exported item: {error}. Nothing was imported") from error
         key = cell_key(item.namespace, item.key)
         if key in found:

@@ -10,7 +10,7 @@ PACKAGE = "langgraph_keel"
 T = TypeVar("T")
 
 _PUBLIC = """
-" ApprovalRequest Archived AuditEvent AuditVerdict CacheStats Change CopyReport Decision Difference DriftMark
+ApprovalRequest Archived AuditEvent AuditVerdict CacheStats Change CopyReport Decision Difference DriftMark
 DriftReport Edit ExportReport FoundMessage Handoff HandoffLine Hold ImportReport ItemChange KeptCall Label ModelCall
 Moment Note PruneReport Receipt Reclaimed Replay Restored Resumed Retention StateDiff StatusChange StoreStats
 SweepReport TenantReceipt ThreadInfo ThreadPruned ThreadStatus ToolPolicy Workspace WorkspaceDiff WorkspaceRestore
