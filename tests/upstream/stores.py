@@ -54,6 +54,7 @@ class Store(KeelStore):
         saver = backend(**plugin.STORES.place(place))
         plugin.STORES.close_later(saver)
         super().__init__(saver, ttl)
+        self.opened = saver
 
     @classmethod
     @contextmanager
@@ -71,7 +72,7 @@ class AsyncStore(KeelStore):
     @asynccontextmanager
     async def from_conn_string(cls, conn_string: str, *, ttl: Any = None, **_: Any) -> AsyncIterator[Any]:
         made = Store(ttl=ttl)
-        yield cls(made._saver, ttl)
+        yield cls(made.opened, ttl)
 
     MIGRATIONS: ClassVar[list[str]] = []
 
