@@ -30,6 +30,8 @@ from langgraph_keel.errors import (
     InvalidInput,
     KeelError,
     KeyMissing,
+    LockLost,
+    LockTaken,
     MomentNotFound,
     NewerFormat,
     NewerState,
@@ -37,6 +39,7 @@ from langgraph_keel.errors import (
     NotAllowed,
     NotFound,
     NotSetUp,
+    OnHold,
     ReadOnlyStore,
     RefusedType,
     SaverDraining,
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
     from langgraph_keel.provenance.records import ModelCall
     from langgraph_keel.provenance.replay.compare import Difference
     from langgraph_keel.provenance.replay.verdict import Replay
+    from langgraph_keel.retention.holds import Hold
     from langgraph_keel.retention.policy import Retention
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
@@ -105,6 +109,8 @@ if TYPE_CHECKING:
     from langgraph_keel.runs.worker import Resumed
     from langgraph_keel.saver import KeelSaver
     from langgraph_keel.store.keel_store import KeelStore
+    from langgraph_keel.store.locks import StoreLock
+    from langgraph_keel.store.watch import ItemChange, ItemFeed
     from langgraph_keel.summaries.archive.archive import Archive
     from langgraph_keel.summaries.archive.parts import Archived
     from langgraph_keel.summaries.archive.references import FoundMessage
@@ -157,6 +163,7 @@ _NAMES = {
     "provenance.replay.verdict": ("Replay",),
     "retention.policy": ("Retention",),
     "retention.prune": ("PruneReport", "SweepReport", "ThreadPruned"),
+    "retention.holds": ("Hold",),
     "retention.receipt": ("Receipt",),
     "tenants.deletion": ("TenantReceipt",),
     "retention.reclaim": ("Reclaimed",),
@@ -164,6 +171,8 @@ _NAMES = {
     "runs.worker": ("Resumed",),
     "saver": ("KeelSaver",),
     "store.keel_store": ("KeelStore",),
+    "store.locks": ("StoreLock",),
+    "store.watch": ("ItemChange", "ItemFeed"),
     "summaries.archive.archive": ("Archive",),
     "summaries.archive.parts": ("Archived",),
     "summaries.archive.references": ("FoundMessage",),
@@ -229,9 +238,12 @@ __all__ = [
     "FoundMessage",
     "Handoff",
     "HandoffLine",
+    "Hold",
     "ImportReport",
     "InvalidConfig",
     "InvalidInput",
+    "ItemChange",
+    "ItemFeed",
     "KeelCache",
     "KeelError",
     "KeelSaver",
@@ -242,6 +254,8 @@ __all__ = [
     "Keyring",
     "Label",
     "LocalKey",
+    "LockLost",
+    "LockTaken",
     "MasterKey",
     "MasterKeys",
     "MemorySaver",
@@ -256,6 +270,7 @@ __all__ = [
     "NotFound",
     "NotSetUp",
     "Note",
+    "OnHold",
     "OpenOptions",
     "PostgresSaver",
     "PruneReport",
@@ -280,6 +295,7 @@ __all__ = [
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "StoreLock",
     "StoreStats",
     "StoreUnavailable",
     "StoredState",

@@ -10,8 +10,11 @@
     ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
     ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
+    ├── OnHold (RuntimeError)              a person's data must stay: it was not removed
     ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
     ├── WorkspaceTaken (RuntimeError)      another run has the directory: let it, or use another directory
+    ├── LockTaken (RuntimeError)           another holder has a lock of a store: wait longer, or do something else
+    ├── LockLost (RuntimeError)            another holder has taken the lock since: take it again, and read again
     ├── ThreadUnfinished (RuntimeError)    the thread has steps left, which new input would drop: see to these first
     ├── SaverDraining (RuntimeError)       the process is about to end: run this elsewhere, or later
     ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
@@ -270,6 +273,12 @@ class NotAllowed(KeelError, PermissionError):
     code = "not_allowed"
 
 
+class OnHold(KeelError, RuntimeError):
+    """The data of a person must stay (`retention.hold`): it was not removed. The message names the reason."""
+
+    code = "on_hold"
+
+
 class ThreadTaken(KeelError, RuntimeError):
     """Another run has this thread; this one was refused before any node of it ran.
 
@@ -320,6 +329,51 @@ class WorkspaceTaken(KeelError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[WorkspaceTaken], tuple[str]]:
         return type(self), (self.directory,)
+
+
+class LockTaken(KeelError, RuntimeError):
+    """Another holder has a lock of a store; this one has waited in vain.
+
+    Attributes:
+        name: The name of the lock.
+        holder: The process that has it: host, machine, process, and when that began.
+        since: When it took the lock, ISO time.
+    """
+
+    code = "lock_taken"
+
+    def __init__(self, name: str, holder: str, since: str) -> None:
+        self.name, self.holder, self.since = name, holder, since
+        host, _, pid, _ = f"{holder}///".split("/", 3)
+        super().__init__(
+            f"lock {name!r:.200}: process {pid} on {host} has held it since {since}. Nothing was done: try again "
+            "later, or wait longer (timeout=)"
+        )
+
+    def __reduce__(self) -> tuple[type[LockTaken], tuple[str, str, str]]:
+        return type(self), (self.name, self.holder, self.since)
+
+
+class LockLost(KeelError, RuntimeError):
+    """A write under a lock was refused, as another holder has taken the lock since; nothing was written.
+
+    Attributes:
+        name: The name of the lock.
+        fence: The fencing token with which the lock was held.
+        found: The lowest fence that the lock can have now.
+    """
+
+    code = "lock_lost"
+
+    def __init__(self, name: str, fence: int, found: int) -> None:
+        self.name, self.fence, self.found = name, fence, found
+        super().__init__(
+            f"lock {name!r:.200}: it was held with fence {fence}, and another holder has taken it since with fence "
+            f"{found} or a later one. The write was refused: take the lock again, and read what is there now"
+        )
+
+    def __reduce__(self) -> tuple[type[LockLost], tuple[str, int, int]]:
+        return type(self), (self.name, self.fence, self.found)
 
 
 class ThreadUnfinished(KeelError, RuntimeError):

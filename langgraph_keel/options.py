@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_keel._langgraph import BRANCH, JOIN
 from langgraph_keel.blobs.opening import check_blobs
 from langgraph_keel.blobs.store import LEAST, LIMIT
 from langgraph_keel.engine.config import Owner
@@ -95,6 +96,15 @@ def _is_serializer(value: object) -> bool:
 
 def _are_names(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
+
+
+def check_ephemeral(value: object) -> None:
+    """Check the names of channels that are not stored."""
+    if not _are_names(value):
+        raise InvalidInput(f"ephemeral must be a list of names of channels, as in ['scratch'], not {value!r:.100}")
+    for name in value:  # type: ignore[attr-defined]
+        if not name or name.startswith(("__", BRANCH, JOIN)):
+            raise InvalidInput(f"ephemeral names {name!r:.100}, which is no channel of a state: LangGraph needs it")
 
 
 def _is_client(value: object) -> bool:
@@ -182,6 +192,12 @@ class SaverOptions(TypedDict, total=False):
     `configurable["user_id"]` (or the run's metadata) is not set. The owner is stored in each checkpoint's metadata as
     `user_id`, and `erase` finds it. If a run has no owner, it inherits the owner of the checkpoint it continues,
     provided this process still remembers that owner (it keeps the last 10,000 threads): set it on every run."""
+
+    ephemeral: Annotated[Collection[str], Option((), "", lambda value: check_ephemeral(value) is None)]
+    """Names of channels that are never stored, for graphs that you cannot change (in others, use `UntrackedValue`).
+    They are left out of checkpoints, of the writes of tasks, and of what a `Send` or the input of a run brings for
+    them. Within a run they work as usual. They are absent when a later run begins, and in `get_state`. A run that
+    continues after a crash in mid-step lacks what the finished tasks of that step wrote there."""
 
     keep_last: Annotated[int | None, _whole(None, "checkpoints", 1)]
     """How many checkpoints of each thread that this saver puts to are kept (`Retention(last=...)`). A background thread

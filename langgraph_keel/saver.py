@@ -56,6 +56,7 @@ from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.recovery.methods import RecoveryMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import Progress, RetentionMethods, RetentionSaver
+from langgraph_keel.retention.owners import check_threads
 from langgraph_keel.runs.marks import accepting
 from langgraph_keel.runs.methods import DrainMethods, RunMethods
 from langgraph_keel.stack import Stack, open_engine, stack_of
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from langgraph_keel.history.usage import By
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
     from langgraph_keel.store.keel_store import KeelStore
+    from langgraph_keel.store.vectors import KeelIndex
 
 _VIEWS = 16
 """Tenants whose views are held though nobody else does: a server asks for the same ones again."""
@@ -502,6 +504,9 @@ class KeelSaver(
             thread_id: The thread.
             by: Who does it, as your program has authenticated them: then the audit trail records it, with a hash of
                 the thread's id, which takes four trips more.
+
+        Raises:
+            OnHold: The thread belongs to a person on hold (`retention.hold`). Nothing was deleted.
         """
         self.engine.run(self._delete_thread(thread_id, by))
 
@@ -512,6 +517,7 @@ class KeelSaver(
     def _delete_thread(self, thread_id: str, by: str | None) -> Plan[None]:
         thread_id = thread_id_of(thread_id)
         check_by(by)
+        yield from check_threads(self.engine.session, [thread_id])
         yield from checkpoints.delete_thread(self.engine.session, thread_id)
         if by is not None:
             yield from append_deletion(self.engine.session, thread_id, by)
@@ -521,7 +527,7 @@ class KeelSaver(
 
         The latest is then the last one that remains. What the delta channels of others need is kept, unseen. The tool
         calls of these runs go too, and what a prune has carried of their calls of models, in threads that still have a
-        checkpoint of theirs.
+        checkpoint of theirs. If one of the threads belongs to a person on hold, nothing is deleted (`OnHold`).
         """
         self.engine.run(self._delete_for_runs(run_ids))
 
@@ -735,25 +741,24 @@ class KeelSaver(
         """Runs of graphs on a thread that others run on, too."""
         return RunMethods(self)
 
-    def store(self, *, index: Any = None, ttl: TTLConfig | None = None) -> KeelStore:
+    def store(self, *, index: KeelIndex | None = None, ttl: TTLConfig | None = None) -> KeelStore:
         """Return a LangGraph store, `compile(checkpointer=saver, store=saver.store())`: items that all threads share.
 
         No round trip. It is in the same place as the checkpoints, and used as long as the saver is open. Tenants have
         stores of their own.
 
         Args:
-            index: Search by meaning, which is not built yet.
+            index: What finds items by meaning, as LangGraph's stores take it: `dims`, `embed` and `fields`; and, if
+                wanted, `model` and `memory` (`store.vectors.KeelIndex`). Needs NumPy. By default, queries are ignored.
             ttl: When items expire, as LangGraph's stores take it: `default_ttl` and `sweep_interval_minutes` in
                 minutes, and `refresh_on_read`. By default, items stay until they are deleted.
 
         Raises:
-            InvalidInput: `index` is given, or `ttl` is no such configuration.
+            InvalidInput: `index` or `ttl` is no such configuration, or NumPy is not installed.
         """
         from langgraph_keel.store.keel_store import KeelStore
 
-        if index is not None:
-            raise InvalidInput("index= is not built yet: leave it out, and search by filters")
-        return KeelStore(self, ttl, is_read_only=self.stack.is_read_only)
+        return KeelStore(self, ttl, index=index, is_read_only=self.stack.is_read_only)
 
     @property
     def provenance(self) -> ProvenanceMethods:

@@ -159,6 +159,7 @@ def open_engine(
         owner=options["owner"],
         tenant=tenant,
         state_version=stack.upgrades.version,
+        ephemeral=frozenset(options["ephemeral"]),
     )
     return Engine(session, drivers[1])
 

@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 import langgraph_keel
-from langgraph_keel import Archive, KeelSaver, MemorySaver, Moment, ToolCache
+from langgraph_keel import Archive, KeelSaver, MemorySaver, Moment, StoreLock, ToolCache
 from langgraph_keel.approvals.inbox import Inbox
 from langgraph_keel.engine.engine import with_engine
 from langgraph_keel.engine.faces import Component
@@ -50,6 +50,7 @@ ONE_FACE: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
         "get_next_version": lambda saver: saver.get_next_version(None, None),
         "grants": lambda saver: saver.grants("somebody"),
         "summarization_middleware": lambda saver: saver.summarization_middleware(None, keep=("messages", 2)),
+        "store": lambda saver: saver.store(),
         "with_allowlist": lambda saver: saver.with_allowlist([("a", "B")]),
     },
     "Timeline": {"refresh": lambda saver: saver.timeline("t").refresh()},
@@ -87,7 +88,7 @@ def components(cls: type[Component] = Component) -> Iterator[type]:
 
 PUBLIC = [getattr(langgraph_keel, name) for name in langgraph_keel.__all__]
 SAVERS: list[type] = [each for each in PUBLIC if isinstance(each, type) and issubclass(each, KeelSaver)]
-CLASSES: list[type] = [*SAVERS, Archive, Inbox, Moment, Moments, *components()]
+CLASSES: list[type] = [*SAVERS, Archive, Inbox, Moment, Moments, StoreLock, *components()]
 
 
 def names_of(cls: type) -> set[str]:

@@ -18,7 +18,7 @@ PACKAGE = TESTS.parent / "langgraph_keel"
 FLOORS = (
     {"errors", "_langgraph"},
     {"display", "engine", "git"},
-    {"blobs", "keys"},
+    {"blobs", "embedding", "keys"},
     {"tools", "provenance", "approvals", "runs", "summaries", "retention", "upgrades", "workspace"},
     {"history", "tenants"},
     {"moving", "recovery", "store"},

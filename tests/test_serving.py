@@ -1,12 +1,14 @@
-"""LangGraph's API server with Keel's checkpointer: the real one, in memory but for its checkpoints, and its client."""
+"""LangGraph's API server with Keel's checkpointer and store: the real one, in memory but for these, and its client."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -21,12 +23,13 @@ from support.places import KINDS, Place
 from support.tiers import sized
 
 from langgraph_keel import InvalidInput
-from langgraph_keel.serving import checkpointer
+from langgraph_keel.serving import checkpointer, store
 
 SETTINGS = {
     "dependencies": ["."],
     "graphs": {"agent": "support.served_graph:graph"},
     "checkpointer": {"path": "langgraph_keel.serving.checkpointer"},
+    "store": {"path": "langgraph_keel.serving.store", "ttl": {"default_ttl": 60}},
 }
 
 
@@ -85,12 +88,18 @@ def test_the_api_server_goes_on_with_what_keel_has(server: Launched, served: Pla
             assert state["values"] == {"order": {"item": "tea", "is_paid": False}, "log": asked}
             assert [each["value"] for each in state["interrupts"]] == ["pay for it?"]
             assert len(client.threads.get_history(thread_id)) == 3
+            client.store.put_item(["people", "ada"], "seat", {"side": "window"})
         server.kill()
 
         with served.open() as saver:  # a server in memory refuses to prune; its adapter reads what a prune leaves
             saver.prune([thread_id])
+            assert saver.store().get(("people", "ada"), "seat")
         server.start()
         with client_of(server, thread_id) as client:
+            order: Any = client.store.get_item(["orders"], "last")
+            assert order["value"] == {"item": "tea"}
+            found: Any = client.store.search_items(["people"], filter={"side": "window"})
+            assert [each["key"] for each in found["items"]] == ["seat"]
             assert log_of(client, thread_id) == asked
             assert len(client.threads.get_history(thread_id)) == 1
             client.runs.wait(**run, command={"resume": "yes"})
@@ -123,3 +132,26 @@ async def test_what_is_missing_or_wrong_is_named(
     monkeypatch.setenv("KEEL_TYPES", types)
     with pytest.raises(InvalidInput, match=said):
         await checkpointer().__aenter__()
+
+
+async def test_the_store_is_that_of_the_checkpoints_with_the_ttl_of_langgraph_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEL_URL", f"sqlite:///{tmp_path / 'agent.db'}")
+    monkeypatch.setenv("LANGGRAPH_STORE", json.dumps(SETTINGS["store"]))
+    async with store() as items, checkpointer() as saver:
+        await items.aput(("people", "ada"), "seat", {"side": "window"})
+        assert await saver.store().aget(("people", "ada"), "seat")
+        assert items.ttl_config == {"default_ttl": 60}
+        assert "keel-items" in [thread.name for thread in threading.enumerate()]
+    assert "keel-items" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize("config", ["[1]", "{", '{"ttl": 5}'])
+async def test_a_store_that_langgraph_json_does_not_describe_is_refused(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEL_URL", f"sqlite:///{tmp_path / 'agent.db'}")
+    monkeypatch.setenv("LANGGRAPH_STORE", config)
+    with pytest.raises(InvalidInput, match=r"LANGGRAPH_STORE|ttl="):
+        await store().__aenter__()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import ERROR, INTERRUPT, NS_SEP, NULL_TASK_ID, RESUME
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.entries import has_result, unpack_batch
+from langgraph_keel.engine.entries import has_result, pending_writes, unpack_batch
 from langgraph_keel.engine.events import Reading
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Batch, Entry, Found, Query
@@ -17,7 +17,7 @@ from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import CheckpointTuple
+    from langgraph.checkpoint.base import CheckpointTuple, PendingWrite
     from langgraph.types import Interrupt
 
 _LOOKED_AT = 200
@@ -99,12 +99,7 @@ def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> P
     }
     if not inside:
         return found
-    tasks = {each.task_id for each in inside.values()}
-    latest: dict[str, Entry] = {}
-    for entry in (yield from session.store.scan(Query(head.entry.address.thread_id, None, limit=_LOOKED_AT))):
-        if any(_is_under(entry, task) for task in tasks):
-            latest.setdefault(entry.address.checkpoint_ns, replace(entry, refs={}))
-    heads = (yield from session.store.read_values(list(latest.values()))) if latest else ()
+    heads = yield from _read_below(session, head.entry.address.thread_id, {each.task_id for each in inside.values()})
     below = [read_questions(each.batches, session.codec, each.entry.address) for each in heads]
     for name, asked in inside.items():
         known = [questions[name] for questions in below if name in questions]
@@ -114,6 +109,37 @@ def find_questions(session: Session, head: Found, taken: Mapping[str, str]) -> P
         if is_of_subgraph and not known:  # the subgraph has gone on from the step that asked
             found[name] = replace(asked, is_open=False, is_last=False, is_done=True)
     return found
+
+
+def without_spent(session: Session, reading: Reading, is_by_id: bool) -> Plan[CheckpointTuple | None]:
+    """Return a checkpoint to continue from, without a plain answer that a task has taken.
+
+    No trip, or two if only a subgraph can have taken it. LangGraph keeps the answer, and passes it to the next question
+    of another run, which the person has not seen: after an answer by id, and in subgraphs (seen with 1.2.24).
+    """
+    found = reading.result
+    writes = (found and found.pending_writes) or []
+    if found is None or all(write[:2] != (NULL_TASK_ID, RESUME) for write in writes):
+        return found
+    if not is_by_id and not _has_answer(writes):
+        tasks = {task for task, channel, _ in writes if channel == INTERRUPT}
+        heads = yield from _read_below(session, reading.address.thread_id, tasks)
+        if not any(_has_answer(pending_writes(each.batches, session.codec, each.entry.address)) for each in heads):
+            return found
+    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK_ID, RESUME)])
+
+
+def _has_answer(writes: Iterable[PendingWrite]) -> bool:
+    return any(task != NULL_TASK_ID and channel == RESUME for task, channel, _ in writes)
+
+
+def _read_below(session: Session, thread_id: str, tasks: Set[str]) -> Plan[Sequence[Found]]:
+    """Return the latest checkpoints of the subgraphs of tasks, with their writes and without values. Two trips."""
+    latest: dict[str, Entry] = {}
+    for entry in (yield from session.store.scan(Query(thread_id, None, limit=_LOOKED_AT))):
+        if any(_is_under(entry, task) for task in tasks):
+            latest.setdefault(entry.address.checkpoint_ns, replace(entry, refs={}))
+    return (yield from session.store.read_values(list(latest.values()))) if latest else ()
 
 
 def _is_under(entry: Entry, task_id: str) -> bool:
@@ -130,7 +156,7 @@ def without_replaced(reading: Reading, codec: Codec, answers: Mapping[str, Any])
     # LangGraph takes a second answer to a task's first question for that to the next one (`_scratchpad`, 1.2.24).
     found = reading.result
     writes = (found and found.pending_writes) or []
-    if found is None or not any(channel == RESUME and task != NULL_TASK_ID for task, channel, _ in writes):
+    if found is None or not _has_answer(writes):
         return found
     places: dict[str, int] = {}
     asked = read_questions(reading.batches, codec, reading.address)

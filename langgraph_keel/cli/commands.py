@@ -64,6 +64,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "notes": "List notes of a thread, or of all threads, the oldest first.",
     },
     "Files": {"workspace": "The files that were saved with checkpoints."},
+    "Memory": {"store": "The items that all threads share: what agents remember."},
     "Decide": {
         "web": "Serve a page on which people decide what waits, and look at threads, until it is stopped.",
         "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
@@ -110,7 +111,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         ),
         "prune": "Remove old checkpoints of threads; without options all but the latest.",
         "delete": "Delete threads, with all that is theirs.",
-        "erase": "Delete all that is stored of a person, and say what went and what did not.",
+        "erase": "Delete the threads of a person, their items, or both, and say what went and what did not.",
+        "hold": "Put a person on hold, so that nothing of theirs is removed; release them, or list all holds.",
         "retention": "The policies by which `keel sweep` prunes and deletes threads.",
         "sweep": (
             "Look after all threads: prune and delete as `keel retention` says, expire requests, close what is moot."
@@ -146,7 +148,7 @@ _NAMES = {
     "tools": ("tools", "settle", "cache"),
     "approvals": ("approvals", "approval", "approve", "reject", "edit", "answer", "revise", "sweep"),
     "audit": ("audit",),
-    "retention": ("prune", "delete", "erase", "reclaim", "retention"),
+    "retention": ("prune", "delete", "erase", "hold", "reclaim", "retention"),
     "admin": ("tenants", "info", "check", "repair", "schema"),
     "keys": ("keys",),
     "moving": ("import",),
@@ -154,6 +156,7 @@ _NAMES = {
     "tail": ("tail",),
     "work": ("work",),
     "workspace": ("workspace",),
+    "store": ("store",),
     "web": ("web",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}

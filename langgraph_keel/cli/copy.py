@@ -34,7 +34,7 @@ WithShared = Annotated[
     typer.Option(
         "--with-shared",
         help="Also copy what threads share: policies of retention, the secret of the ledger, cached results, and with "
-        "all threads the audit trail and all tenants. Only from a source that you trust.",
+        "all threads the items of the store, the audit trail and all tenants. Only from a source that you trust.",
     ),
 ]
 SourceKeys = Annotated[
@@ -108,7 +108,7 @@ def copy(
     if json:
         print_json(report.to_dict())
     else:
-        _show(report)
+        _show(report, shared)
     if not report.is_done and mode != "look":
         raise typer.Exit(1)
 
@@ -138,7 +138,7 @@ def _options(keys: str | None, blobs: str | None) -> Mapping[str, Any]:
     return options
 
 
-def _show(report: Any) -> None:
+def _show(report: Any, shared: bool) -> None:
     console().print(Text(str(report), "green" if report.is_done else ""), soft_wrap=True)
     differs = {name: f"{f'thread {name!r}: ' if name else ''}{why}" for name, why in report.differs.items()}
     for found in (report.exists, report.failed, differs):
@@ -154,6 +154,8 @@ def _show(report: Any) -> None:
         lines = [f"not copied, as threads share it: {names}. If you trust the source: --with-shared"]
         if report.mode == "verify":
             lines = [f"not compared, as threads share it: {names}. --with-shared compares it, too"]
+        elif shared:
+            lines = [f"not copied, as it belongs to no thread: {names}. A copy of all threads takes it"]
         elif SECRETS.kind in report.left:
             lines.append(
                 "without the secret, the ledger of the target does not recognize the tool calls of the copied threads: "

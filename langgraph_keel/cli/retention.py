@@ -1,10 +1,10 @@
-"""The commands that remove from a store: `prune`, `delete`, `retention`, `erase` and `reclaim`."""
+"""The commands that remove from a store, or forbid it: `prune`, `delete`, `retention`, `erase`, `hold`, `reclaim`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -23,10 +23,11 @@ from langgraph_keel.cli.options import (
     open_to_change,
     open_to_read,
 )
-from langgraph_keel.cli.output import bar, console, print_answer, print_json, table_of, thread_name
+from langgraph_keel.cli.output import bar, console, local_time, print_answer, print_json, table_of, thread_name
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.retention.erase import Cached, Shared
+from langgraph_keel.retention.erase import Cached, Shared, What
+from langgraph_keel.retention.holds import Hold
 from langgraph_keel.retention.policy import DEFAULT, Per, Retention
 from langgraph_keel.retention.prune import PruneReport, SweepReport
 from langgraph_keel.retention.receipt import Receipt
@@ -48,7 +49,7 @@ def prune_page(report: PruneReport) -> RenderableType:
         shown.append(Text(f"… and {count_of(len(changed) - _MOST, 'more thread')} (--json shows all)", "dim"))
     if isinstance(report, SweepReport):
         for name, why in report.failed.items():
-            shown.append(Text(f"{plain(name)} could not be read: {plain(why)}", "red"))
+            shown.append(Text(f"{plain(name)} stays as it is: {plain(why)}", "red"))
     return Group(*shown, Text(total_line(report), "yellow" if report.dry_run else "green"))
 
 
@@ -248,12 +249,14 @@ User = Annotated[str, typer.Option("--user", metavar="ID", help="Whose: as `user
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 Others = Annotated[Shared, typer.Option("--shared", help="What to do with threads that name others as well.")]
 Nodes = Annotated[Cached, typer.Option("--node-cache", help="What to do with KeelCache, which names no thread.")]
+Which = Annotated[What, typer.Option("--what", help="What to erase: threads, data (items of the store), or all.")]
 Strays = Annotated[bool, typer.Option("--strays", help="Delete also what is stored of threads without a checkpoint.")]
 Whole = Annotated[bool, typer.Option("--full", help="Do all that can be done, also what makes others wait.")]
 
 
 def erase(
     user: User,
+    what: Which = "threads",
     dry_run: DryRun = False,
     shared: Others = "report",
     node_cache: Nodes = "clear",
@@ -263,25 +266,23 @@ def erase(
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
-    """Delete all that is stored of a person, and say what went and what did not.
+    """Delete the threads of a person, their items, or both, and say what went and what did not.
 
     Shows what would go, and asks. Exit status 1 if anything of the person is left, or may be. Stop what runs for the
     person before. Threads that name others as well are reported.
 
     Example: `keel erase --user alice@example.com --dry-run`
     """
-    options: dict[str, Any] = {"shared": shared, "node_cache": node_cache}
+    options: dict[str, Any] = {"what": what, "shared": shared, "node_cache": node_cache}
     if not (yes or dry_run) and (json or not sys.stdin.isatty()):
         raise InvalidInput("nothing was erased: there is nobody to ask; look with --dry-run, then add --yes")
     if dry_run or not yes:
         with open_to_read(url) as saver, bar("Looking at threads", quiet=json) as tell:
-            found: Receipt = saver.retention.erase(
-                user, dry_run=True, shared=shared, node_cache=node_cache, on_progress=tell
-            )
+            found: Receipt = saver.retention.erase(user, dry_run=True, on_progress=tell, **options)
         _print(found, json=json)
         if dry_run:
             return
-        if not found.threads:
+        if not (found.threads or found.items):
             raise typer.Exit(0 if found.complete else 1)
         confirm("Erase?", "Nothing was erased.")
     with open_to_change(url) as saver, bar("Erasing", quiet=json, keeps=True) as tell:
@@ -290,6 +291,34 @@ def erase(
         )
     _print(receipt, json=json)
     raise typer.Exit(0 if receipt.complete else 1)
+
+
+def hold(
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Whom. Without it, lists holds.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why: a case, no name.")] = None,
+    release: Annotated[bool, typer.Option("--release", help="End the holds, or the one with this reason.")] = False,
+    by: Actor = None,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """Put a person on hold, so that nothing of theirs is removed; release them, or list all holds.
+
+    Example: `keel hold --user alice@example.com --reason "case 17" --by legal`
+    """
+    if (user is None and (release or reason)) or (user is not None and not (by and (release or reason))):
+        raise InvalidInput("a hold needs --user, --reason and --by; its release needs --user and --by")
+    with open_to_read(url) if user is None else open_to_change(url) as saver:
+        if user is None:
+            found: Sequence[Hold] = saver.retention.holds()
+        elif release:
+            found = saver.retention.release(user, by=by, reason=reason)
+        else:
+            found = [saver.retention.hold(user, reason=reason, by=by)]
+    table = table_of("user", "since", "by", "reason")
+    for each in found:
+        table.add_row(plain(each.user_id), local_time(each.at), plain(each.by), plain(each.reason))
+    total = Text(f"{'Released ' if release else ''}{count_of(len(found), 'hold')}")
+    print_answer({"holds": [asdict(each) for each in found]}, Group(*([table] if found else []), total), as_json=json)
 
 
 def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:

@@ -43,7 +43,7 @@ OBJECTS = Shelf(None, "blobs")
 """Says which objects outside of the store are its own (`blobs.store`): never sealed, and never copied to another."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # as `records.record`, since a search makes thousands
 class Cell:
     """What a cell holds.
 
@@ -116,7 +116,7 @@ def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tupl
     found = [
         (-cell.rank, key, cell)
         for key, cell in cells
-        if cell.rank is not None and key.startswith(search.prefix) and wanted <= {*cell.marks}
+        if cell.rank is not None and key.startswith(search.prefix) and (not wanted or wanted <= {*cell.marks})
     ]
     if search.is_grouped:
         firsts: dict[str, tuple[int, str, Cell]] = {}
@@ -124,9 +124,12 @@ def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tupl
             firsts.setdefault(each[1][:-BLOCK], each)
         page = [each for group, each in firsts.items() if after is None or group > after[1][:-BLOCK]]
     else:
-        found.sort(key=lambda each: each[:2])
+        found.sort()  # no two have one key
         page = [each for each in found if after is None or each[:2] > (-after[0], after[1])]
-    return [(key, replace(cell, body=b"")) for _, key, cell in page[: search.limit]]
+    page = page[: search.limit]
+    if search.is_bare:
+        return [(key, Cell(cell.token, b"", b"", "", cell.expires_at, cell.rank)) for _, key, cell in page]
+    return [(key, replace(cell, body=b"")) for _, key, cell in page]
 
 
 def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Literal["write", "again", "refuse"]:

@@ -65,8 +65,10 @@ from langgraph_keel.engine.entries import (
     unpack_batches,
     unpack_header,
     versions_of,
+    without_channels,
     without_failed,
     without_stray,
+    without_writes,
 )
 from langgraph_keel.engine.events import Copy, Put, Reading, Revived, Writes
 from langgraph_keel.engine.lineage import Ancestry
@@ -129,6 +131,8 @@ def put(
     parent = address_of(config)
     if is_hidden(parent):
         raise _gone(parent)
+    if session.ephemeral:
+        checkpoint = without_channels(checkpoint, session.ephemeral)
     address = parent.at(text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
     check_header(header, address)
@@ -633,6 +637,8 @@ def put_writes(
     check_run(config)
     if run_of(config) is not None:
         writes = without_failed(writes)
+    if session.ephemeral and writes:
+        writes = without_writes(writes, session.ephemeral)
     kept = yield from without_stray(session.store, session.codec, address, writes, task_id)
     if kept is None:
         return

@@ -15,18 +15,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import field
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
 from types import NoneType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import xxhash
-from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
+from langgraph.checkpoint.base import WRITES_IDX_MAP, Checkpoint, PendingWrite, writes_sort_key
 from langgraph.constants import START
+from langgraph.types import Send
 
-from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INTERRUPT, JOIN, NULL_TASK_ID, RESUME, TASKS
+from langgraph_keel._langgraph import (
+    BRANCH_TO,
+    ERROR,
+    ERROR_SOURCE_NODE,
+    INTERRUPT,
+    JOIN,
+    NO_WRITES,
+    NULL_TASK_ID,
+    RESUME,
+    TASKS,
+)
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.encoding.values import Known
@@ -208,6 +220,36 @@ def as_lists(value: Any) -> Any:
 def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a checkpoint goes to the header."""
     return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}
+
+
+def without_channels(checkpoint: Checkpoint, names: Collection[str]) -> Checkpoint:
+    """Return a checkpoint without channels. LangGraph's own object is not changed: its run continues with it."""
+    kept: dict[str, Any] = {**checkpoint}
+    for part in ("channel_values", "channel_versions"):
+        kept[part] = dict(_without(kept[part].items(), names))
+    kept["versions_seen"] = {node: dict(_without(seen.items(), names)) for node, seen in kept["versions_seen"].items()}
+    if updated := kept.get("updated_channels"):
+        kept["updated_channels"] = [name for name in updated if name not in names]
+    return cast(Checkpoint, kept)
+
+
+def without_writes(writes: Sequence[tuple[str, Any]], names: Collection[str]) -> Sequence[tuple[str, Any]]:
+    """Return the writes of a task without those to channels. If no write is left, the task still counts as done."""
+    return [*_without(writes, names)] or [(NO_WRITES, None)]
+
+
+def _without(values: Iterable[tuple[str, Any]], names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield channels and values without some channels, also in the input of a run and in what a `Send` brings."""
+    for channel, value in values:
+        if channel == START and isinstance(value, dict):
+            value = dict(_without(value.items(), names))
+        elif channel == TASKS and isinstance(value, list):
+            value = [each for _, each in _without([(TASKS, each) for each in value], names)]
+        elif channel == TASKS and isinstance(value, Send) and isinstance(value.arg, dict):
+            value = copy(value)
+            value.arg = dict(_without(value.arg.items(), names))
+        if channel not in names:
+            yield channel, value
 
 
 def next_version_of(current: str | int | float | None) -> str | int | float:
@@ -544,16 +586,3 @@ def _was_taken(writes: Sequence[tuple[str, Any]], there: Sequence[PendingWrite],
         ):
             return True
     return False
-
-
-def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:
-    """Return a checkpoint to go on from, without an answer to whatever is asked that was given already.
-
-    LangGraph leaves it there when a task has taken it, and gives it to the next question of another run, unasked: "one"
-    to the first question, and `{id: "two"}` to the second, and the third is "one" (seen with 1.2.22).
-    """
-    writes = found.pending_writes or []
-    is_spent = is_by_id or any(task != NULL_TASK_ID and channel == RESUME for task, channel, _ in writes)
-    if not is_spent:
-        return found
-    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK_ID, RESUME)])

@@ -117,6 +117,16 @@ class Hook:
         yield from ()
         return ()
 
+    def erase_items(
+        self, session: Session, person: str, held: Collection[str], acts: bool
+    ) -> Plan[tuple[int, Sequence[str]]]:
+        """Remove what a feature keeps of a person beside threads, or with `acts=False`, only count it.
+
+        Return how many items these are, and why others of the person are left: those of persons on hold (`held`) are.
+        """
+        yield from ()
+        return 0, ()
+
     def find_relatives(self, session: Session, thread_id: str) -> Plan[Sequence[str]]:
         """Return the threads that share their history with a thread: its forks, copies and originals."""
         yield from ()

@@ -35,6 +35,7 @@ class Session:
         owner: The program's own function, which says whose a run is where its config does not.
         tenant: Whose threads these are; empty for those of no tenant, and `None` where none but tenants may have any.
         state_version: The newest version of the application's states that the program knows.
+        ephemeral: Channels that are not stored.
     """
 
     store: Store[Any, Any]
@@ -49,6 +50,7 @@ class Session:
     owner: Owner | None = None
     tenant: str | None = ""
     state_version: int = 1
+    ephemeral: frozenset[str] = frozenset()
 
     def with_placeholders(self) -> Session:
         """Return a session that reads placeholders for values that may not be revived, and remembers nothing."""
@@ -95,6 +97,7 @@ class Hooks:
     before_sweep: Sequence[Callable[[Session, float | None], Plan[Sequence[Any]]]]
     reclaim: Sequence[Callable[[Session, bool], Plan[str]]]
     find_owners: Sequence[Callable[[Session, str], Plan[Sequence[Holding]]]]
+    erase_items: Sequence[Callable[[Session, str, Collection[str], bool], Plan[tuple[int, Sequence[str]]]]]
     find_relatives: Sequence[Callable[[Session, str], Plan[Sequence[str]]]]
     find_warnings: Sequence[Callable[[Session, str, str, str, Sequence[str]], Plan[Sequence[tuple[str, str]]]]]
     find_terms: Sequence[Callable[[Header], Mapping[str, Collection[Any]]]]

@@ -54,7 +54,8 @@ class CellTable(Generic[T]):
         has_body: Says of a record whether the rest of its cell, the body, must be there.
         is_piece: Says of a key whether its cell has no record, but a piece of what the body of another one begins.
         moves: Whether a copy to another store takes it: with its thread, or if the caller asks for shared records
-            ("along"); if shared records are asked for, with any thread ("always"); or not at all ("never").
+            ("along"); if shared records are asked for, with any thread ("always"), or with all threads only ("whole");
+            or not at all ("never").
         thread_of: Returns the thread that a shared record belongs to, given its key and the record; empty if the key is
             not one of that thread's. A copy takes such a record with its thread.
     """
@@ -65,7 +66,7 @@ class CellTable(Generic[T]):
     unpack: Callable[[Sequence[Any]], T]
     has_body: Callable[[T], bool] = lambda _: False
     is_piece: Callable[[str], bool] = lambda _: False
-    moves: Literal["along", "always", "never"] = "along"
+    moves: Literal["along", "always", "whole", "never"] = "along"
     thread_of: Callable[[str, T], str] | None = None
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator, Ite
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 from zlib import crc32
 
 from langgraph_keel.approvals.notices import AsyncNotices, Bell, Notices
@@ -36,6 +36,8 @@ from langgraph_keel.history.threads import read_all_doing
 from langgraph_keel.runs.worker import PollTimer
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+E = TypeVar("E")
 _MINUTE, _HOUR = 60_000.0, 3_600_000.0
 """Milliseconds before the last activity from which an ordinary look, and a deep one, lists threads."""
 # SQLite moves a thread in its index every ten seconds, and clocks of hosts differ by seconds; some by more.
@@ -97,77 +99,39 @@ _Job: TypeAlias = Callable[[], Plan[Sequence[Step] | None]]
 """A part of a look."""
 
 
-@publish
-class Feed:
-    """What happens in threads (`saver.history.follow`): to be iterated by `for`, or by `async for`."""
+class Follower(Generic[T, E]):
+    """Looks for changes again and again, and yields them: the loop of a feed, by both faces."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        session: Session,
-        bell: Bell,
-        timer: PollTimer,
-        timeline: Callable[[str], Any],
-        thread_id: str | None,
-        payload: bool,
-    ) -> None:
-        self._engine, self._session, self._bell, self._timer = engine, session, bell, timer
+    def __init__(self, engine: Engine, bell: Bell, timer: PollTimer) -> None:
+        self._engine, self._bell, self._timer = engine, bell, timer
         self._poll = timer.poll  # seconds between two looks, as asked
-        self._timeline, self._thread_id, self._payload = timeline, thread_id, payload
-        self._upto = 0.0  # the last activity up to which threads were reported, in milliseconds
-        self._before = 0.0  # of a thread that is not known, checkpoints older than this count as reported
-        self._known: dict[str, _Seen] = {}
-        self._heads: dict[str, Entry] = {}  # the latest checkpoints of threads that are open
-        self._listed: set[str] = set()  # in this look
-        self._reached = 0.0  # as `_upto`, of the threads that were listed in this look
-        self._todo: deque[_Job] = deque()  # the rest of this look
+        self._todo: deque[Callable[[], Plan[Sequence[T] | None]]] = deque()  # the rest of this look
         self._looks = 0
         self._is_news = False
 
-    @property
-    def cursor(self) -> str:
-        """The place after the last event that was yielded, for `after`: JSON, about 80 bytes for each active thread."""
-        return json.dumps([1, self._thread_id, self._upto, self._before, self._known], separators=(",", ":"))
+    def _begin(self) -> None:
+        """Begin a look: fill `_todo`. Its last part yields nothing, and counts the look."""
+        raise NotImplementedError
 
-    def begin_at(self, after: str | datetime | None) -> Self:
-        """Begin at a cursor or a time, and return itself; see `saver.history.follow`."""
-        if isinstance(after, datetime):
-            self._upto = self._before = after.timestamp() * 1000
-        elif after is not None:
-            try:
-                version, thread_id, upto, before, known = json.loads(after)
-                self._upto, self._before = float(upto), float(before)
-                self._known = {name: _Seen(at, float(t), int(n), status) for name, (at, t, n, status) in known.items()}
-            except (TypeError, ValueError, AttributeError, IndexError):
-                raise InvalidInput(f"after must be the cursor of a feed, or a datetime, not {after!r:.100}") from None
-            if (version, thread_id) != (1, self._thread_id):
-                raise InvalidInput("after is the cursor of another feed: of one thread, of all, or of a newer Keel")
-        return self
+    def _take(self, steps: Sequence[T]) -> Iterator[E]:
+        """Yield the events of some steps, and note each before."""
+        raise NotImplementedError
 
-    # -- iterating -----------------------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Generator[Event]:
+    def __iter__(self) -> Generator[E]:
         """Yield events; wait for them."""
         with self._bell.notices() as notices:
             while (steps := self._engine.run_patiently(self._next(notices))) is not None:
                 yield from self._take(steps)
 
-    async def __aiter__(self) -> AsyncGenerator[Event]:
+    async def __aiter__(self) -> AsyncGenerator[E]:
         """Yield events; wait for them without blocking the running loop."""
         async with self._bell.anotices() as notices:
             while (steps := await self._engine.arun_patiently(self._next(notices))) is not None:
                 for event in self._take(steps):
                     yield event
 
-    def _take(self, steps: Sequence[Step]) -> Iterator[Event]:
-        for event, name, seen in steps:
-            self._known[name] = seen
-            if event is not None:
-                self._is_news = True
-                yield event
-
-    def _next(self, notices: Notices | AsyncNotices) -> Plan[Sequence[Step] | None]:
-        """Return the next events, with those of a thread in their order; `None` at the end of the feed."""
+    def _next(self, notices: Notices | AsyncNotices) -> Plan[Sequence[T] | None]:
+        """Return the next events, in their order; `None` at the end of the feed."""
         lost: Exception | None = None
         while True:
             error = None
@@ -195,6 +159,58 @@ class Feed:
             self._timer.poll = min(2 * self._timer.poll, _SLOWEST * self._poll)
             wait = partial(notices.wait, seconds)
             yield Call(wait, wait)  # type: ignore[arg-type]  # only the one that fits the face is called
+
+
+@publish
+class Feed(Follower[Step, Event]):
+    """What happens in threads (`saver.history.follow`): to be iterated by `for`, or by `async for`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        bell: Bell,
+        timer: PollTimer,
+        timeline: Callable[[str], Any],
+        thread_id: str | None,
+        payload: bool,
+    ) -> None:
+        super().__init__(engine, bell, timer)
+        self._session = session
+        self._timeline, self._thread_id, self._payload = timeline, thread_id, payload
+        self._upto = 0.0  # the last activity up to which threads were reported, in milliseconds
+        self._before = 0.0  # of a thread that is not known, checkpoints older than this count as reported
+        self._known: dict[str, _Seen] = {}
+        self._heads: dict[str, Entry] = {}  # the latest checkpoints of threads that are open
+        self._listed: set[str] = set()  # in this look
+        self._reached = 0.0  # as `_upto`, of the threads that were listed in this look
+
+    @property
+    def cursor(self) -> str:
+        """The place after the last event that was yielded, for `after`: JSON, about 80 bytes for each active thread."""
+        return json.dumps([1, self._thread_id, self._upto, self._before, self._known], separators=(",", ":"))
+
+    def begin_at(self, after: str | datetime | None) -> Self:
+        """Begin at a cursor or a time, and return itself; see `saver.history.follow`."""
+        if isinstance(after, datetime):
+            self._upto = self._before = after.timestamp() * 1000
+        elif after is not None:
+            try:
+                version, thread_id, upto, before, known = json.loads(after)
+                self._upto, self._before = float(upto), float(before)
+                self._known = {name: _Seen(at, float(t), int(n), status) for name, (at, t, n, status) in known.items()}
+            except (TypeError, ValueError, AttributeError, IndexError):
+                raise InvalidInput(f"after must be the cursor of a feed, or a datetime, not {after!r:.100}") from None
+            if (version, thread_id) != (1, self._thread_id):
+                raise InvalidInput("after is the cursor of another feed: of one thread, of all, or of a newer Keel")
+        return self
+
+    def _take(self, steps: Sequence[Step]) -> Iterator[Event]:
+        for event, name, seen in steps:
+            self._known[name] = seen
+            if event is not None:
+                self._is_news = True
+                yield event
 
     # -- which threads have changed ------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ _STEP = 16
 """Names are padded to multiples of so many bytes."""
 _MOST = 20_000
 """Names that are remembered with their tokens."""
-_HASHED = frozenset({"cache", "items", "labels", "owners"})
+_HASHED = frozenset({"cache", "items", "labels", "locks", "owners"})
 """The kinds of cells whose keys, or tokens, are hashes of names, made without a key."""
 _HASH = re.compile(r"[0-9a-f]{32}")
 _IDLE: frozenset[Turn] = frozenset({NameMap.thread_of, NameMap.threads})

@@ -165,6 +165,7 @@ class StoreCopy:
         self._known = {table.kind for table in own}
         self._never = _RESERVED | {table.kind for table in (*own, *common) if table.moves == "never"}
         self._needed = {table.kind for table in common if table.moves == "always"}
+        self._whole = {table.kind for table in common if table.moves == "whole"}
         self._belonging = {table.kind: table for table in common if table.thread_of}
         self._left: set[str] = set()
         self._thread = ThreadCopy(source.store, target.store, self._takes, source.codec.limit, self._count)
@@ -445,11 +446,11 @@ class StoreCopy:
         def may_replace(cell: Cell) -> bool:
             return is_ours or (cell.origin in self._done and cell.origin not in self._own)
 
+        kinds = yield from self._shared_kinds(is_whole)
         if self._mode == "look":
             return
         self._moved = Moved()
         cells = CellCopy(self._source.store, self._target.store, self._moved)
-        kinds = yield from self._shared_kinds()
         if self._mode == "copy":
             for kind in kinds:
                 yield from cells.join(Shelf(None, kind), is_meant_of(kind), may_replace)
@@ -466,10 +467,11 @@ class StoreCopy:
                 elif differs is not None:
                     self._changing[""] = None
 
-    def _shared_kinds(self) -> Plan[Sequence[str]]:
+    def _shared_kinds(self, is_whole: bool) -> Plan[Sequence[str]]:
         theirs: Sequence[str] = yield from on(SOURCE, self._source.store.list_kinds(None))
         ours: Sequence[str] = yield from on(TARGET, self._target.store.list_kinds(None))
         if self._shared:
+            self._left.update(() if is_whole else self._whole & {*theirs})
             return sorted({*theirs, *ours} - self._never - CHAIN)
         self._left.update({*map(str, theirs)} - self._never - self._belonging.keys())
         return sorted({*theirs, *ours} & self._belonging.keys())
@@ -491,4 +493,4 @@ class StoreCopy:
 
     def _fail(self, thread_id: str, why: str) -> None:
         self._done.pop(thread_id, None)
-        self._failed[thread_id] = f"thread {thread_id!r}: {why}"
+        self._failed[thread_id] = f"thread {thread_id!r}: {why}" if thread_id else why

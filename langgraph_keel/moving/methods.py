@@ -108,8 +108,8 @@ class MovingMethods(Component):
             thread_ids: Only these threads.
             mode: `"look"` only says what would be copied; `"verify"` compares what is there. Both write nothing.
             shared: Whether to copy what threads share, too: stored policies of retention, the secret of the ledger,
-                cached results of nodes and of tools, and with all threads the audit trail and all tenants. Only from a
-                source that you trust. `report.left` names what was left out.
+                cached results of nodes and of tools, and with all threads the items of `saver.store()`, the audit trail
+                and all tenants. Only from a source that you trust. `report.left` names what was left out.
             on_progress: Called with how many threads were looked at, of how many, and how many bytes went over.
             **wanted: Only threads that fit, as `saver.threads` takes it: `owner="ada"`, `status="waiting"`, ...
 

@@ -147,12 +147,17 @@ def _digest_of_node(node: Node, has_parent: bool, at: str) -> bytes:
 
 def digest_of_cell(cell: Cell) -> bytes:
     """Return what of a cell, as it is listed, must be the same elsewhere."""
-    return _digest(cell.token, open_frame(cell.header), cell.origin, cell.expires_at)
+    return _digest(cell.token, open_frame(cell.header), cell.origin, cell.expires_at, *_search_of(cell))
 
 
 def content_of_cell(cell: Cell) -> bytes:
     """Return what of a cell two stores have in common that hold the same, whoever has written it; without its body."""
-    return _digest(open_frame(cell.header), cell.origin, cell.expires_at)
+    return _digest(open_frame(cell.header), cell.origin, cell.expires_at, *_search_of(cell))
+
+
+def _search_of(cell: Cell) -> Sequence[Any]:
+    """Return what a cell is found by; nothing of one that is not searched."""
+    return () if cell.rank is None else (cell.rank, *cell.marks)
 
 
 class Shelves:
@@ -169,7 +174,10 @@ class Shelves:
         found = next(self._page, None)
         if found is None and not self._is_last:
             page = yield from self._store.list_cells(self._shelf, "", self._after, CELLS)
-            self._page, self._is_last = iter(page), len(page) < CELLS
+            self._is_last = len(page) < CELLS
+            if self._after is None and (keys := [key for key, _ in page]) != sorted(keys):
+                page = yield from self._sort(list(page))
+            self._page = iter(page)
             found = next(self._page, None)
         if found is not None:
             key, cell = found
@@ -177,3 +185,11 @@ class Shelves:
             cell.is_live(0)
             self._after = key
         return found
+
+    def _sort(self, page: list[tuple[str, Cell]]) -> Plan[list[tuple[str, Cell]]]:
+        """Read the whole shelf and sort it: one with hidden names is in the order of what stands for its keys."""
+        while not self._is_last:
+            more = yield from self._store.list_cells(self._shelf, "", page[-1][0], CELLS)
+            self._is_last = len(more) < CELLS
+            page += more
+        return sorted(page, key=lambda found: found[0])

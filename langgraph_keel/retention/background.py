@@ -119,12 +119,14 @@ class UpkeepThread(Hook):
                     return
 
     def _prune_thread(self, engine: Engine, thread_id: str, stored: Sequence[Retention]) -> None:
+        from langgraph_keel.retention.owners import check_threads
         from langgraph_keel.retention.prune import Pruning, prune
         from langgraph_keel.retention.sweep import policy_for
 
         policy = policy_for(thread_id, stored) or self._keep
         # One with `idle` is for a sweep: somebody has just put to this thread.
         if policy is not None and not policy.keeps_all and policy.idle is None:
+            engine.run(check_threads(engine.session, [thread_id]))
             engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))
 
     def _expire(self, ttl: Retention) -> None:

@@ -6,19 +6,17 @@ continues may put a thread back. An erasure that broke off is finished by the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.audit import check_by
 from langgraph_keel.engine.checkpoints import delete_thread
-from langgraph_keel.engine.config import check_owner, owner_in
-from langgraph_keel.engine.entries import unpack_header
+from langgraph_keel.engine.config import check_owner
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Page, Query
+from langgraph_keel.engine.records import Page
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.tables import NODE_CACHE, Cells
@@ -31,12 +29,13 @@ from langgraph_keel.errors import (
     StoreClosed,
     StoreUnavailable,
 )
-from langgraph_keel.retention.owners import read_noted_owners
+from langgraph_keel.retention.holds import Hold, hash_of, read_holds, refusal
+from langgraph_keel.retention.owners import read_thread_owners
 from langgraph_keel.retention.sweep import read_policies
 
 ROUNDS = 5
 """Walks that are made at most: whoever writes without a pause must be stopped first."""
-THREADS, ENTRIES, STRAYS = 200, 500, 500
+THREADS, STRAYS = 200, 500
 """What is read at once."""
 OF_ALL = (ReadOnlyStore, StoreClosed, AccessDenied, StoreUnavailable)
 """Errors that the next thread would meet as well."""
@@ -44,6 +43,7 @@ OF_ALL = (ReadOnlyStore, StoreClosed, AccessDenied, StoreUnavailable)
 Tell: TypeAlias = Callable[[int, int | None], object]
 Shared: TypeAlias = Literal["report", "delete"]
 Cached: TypeAlias = Literal["clear", "report"]
+What: TypeAlias = Literal["threads", "data", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,12 @@ class Order:
     shared: Shared  # for threads that name others as well
     node_cache: Cached  # for results of nodes, which name no thread
     by: str | None
+    what: What = "threads"
 
     @property
     def user_hash(self) -> str:
         """What stands for the person where something is kept."""
-        return sha256(self.user.encode("utf-8", "surrogatepass")).hexdigest()
+        return hash_of(self.user)
 
     @property
     def actor(self) -> str | None:
@@ -67,10 +68,8 @@ class Order:
         return self.user_hash if self.by == self.user else self.by
 
 
-def check_order(
-    user_id: object, dry_run: bool, shared: str, node_cache: str, reclaim: bool | str, by: str | None
-) -> Order:
-    """Check the arguments of an erasure, and return them as an order."""
+def check_user(user_id: object) -> str:
+    """Return the id of a person as metadata has it."""
     is_id = isinstance(user_id, str | int | UUID) and not isinstance(user_id, bool)
     user = str(user_id) if is_id else ""
     check_owner(user, "user_id")
@@ -78,6 +77,16 @@ def check_order(
         raise InvalidInput(
             f"user_id must be a text (or a number, or a UUID), as in configurable['user_id'], not {user_id!r:.100}"
         )
+    return user
+
+
+def check_order(
+    user_id: object, dry_run: bool, shared: str, node_cache: str, reclaim: bool | str, by: str | None, what: str
+) -> Order:
+    """Check the arguments of an erasure, and return them as an order."""
+    user = check_user(user_id)
+    if what not in ("threads", "data", "all"):
+        raise InvalidInput(f"what must be 'threads', 'data' or 'all', not {what!r}")
     if type(dry_run) is not bool:
         raise InvalidInput(f"dry_run must be True or False, not {dry_run!r}")
     if reclaim not in (True, False, "full"):
@@ -87,7 +96,7 @@ def check_order(
     if node_cache not in ("clear", "report"):
         raise InvalidInput(f"node_cache must be 'clear' or 'report', not {node_cache!r}")
     check_by(by)
-    return Order(user, dry_run, shared, node_cache, by)  # type: ignore[arg-type]
+    return Order(user, dry_run, shared, node_cache, by, what)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -128,6 +137,7 @@ class Erased:
     strays: int = 0  # threads without a checkpoint and a known owner
     failed: dict[str, str] = field(default_factory=dict)  # why threads could not be read or deleted
     problems: list[str] = field(default_factory=list)
+    items: int = 0  # in the store; removed, unless only threads were to be
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
@@ -159,16 +169,8 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
 
 
 def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> Plan[None]:
-    whose, query, size = ThreadOwners(), Query(thread_id, limit=ENTRIES), ENTRIES
     try:
-        while size == ENTRIES:
-            entries = yield from session.store.scan(query)
-            for entry in entries:
-                owner = owner_in(unpack_header(entry.header, session.codec, entry.address).metadata)
-                whose.owners |= {owner} if owner else set()
-            whose.checkpoints += len(entries)
-            size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
-        whose.owners |= yield from read_noted_owners(session, thread_id)
+        whose = ThreadOwners(*(yield from read_thread_owners(session, thread_id)))
     except KeelError as error:
         # Nor is it the person's for what it has asked: its checkpoints may name others.
         found.threads.pop(thread_id, None)
@@ -195,12 +197,34 @@ def each_stray(store: Store[Any, Any], take: Callable[[str], object]) -> Plan[No
 
 
 def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
-    """Delete all threads of a person; or look which ones they are."""
-    erased = Erased(order)
+    """Delete the threads of a person, their items, or both; or look what they are."""
+    erased, holds = Erased(order), (yield from read_holds(session))
+    if order.user in holds:
+        raise refusal(f"{order.user!r}", holds[order.user])
+    if order.what != "data":
+        yield from _erase_threads(session, erased, holds, tell)
+    held = holds.keys() if order.what != "threads" else ()
+    try:
+        for hear in session.hooks.erase_items:
+            items, problems = yield from hear(session, order.user, held, order.what != "threads" and not order.dry_run)
+            erased.items += items
+            erased.problems += problems
+    except KeelError as error:  # the threads are gone by now, and the receipt must say so
+        erased.problems.append(f"items of the store could not be looked for: {error}")
+    return erased
+
+
+def _erase_threads(session: Session, erased: Erased, holds: Mapping[str, Hold], tell: Tell) -> Plan[None]:
+    """Delete all threads of a person, except those that name a person on hold; or look which ones they are."""
+    order, held = erased.order, dict[str, str]()
     for nth in range(ROUNDS):
         erased.owners = yield from read_owners(session, order.user, tell)
         alone, erased.shared = erased.owners.of(order.user)
+        for name in erased.shared if order.shared == "delete" and holds else ():
+            for owner in sorted(erased.owners.threads[name].owners & holds.keys()):
+                held[name] = str(refusal(f"thread {name!r}", holds[owner]))
         going = [*alone, *(erased.shared if order.shared == "delete" else [])]
+        going = [name for name in going if name not in held]
         # Once more those of the first walk: a task that was cut off may have left writes, or a cell, and no checkpoint.
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
@@ -215,12 +239,11 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
             break
     else:
         erased.failed |= dict.fromkeys(going, "written to again and again: stop its runs, and erase again")
-    erased.failed = erased.owners.failed | erased.failed
+    erased.failed = erased.owners.failed | erased.failed | held
     try:
         yield from _count_strays(session, erased, tell)
     except KeelError as error:  # the threads are gone by now, and the receipt must say so
         erased.problems.append(f"what has no checkpoint could not be looked for: {error}")
-    return erased
 
 
 def _count_strays(session: Session, erased: Erased, tell: Tell) -> Plan[None]:

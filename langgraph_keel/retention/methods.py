@@ -21,7 +21,8 @@ from langgraph_keel.errors import InvalidInput, KeelError
 
 if TYPE_CHECKING:
     from langgraph_keel.retention.check import Finding
-    from langgraph_keel.retention.erase import Order
+    from langgraph_keel.retention.erase import Order, What
+    from langgraph_keel.retention.holds import Hold
     from langgraph_keel.retention.info import StoreFacts
     from langgraph_keel.retention.policy import Retention
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
@@ -67,15 +68,18 @@ class RetentionSaver(EngineSaver):
             InvalidInput: There is no such strategy, it is for `sweep`, it does not say what stays (`last=1` keeps the
                 latest), or `thread_ids` is one string or a config.
             InvalidConfig: One of the ids is unusable.
+            OnHold: One of the threads belongs to a person on hold. Nothing was removed.
             CorruptStore: A thread cannot be read; those before it are pruned.
             StoreError: The store fails (it is busy, cannot be reached, may only be read); those before it are pruned.
         """
+        from langgraph_keel.retention.owners import check_threads
         from langgraph_keel.retention.prune import PruneReport, Pruning, check_request, prune, record_prune
 
         names, policy = check_request(thread_ids, strategy)
         check_by(by)
         task = Pruning(policy, self.engine.session.milliseconds, dry_run)
         tell = on_progress or ignore_progress
+        yield from check_threads(self.engine.session, names)
         done: list[ThreadPruned] = []
         for thread_id in names:
             done.append((yield from prune(self.engine.session, thread_id, task)))
@@ -213,7 +217,8 @@ class RetentionMethods(Component):
                 there are.
 
         Returns:
-            What went, by thread. A thread that cannot be read is in `failed`, and stays as it is.
+            What went, by thread. A thread that cannot be read, or that belongs to a person on hold, is in `failed`, and
+            stays as it is.
 
         Raises:
             InvalidInput: Something else than policies is given, one of them does not say what stays or could never
@@ -243,6 +248,7 @@ class RetentionMethods(Component):
         self,
         user_id: str | int | UUID,
         *,
+        what: What = "threads",
         dry_run: bool = False,
         shared: Literal["report", "delete"] = "report",
         node_cache: Literal["clear", "report"] = "clear",
@@ -265,6 +271,8 @@ class RetentionMethods(Component):
         Args:
             user_id: Who, as `configurable["user_id"]` has named them: text, a number or a UUID; or `owner=`, which is
                 asked only where that says nothing.
+            what: `"threads"`; `"data"` for the person's items in `saver.store()` (see `KeelStore.put`), which leaves
+                each checkpoint as it is; `"all"` for both.
             dry_run: Only say what would go; nothing is written.
             shared: What becomes of threads that name others as well: they are left alone and reported, or deleted.
             node_cache: `KeelCache` does not know whose its results are: it is emptied, if the person has any thread,
@@ -283,12 +291,13 @@ class RetentionMethods(Component):
 
         Raises:
             InvalidInput: An argument cannot be meant.
+            OnHold: The person is on hold (`hold`). Nothing was deleted.
             ReadOnlyStore: This saver only reads, and it is no `dry_run`.
             StoreError: The store cannot be asked; what was deleted by then is, and the next erasure goes on.
         """
         from langgraph_keel.retention.erase import check_order
 
-        order = check_order(user_id, dry_run, shared, node_cache, reclaim, by)
+        order = check_order(user_id, dry_run, shared, node_cache, reclaim, by, what)
         erase = partial(self._erase_all, order, on_progress or ignore_progress)
         receipt: Receipt = yield from delete_and_scrub(self._saver, erase, dry_run=dry_run, reclaim=reclaim)
         return receipt
@@ -305,13 +314,63 @@ class RetentionMethods(Component):
         elsewhere = (*elsewhere, *(yield from self._describe_backups(session)))
         receipt = receipt_of(erased, session.clock().isoformat(), elsewhere)
         receipt = replace(receipt, exempt=(*receipt.exempt, *self._kept))
-        if not receipt.threads or order.dry_run:
+        if not (receipt.threads or receipt.items) or order.dry_run:
             return receipt
         try:
             yield from record_receipt(session, receipt, order.actor)
         except KeelError as error:
             return replace(receipt, problems=(*receipt.problems, f"the audit trail does not say it: {error}"))
         return receipt
+
+    def _hold(self, user_id: str | int | UUID, *, reason: str, by: str) -> Plan[Hold]:
+        """Put a person on hold: nothing of theirs is removed until `release` (GDPR, article 17).
+
+        `erase`, `prune`, `delete_thread`, `delete_for_runs` and `tenants.delete` then raise `OnHold`. Sweeps leave the
+        person's threads and items. It stops neither a removal that has begun, nor the `ttl` of a `RedisSaver`, nor
+        programs that replace or delete items. A hold may be repeated. Five trips.
+
+        Args:
+            user_id: The person, as for `erase`.
+            reason: Why. A person may have several holds, with a reason each. The audit trail keeps it for ever, so name
+                a case and not the person.
+            by: Who places the hold, as your program has authenticated them.
+
+        Raises:
+            InvalidInput: An argument is empty, or cannot be used.
+            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+        """
+        from langgraph_keel.retention.erase import check_user
+        from langgraph_keel.retention.holds import Hold, place_hold
+
+        check_by(by or "")
+        session = self.engine.session
+        return (yield from place_hold(session, Hold(check_user(user_id), reason, by, session.now)))
+
+    hold, ahold = faces(_hold)
+
+    def _release(self, user_id: str | int | UUID, *, by: str, reason: str | None = None) -> Plan[Sequence[Hold]]:
+        """End the holds on a person, or only the one with this reason; return them. Six trips for each.
+
+        Raises:
+            InvalidInput: An argument is empty, or cannot be used.
+            NotFound: There is no such hold.
+            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+        """
+        from langgraph_keel.retention.erase import check_user
+        from langgraph_keel.retention.holds import release_holds
+
+        check_by(by or "")
+        return (yield from release_holds(self.engine.session, check_user(user_id), by, reason))
+
+    release, arelease = faces(_release)
+
+    def _holds(self) -> Plan[Sequence[Hold]]:
+        """Return all holds, the oldest first. One trip for each 500."""
+        from langgraph_keel.retention.holds import list_holds
+
+        return list_holds(self.engine.session)
+
+    holds, aholds = faces(_holds)
 
     def _reclaim_space(
         self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from langgraph_keel.engine.config import USER, Address, owner_in, owner_of
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, open_frame
-from langgraph_keel.engine.entries import Header
+from langgraph_keel.engine.entries import Header, unpack_header
 from langgraph_keel.engine.events import Copy, Leaving, Put, Reading
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.lineage import NodeAndHeader, instant
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Stamp, ThreadInfo
+from langgraph_keel.engine.records import Query, Stamp, ThreadInfo
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import CorruptStore
+from langgraph_keel.retention.holds import HOLDS, Hold, read_holds, refusal
 
 AT, SEEN = "at", "seen"
+ENTRIES = 500
+"""Headers that are read at once."""
 
 _REMEMBERED = 10_000
 """So many owners are remembered, for the runs that go on with somebody's thread and name nobody."""
@@ -54,6 +57,7 @@ class OwnerHook(Hook):
 
     hears_replays = True
     tables = (COPY_TIMES, OWNERS)
+    shared_tables = (HOLDS,)
 
     def __init__(self) -> None:
         # By thread and namespace: the last checkpoint known of it, and whom that names. Any thread may change it: a
@@ -100,6 +104,12 @@ class OwnerHook(Hook):
         """Say whose a thread is."""
         return replace(info, owner=owner_in(header.metadata))
 
+    def find_owner(self, session: Session, config: Mapping[str, Any]) -> str:
+        """Return the owner of a run, given the config of one of its tasks; empty if it has none that is known."""
+        thread_id = str((config.get("configurable") or {}).get("thread_id", ""))
+        ask = session.owner if thread_id else None  # it is a function of configs of runs
+        return owner_of(config, ask) or self._last.get((thread_id, ""), ("", ""))[1]
+
     def _recall(self, parent: Address) -> str:
         known, owner = self._last.get((parent.thread_id, parent.checkpoint_ns), (None, ""))
         return owner if known == parent.checkpoint_id else ""
@@ -140,6 +150,28 @@ def note_owners(
 def read_noted_owners(session: Session, thread_id: str) -> Plan[set[str]]:
     """Return the owners that only removed checkpoints named. A trip for each 500."""
     return {held.record for _, held in (yield from Cells(session, OWNERS, thread_id).every())}
+
+
+def read_thread_owners(session: Session, thread_id: str) -> Plan[tuple[set[str], int]]:
+    """Return the owners of a thread, and how many checkpoints it has. A trip for each 500, and one for notes."""
+    owners, count, query, size = set[str](), 0, Query(thread_id, limit=ENTRIES), ENTRIES
+    while size == ENTRIES:
+        entries = yield from session.store.scan(query)
+        for entry in entries:
+            owner = owner_in(unpack_header(entry.header, session.codec, entry.address).metadata)
+            owners |= {owner} if owner else set()
+        count += len(entries)
+        size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
+    return owners | (yield from read_noted_owners(session, thread_id)), count
+
+
+def check_threads(session: Session, thread_ids: Collection[str], holds: Mapping[str, Hold] | None = None) -> Plan[None]:
+    """Raise `OnHold` if one of these threads names a person on hold. One trip; more only if there are holds."""
+    holds = (yield from read_holds(session)) if holds is None else holds
+    for thread_id in thread_ids if holds else ():
+        owners, _ = yield from read_thread_owners(session, thread_id)
+        for owner in sorted(owners & holds.keys()):
+            raise refusal(f"thread {thread_id!r}", holds[owner])
 
 
 def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> list[str]:

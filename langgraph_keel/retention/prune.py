@@ -29,6 +29,7 @@ from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
+from langgraph_keel.retention.owners import check_threads
 from langgraph_keel.retention.policy import KEEP_LATEST, Retention, check_rules, choose
 
 NO_POLICIES = "no policies are stored: nothing was pruned (see retention.set_policy)"
@@ -133,7 +134,7 @@ class SweepReport(PruneReport):
 
     Attributes:
         looked: How many threads it has looked at.
-        failed: The threads that could not be read, and why; they are as they were.
+        failed: The threads that could not be read, or are on hold, and why; they are as they were.
         reminders: The requests for approval that a reminder is due for.
         has_policies: Whether there was any policy to sweep by.
     """
@@ -297,6 +298,7 @@ def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
         return {node.stamp for node, _ in moments if node.run_id not in run_ids}
 
     threads = yield from session.store.find_runs(run_ids)
+    yield from check_threads(session, threads)
     for thread_id in threads:
         yield from remove(session, thread_id, of_other_runs, run_ids)
     if run_ids:

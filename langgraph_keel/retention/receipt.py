@@ -19,7 +19,7 @@ FEW = 20
 """Threads that are named where somebody looks first."""
 BEYOND = (
     "Results of tools that all threads share and that no thread of this person wrote.",
-    "LangGraph's long-term Store, and whatever tools, models and tracing have kept elsewhere.",
+    "Stores of LangGraph's other than saver.store(), and whatever tools, models and tracing have kept elsewhere.",
 )
 """What no erasure reaches; of interest where something was erased."""
 
@@ -43,6 +43,9 @@ class Receipt:
         reclaimed: What became of the space; `None` if that was not asked for.
         dry_run: Whether nothing was written.
         problems: What else went wrong, in words.
+        what: What was to be erased: `"threads"`, `"data"` (the person's items in `saver.store()`) or `"all"`.
+        items: How many items of the person were removed; with `dry_run`, how many would be.
+        items_left: How many items of the person were left, because only threads were to be erased.
         strays: How many threads hold something and show no checkpoint, so that nobody can tell whose it is: what a step
             has left that ended after its thread was deleted; or a first run that goes on, before its first checkpoint.
     """
@@ -60,17 +63,21 @@ class Receipt:
     dry_run: bool = False
     problems: Sequence[str] = ()
     strays: int = 0
+    what: str = "threads"
+    items: int = 0
+    items_left: int = 0
 
     @property
     def complete(self) -> bool:
         """Whether nothing of the person can be left in this store that Keel knows of.
 
         It is `False` if a thread could not be read or deleted, if one that names others as well was left alone
-        (`shared`), if something is left of which nobody can tell whose it is (`strays`), and if the space was to be
-        cleaned and is not (`problems`). With `dry_run`: whether nothing would be left. It is `True` for somebody whom
-        no thread names: is the id right?
+        (`shared`), if something is left of which nobody can tell whose it is (`strays`), if items of the person were
+        left (`items_left`), and if the space was to be cleaned and is not (`problems`). With `dry_run`: whether nothing
+        would be left. It is `True` for somebody whom no thread names: is the id right? With `what="data"`, threads are
+        not looked at, and it says whether no item is left.
         """
-        return not (self.failed or self.problems or self.shared or self.strays)
+        return not (self.failed or self.problems or self.shared or self.strays or self.items_left)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data that names no thread, for whoever keeps a record: how many they are, and all else."""
@@ -87,6 +94,9 @@ class Receipt:
             "shared_count": len(self.shared),
             "failed_count": len(self.failed),
             "strays": self.strays,
+            "what": self.what,
+            "items": self.items,
+            "items_left": self.items_left,
             "problems": list(self.problems),
             "exempt": list(self.exempt),
             "reclaimed": self.reclaimed and self.reclaimed.to_dict(),
@@ -101,16 +111,20 @@ class Receipt:
 
     def _lines(self) -> Iterator[str]:
         done = "Would be erased" if self.dry_run else "Erased"
-        yield (
-            f"{done}: {count_of(len(self.threads), 'thread')}, {count_of(self.checkpoints, 'checkpoint')}, "
+        items = f"{count_of(self.items, 'item')} of the store"
+        threads = (
+            f"{count_of(len(self.threads), 'thread')}, {count_of(self.checkpoints, 'checkpoint')}, "
             f"{count_of(self.requests, 'request')} for approval, {count_of(self.cached, 'cached result')} of nodes"
         )
+        yield f"{done}: {({'threads': threads, 'data': items}).get(self.what, f'{threads}, {items}')}"
         for title, found in (("", self.threads), ("shared: ", self.shared)) if self.dry_run else ():
             # As Python writes text: what could steer a terminal is spelled out.
             yield from (f"  {title}{thread_id!r}" for thread_id in found[:FEW])
             if len(found) > FEW:
                 yield f"  {title}and {len(found) - FEW:,} more"
-        if not (self.threads or self.shared or self.failed):
+        if self.what == "data":
+            yield "Threads were not looked at" + ("" if self.items or self.problems else ", no item names this person")
+        elif not (self.threads or self.shared or self.failed):
             yield "No thread names this person as its owner: is the id right?"
         yield f"User: SHA-256 {self.user_hash}, at {self.at}"
         yield from (f"Not done: {problem}" for problem in self.problems)
@@ -125,6 +139,8 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
     """Return the receipt of an erasure."""
     order = erased.order
     done = {name: whose for name, whose in sorted(erased.threads.items()) if name not in erased.failed}
+    removed = erased.items if order.what != "threads" else 0
+    is_done = bool(done or removed)
     return Receipt(
         order.user_hash,
         at,
@@ -134,10 +150,13 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
         erased.cached if order.node_cache == "clear" else 0,
         tuple(erased.shared if order.shared == "report" else ()),
         dict(erased.failed),
-        (*_list_exempt(erased), *(BEYOND if done else ()), *(elsewhere if done else ())),
+        (*_list_exempt(erased), *(BEYOND if is_done else ()), *(elsewhere if is_done else ())),
         dry_run=order.dry_run,
         problems=tuple(erased.problems),
         strays=erased.strays,
+        what=order.what,
+        items=removed,
+        items_left=erased.items - removed,
     )
 
 
@@ -148,6 +167,7 @@ def record_receipt(session: Session, receipt: Receipt, by: str | None) -> Plan[i
         "threads": len(receipt.threads),
         "checkpoints": receipt.checkpoints,
         "requests": receipt.requests,
+        **({"items": receipt.items} if receipt.items else {}),
         **({} if by is None else {"by": by}),
     }
     # Of no thread, so it stays.
@@ -160,6 +180,11 @@ def _list_exempt(erased: Erased) -> Iterator[str]:
         yield (
             f"{count_of(len(erased.shared), 'thread')} with checkpoints that name other persons as well, left alone "
             "(see `shared`): shared='delete' (--shared delete) deletes them, too."
+        )
+    if erased.items and order.what == "threads":
+        yield (
+            f"{count_of(erased.items, 'item')} of this person in the store (saver.store()), left alone: what='all' "
+            "(--what all) removes them, too."
         )
     if erased.strays:
         yield (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -15,8 +15,9 @@ from langgraph_keel.engine.records import Entry, Page, Query, ThreadInfo
 from langgraph_keel.engine.removal import finish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
-from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
-from langgraph_keel.retention.owners import COPY_TIMES, SEEN, read_copy_time
+from langgraph_keel.errors import CorruptStore, InvalidInput, OnHold, ValueRefused
+from langgraph_keel.retention.holds import Hold, read_holds
+from langgraph_keel.retention.owners import COPY_TIMES, SEEN, check_threads, read_copy_time
 from langgraph_keel.retention.policy import Retention, check_rules, in_seconds, pack_policies, unpack_policies
 from langgraph_keel.retention.prune import Pruning, SweepReport, ThreadPruned, prune
 
@@ -74,6 +75,7 @@ class Sweep:
         self._beginning = self._find_beginning()
         self._after: tuple[str, str] | None = None
         self._page: list[ThreadInfo] = []
+        self._holds: Mapping[str, Hold] = {}
         self._is_last = not policies
         self.looked = 0
         self._done: list[ThreadPruned] = []
@@ -99,7 +101,7 @@ class Sweep:
         )
 
     def next(self) -> Plan[bool]:
-        """Look after the next thread; return whether there was one. A thread that cannot be read is passed over."""
+        """Look after the next thread; return whether there was one. One on hold, or that cannot be read, stays."""
         if self._limit is not None and len(self._done) >= self._limit:
             return False
         while not self._page and not self._is_last:
@@ -110,7 +112,7 @@ class Sweep:
         self.looked += 1
         try:
             done = yield from self._look_after(info)
-        except (CorruptStore, ValueRefused) as error:
+        except (CorruptStore, ValueRefused, OnHold) as error:
             self._failed[info.thread_id] = str(error)
         else:
             self._done += [done] if done is not None and done.is_changed else []
@@ -118,6 +120,7 @@ class Sweep:
 
     def _read(self) -> Plan[None]:
         """Read a page: first of threads whose times are still to come, then of those that were idle long enough."""
+        self._holds = yield from read_holds(self._session)
         found = yield from self._session.store.read_threads(Page(self._after, PAGE))
         self._is_last = len(found) < PAGE
         first = self._beginning
@@ -150,6 +153,7 @@ class Sweep:
             return (yield from self._finish(info))
         if policy.idle is not None and (yield from self._is_new(info.thread_id, policy.idle)):
             return None
+        yield from check_threads(self._session, [info.thread_id], self._holds)
         return (yield from prune(self._session, info.thread_id, self._task_of(policy)))
 
     def _read_put_time(self, latest: Entry) -> Plan[float]:
@@ -183,6 +187,7 @@ class Sweep:
             return None
         if (yield from self._is_new(thread_id, policy.ttl)):
             return None
+        yield from check_threads(self._session, [thread_id], self._holds)
         if self._task.is_dry:
             return (yield from prune(self._session, thread_id, self._task_of(None)))
         is_gone = yield from delete_thread(self._session, thread_id, latest[0].stamp)

@@ -26,12 +26,12 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel._langgraph import ERROR, INTERRUPT, exit_of, register_configure_hook, var_child_runnable_config
-from langgraph_keel.approvals.asked import without_replaced
+from langgraph_keel.approvals.asked import without_replaced, without_spent
 from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.checkpoints import storing
 from langgraph_keel.engine.config import begins_run, run_of, thread_id_of
-from langgraph_keel.engine.entries import next_nodes, waiting_tasks, without_spent
+from langgraph_keel.engine.entries import next_nodes, waiting_tasks
 from langgraph_keel.engine.errands import ErrandDriver
 from langgraph_keel.engine.events import Put, Reading, Writes
 from langgraph_keel.engine.hooks import Hook
@@ -295,7 +295,7 @@ class RunClaims(Hook):
             if self._refuses and not (start.goes_on or reading.address.checkpoint_id):
                 yield from self._refuse_unfinished(session, run, reading.result)
             if start.goes_on:
-                reading.result = without_spent(reading.result, _is_by_id(start.resume))
+                reading.result = yield from without_spent(session, reading, _is_by_id(start.resume))
         elif not reading.address.checkpoint_ns:
             return
         for run in live.find_runs(run_of(reading.config)):

@@ -88,3 +88,10 @@ def check_ttl(ttl: Any, what: str) -> None:
     is_number = type(ttl) in (int, float) and math.isfinite(ttl) and 0 < ttl < 1e9
     if ttl is not None and not is_number:
         raise InvalidInput(f"{what}: a time to live is a number of minutes greater than 0, not {ttl!r:.60}")
+
+
+def check_index(index: Any, what: str) -> None:
+    """Check which fields of an item are embedded: `None` is those of the store, `False` none."""
+    is_list = isinstance(index, list | tuple) and all(isinstance(path, str) for path in index)
+    if not (index is None or index is False or is_list):
+        raise InvalidInput(f"{what}: index={index!r:.60} is neither False nor a list of fields")

@@ -7,8 +7,8 @@ reply brings its version, and the write is made again on that: no version is ove
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.cells import BLOCK, Cell, Search, Swap
 from langgraph_keel.engine.entries import marks_of
@@ -16,14 +16,19 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import CorruptStore
+from langgraph_keel.retention.erase import ROUNDS
+from langgraph_keel.retention.holds import read_holds
 from langgraph_keel.store.filters import fits, terms_of_filter
 from langgraph_keel.store.records import (
     EXPIRES,
     ITEMS,
+    Fences,
     StoredItem,
     below,
     cell_key,
     marks_of_item,
+    owner_term,
+    owners_of,
     prefix_of,
 )
 
@@ -48,15 +53,26 @@ class Seen(NamedTuple):
     created: int
     rank: int
     expires_at: int | None
+    owner: str
+    fences: Fences = ()
 
 
 class Write(NamedTuple):
-    """A put of an item, or with the value `None`, its removal."""
+    """A put of an item, or with the value `None`, its removal; `fields` are embedded, and `body` has the vectors."""
 
     namespace: tuple[str, ...]
     key: str
     value: dict[str, Any] | None
     ttl: float | None
+    owner: str | None = None  # `None` leaves the item with the owner it has
+    fields: Literal[False] | Sequence[str] | None = None
+    body: bytes = b""
+
+
+Change: TypeAlias = Callable[[dict[str, Any] | None], dict[str, Any] | None]
+"""Returns the new value of an item, given the current one; `None` is no item."""
+Guard: TypeAlias = Callable[[Fences], Plan[Fences]]
+"""Returns the fences to write to an item with these, or refuses the write."""
 
 
 class Items:
@@ -97,6 +113,13 @@ class Items:
             after = page[-1][1].cell.rank or 0, page[-1][0]
             ask = min(PAGE, 4 * ask + 60)  # few of them fit: the next page is larger
         return found[offset:most]
+
+    def find(
+        self, namespace: tuple[str, ...], wanted: Mapping[str, Any], query: str | None, limit: int, offset: int
+    ) -> Plan[list[tuple[str, Kept[StoredItem], float | None]]]:
+        """As `search`, with the score of each: none, since only a store with `index=` looks at the query."""
+        found = yield from self.search(namespace, wanted, limit, offset)
+        return [(key, kept, None) for key, kept in found]
 
     def namespaces(self, prefix: tuple[str, ...]) -> Plan[set[tuple[str, ...]]]:
         """Return the namespaces that begin so and have items. A trip for each 1,000; two, if some are seen first."""
@@ -154,6 +177,7 @@ class Items:
 
         One trip, and one more for items that are there and were not read before, and for each change by another.
         """
+        writes = yield from self.add_vectors(writes)
         held = {key: self._seen.get(key) for key in writes}
         left, now = dict(writes), int(self._session.clock().timestamp() * 1_000_000)
         ranks = {key: now + n for n, key in enumerate(writes)}
@@ -167,7 +191,12 @@ class Items:
                 else:
                     held[key] = None if reply.cell is None else self._seen_of(self._cells.keep(key, reply.cell))
 
-    def _draft(self, write: Write, held: Seen | None, now: int) -> tuple[Cell | None, Seen | None]:
+    def add_vectors(self, writes: Mapping[str, Write]) -> Plan[Mapping[str, Write]]:
+        """Return writes with the vectors of their texts: none, without an index."""
+        yield from ()
+        return writes
+
+    def _draft(self, write: Write, held: Seen | None, now: int, fences: Fences = ()) -> tuple[Cell | None, Seen | None]:
         """Return the cell that a write makes, and what is to be remembered of it; `None` for both if it removes."""
         if write.value is None:
             return None, None
@@ -175,15 +204,42 @@ class Items:
         created = held.created if held is not None and is_live else now
         # No change moves an item back in the order, also if the clock of the process before was ahead.
         rank = now if held is None else max(now, held.rank + 1)
-        cell = self._cell(StoredItem(write.namespace, write.key, write.value, created, write.ttl), rank)
-        return cell, Seen(cell.token, created, rank, cell.expires_at)
+        owner = write.owner if write.owner is not None else held.owner if held is not None and is_live else ""
+        fences = fences or (held.fences if held else ())
+        item = StoredItem(write.namespace, write.key, write.value, created, write.ttl, owner, fences)
+        cell = self._cell(item, rank, write.body)
+        return cell, Seen(cell.token, created, rank, cell.expires_at, owner, fences)
 
     def _cell(self, item: StoredItem, rank: int, body: bytes = b"") -> Cell:
         expires_at = None if item.ttl is None else self._session.milliseconds + int(item.ttl * MINUTE)
         return self._cells.cell(item, body=body, expires_at=expires_at, rank=rank, marks=marks_of_item(item))
 
     def _seen_of(self, kept: Kept[StoredItem]) -> Seen:
-        return Seen(kept.token, kept.record.created, kept.cell.rank or 0, kept.cell.expires_at)
+        item, cell = kept.record, kept.cell
+        return Seen(cell.token, item.created, cell.rank or 0, cell.expires_at, item.owner, item.fences)
+
+    def update(self, like: Write, change: Change, guard: Guard | None) -> Plan[dict[str, Any] | None]:
+        """Change an item, again whenever another writer was quicker; return its new value. `like` lacks the value.
+
+        Two trips, and one for each retry. An item keeps its own time to live.
+        """
+        where = cell_key(like.namespace, like.key)
+        cell = (yield from self._cells.read_raw([where])).get(where)
+        while True:
+            kept = None if cell is None else self._cells.keep(where, cell)
+            seen = None if kept is None else self._seen_of(kept)
+            item = kept.record if kept is not None and self._lives(kept.cell) else None
+            write = like._replace(value=change(item.value if item else None), ttl=item.ttl if item else like.ttl)
+            write = (yield from self.add_vectors({where: write}))[where]
+            fences = (yield from guard(seen.fences if seen else ())) if guard else ()
+            new, mine = self._draft(write, seen, int(self._session.clock().timestamp() * 1_000_000), fences)
+            if new is None and seen is None:
+                return None
+            reply = yield from self._cells.swap_raw(where, seen and seen.token, new)
+            if reply.done:
+                self._remember(where, mine)
+                return write.value
+            cell = reply.cell
 
     def refresh(self, keys: Collection[str]) -> Plan[None]:
         """Give items their whole time to live again, if a tenth of it is over; not those that others have changed.
@@ -213,14 +269,46 @@ class Items:
     def sweep(self) -> Plan[int]:
         """Remove items that have expired; return how many. A trip for each 1,000 that may expire, and one for removals.
 
-        An item that is changed or read in the same moment stays.
+        An item that is changed or read in the same moment stays, and so do those of persons on hold.
         """
         removed, after = 0, None
         while True:
             search = Search(marks=marks_of([EXPIRES]), after=after, limit=PAGE, is_bare=True)
             page: Sequence[tuple[str, Cell]] = yield from self._cells.search_raw(search)
-            if over := {key: cell.token for key, cell in page if not self._lives(cell)}:
+            over = {key: cell.token for key, cell in page if not self._lives(cell)}
+            if over and (held := (yield from read_holds(self._session))):
+                found = yield from self._cells.read([*over])
+                for key in [key for key, kept in found.items() if owners_of(kept.record) & held.keys()]:
+                    del over[key]
+            if over:
                 removed += yield from self._cells.remove(over)
             if len(page) < PAGE:
                 return removed
             after = page[-1][1].rank or 0, page[-1][0]
+
+    def erase(self, person: str, held: Collection[str], acts: bool) -> Plan[tuple[int, Sequence[str]]]:
+        """Remove the items of a person, or count them; return how many, and why others of them are left.
+
+        Two trips for each 1,000 items and one at the end, or with `acts=False`, one for each 1,000.
+        """
+        removed, problems, marks = 0, dict[str, str](), marks_of([owner_term(person)])
+        for _ in range(ROUNDS):
+            count, after, size = 0, None, PAGE
+            while size == PAGE:
+                page = yield from self._cells.search_raw(Search(marks=marks, after=after, limit=PAGE))
+                tokens = {}
+                for key, cell in page:
+                    try:
+                        owners = owners_of(self._cells.keep(key, cell).record)
+                        if person in owners and owners & {*held}:
+                            problems[key] = "an item is left that also belongs to a person on hold"
+                        elif person in owners:
+                            tokens[key] = cell.token
+                    except CorruptStore as error:
+                        problems[key] = f"an item is left that may be theirs: {error}"
+                count += len(tokens)
+                removed += (yield from self._cells.remove(tokens)) if acts and tokens else 0
+                size, after = len(page), (page[-1][1].rank or 0, page[-1][0]) if page else None
+            if not (acts and count):
+                return removed or count, [*problems.values()]
+        return removed, [*problems.values(), "items are written again and again: stop its runs, and erase again"]

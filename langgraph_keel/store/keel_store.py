@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from langgraph.store.base import (
+    NOT_PROVIDED,
     BaseStore,
     GetOp,
     Item,
@@ -23,20 +25,49 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
+from langgraph_keel._langgraph import var_child_runnable_config
+from langgraph_keel.engine.config import check_owner
 from langgraph_keel.engine.engine import Engine, EngineSaver
 from langgraph_keel.engine.faces import faces
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import InvalidInput, KeelError
-from langgraph_keel.store.checks import check_place, check_ttl, check_ttl_config, check_value
+from langgraph_keel.retention.owners import OwnerHook
+from langgraph_keel.store.checks import (
+    InvalidNamespace,
+    check_index,
+    check_place,
+    check_ttl,
+    check_ttl_config,
+    check_value,
+)
 from langgraph_keel.store.filters import check_filter
-from langgraph_keel.store.items import Items, Seen, Write
+from langgraph_keel.store.items import Change, Guard, Items, Seen, Write
+from langgraph_keel.store.locks import Locks, StoreLock
 from langgraph_keel.store.records import StoredItem, cell_key
 
+if TYPE_CHECKING:
+    from langgraph_keel.store.vectors import Index
+    from langgraph_keel.store.watch import ItemFeed
+
 _log = logging.getLogger(__name__)
+Place: TypeAlias = tuple[str, ...]
+Name: TypeAlias = str | None
 _SWEPT = 5.0
 """Minutes between two sweeps, if none are given: as LangGraph's stores do."""
+
+
+class OwnedPut(PutOp):
+    """A put that says whose the item is."""
+
+    owner: Name = None
+
+    def __new__(cls, *fields: Any, owner: Name) -> Self:
+        """Return a put of these fields."""
+        self = super().__new__(cls, *fields)
+        self.owner = owner
+        return self
 
 
 @publish
@@ -60,17 +91,31 @@ class KeelStore(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, saver: EngineSaver, ttl: TTLConfig | None = None, *, is_read_only: bool = False) -> None:
+    def __init__(
+        self, saver: EngineSaver, ttl: TTLConfig | None = None, *, index: Any = None, is_read_only: bool = False
+    ) -> None:
         self._saver = saver
+        self.index_config = index
+        self._index: Index | None = None
+        if index is not None:
+            from langgraph_keel.store.vectors import Index  # needs NumPy
+
+            self._index = Index(index)
+        self.embeddings = self._index and self._index.embedder.embeddings
         self.ttl_config = check_ttl_config(ttl)
         self._is_read_only = is_read_only
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._sweeper: tuple[Thread, Event] | None = None
+        self._locks = Locks()
 
     @property
     def engine(self) -> Engine:
         """What its plans are carried out by."""
         return self._saver.engine
+
+    def _items(self) -> Items:
+        session = self.engine.session
+        return self._index.items(session, self._seen) if self._index else Items(session, self._seen)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Carry out operations: gets, searches and lists of namespaces first, then puts.
@@ -93,9 +138,44 @@ class KeelStore(BaseStore):
         """As `batch`, asynchronously."""
         return await self.engine.arun_patiently(self._batch([*ops]))
 
+    def put(
+        self, namespace: Place, key: str, value: Any, index: Any = None, *, ttl: Any = NOT_PROVIDED, owner: Name = None
+    ) -> None:
+        """Store an item, as LangGraph's stores do; see `batch`.
+
+        Args:
+            namespace: Its place: texts without `.`; the first one is not `langgraph`.
+            key: Its name there.
+            value: A JSON object.
+            index: `None` for the fields of the store's index, `False` for none, or a list of fields.
+            ttl: Minutes until it expires; `None` is never, and by default it is the store's `default_ttl`.
+            owner: The person whose item it is (`retention.erase(what="data")`); `""` is no person. By default the owner
+                of the run that puts it, and without one, the item keeps its owner.
+        """
+        self.batch([self._own(namespace, key, value, index, ttl, owner)])
+
+    async def aput(
+        self, namespace: Place, key: str, value: Any, index: Any = None, *, ttl: Any = NOT_PROVIDED, owner: Name = None
+    ) -> None:
+        """As `put`, asynchronously."""
+        await self.abatch([self._own(namespace, key, value, index, ttl, owner)])
+
+    def _own(self, namespace: Place, key: str, value: Any, index: Any, ttl: Any, owner: Name) -> OwnedPut:
+        if not check_place(namespace) or namespace[0] == "langgraph":
+            raise InvalidNamespace(f"{namespace!r:.200} is no place for items: it is empty, or LangGraph's own")
+        ttl = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
+        return OwnedPut(namespace, str(key), value, index, ttl, owner=owner)
+
+    def _find_owner(self) -> str | None:
+        """Return the owner of the run that this is called in; `None` if there is none."""
+        config, session = var_child_runnable_config.get(), self.engine.session
+        hook = session.hooks.find(OwnerHook) if config else None
+        return (hook.find_owner(session, config) or None) if hook and config else None
+
     def _batch(self, ops: list[Op]) -> Plan[list[Result]]:
-        items = Items(self.engine.session, self._seen)
-        writes, results = _check_ops(ops), list[Result]()
+        items = self._items()
+        owner = self._find_owner() if any(isinstance(op, PutOp) for op in ops) else None
+        writes, results = _check_ops(ops, owner), list[Result]()
         gets = [(op.namespace, op.key) for op in ops if isinstance(op, GetOp)]
         read = (yield from items.read(gets)) if gets else {}
         fading: dict[str, None] = {}
@@ -107,8 +187,9 @@ class KeelStore(BaseStore):
                 result = _item_of(found[0][1]) if found else None
             elif isinstance(op, SearchOp):
                 place = tuple(op.namespace_prefix)
-                found = yield from items.search(place, check_filter(op.filter), op.limit, op.offset)
-                result = [_item_of(kept, SearchItem) for _, kept in found]
+                near = yield from items.find(place, check_filter(op.filter), op.query, op.limit, op.offset)
+                found = [(key, kept) for key, kept, _ in near]
+                result = [_item_of(kept, partial(SearchItem, score=score)) for _, kept, score in near]
             elif isinstance(op, ListNamespacesOp):
                 result = yield from _list_namespaces(items, op)
             if found and op.refresh_ttl:  # type: ignore[union-attr]
@@ -120,11 +201,109 @@ class KeelStore(BaseStore):
             yield from items.write(writes)
         return results
 
+    # -- the board -----------------------------------------------------------------------------------------------
+
+    def _update(self, namespace: tuple[str, ...], key: str, fn: Change) -> Plan[dict[str, Any] | None]:
+        """Change an item by a function of its current value, so that no concurrent change is lost; return the new one.
+
+            store.update(("trips", "7"), "seats", lambda value: {"left": (value or {"left": 9})["left"] - 1})
+
+        Durable when it returns. Two round trips, and one for each writer that was quicker. The time to live begins
+        again; a new item has the default. If a connection breaks and another writer replaces the item before the
+        request is sent again, the change is made twice.
+
+        Args:
+            namespace: The namespace of the item.
+            key: The key of the item.
+            fn: Receives a copy of the value, or `None` if there is no item, and returns the new value, or `None` to
+                delete the item. It is called again if another writer was quicker, so it must do nothing else.
+
+        Raises:
+            InvalidInput: If the namespace or the key is not usable, or the new value is not JSON. Nothing was written.
+            CorruptStore: If the item does not decode.
+            StoreError: If the store fails.
+        """
+        return (yield from self._change(namespace, key, fn, None))
+
+    def _change(
+        self, namespace: tuple[str, ...], key: str, fn: Change, guard: Guard | None
+    ) -> Plan[dict[str, Any] | None]:
+        place, what = check_place(namespace, key), f"item {key!r:.60} of {namespace!r:.200}"
+
+        def change(value: dict[str, Any] | None) -> dict[str, Any] | None:
+            new = fn(value)
+            return None if new is None else check_value(new, what)
+
+        like = Write(place, key, None, (self.ttl_config or {}).get("default_ttl"), self._find_owner())
+        return (yield from self._items().update(like, change, guard))
+
+    update, aupdate = faces(_update)
+
+    def lock(self, name: str, *, ttl: float = 30.0, timeout: float | None = None) -> StoreLock:
+        """Return a lock, which one process at a time can hold: `with` and `async with` take and release it.
+
+            with store.lock("valuation") as lock:
+                lock.put(("trips", "7"), "price", {"euro": 340})
+
+        A thread renews it. It is free when it is released, when its process has died on this machine, or when a waiting
+        process has seen no renewal for `ttl` seconds. If the former holder continues then, `lock.put` and `lock.update`
+        refuse its writes; methods of the store do not. An item forgets its fences when it is deleted or expires. A lock
+        is not reentrant, and not fair. Three round trips, and one for each look at a lock that is taken.
+
+        Args:
+            name: The name of the lock. A small record for each name stays in the store.
+            ttl: Seconds without a renewal after which the lock is free.
+            timeout: Seconds to wait for the lock; `None` is for ever, 0 not at all.
+
+        Raises:
+            InvalidInput: If an argument is not usable.
+            LockTaken: If another holder still has it when the timeout ends; raised by `with`.
+        """
+        from langgraph_keel.runs.worker import PollTimer
+
+        if not (isinstance(name, str) and name):
+            raise InvalidInput(f"{name!r:.100} is no name of a lock: use a text that is not empty")
+        if type(ttl) not in (int, float) or not 0 < ttl < 1e9:
+            raise InvalidInput(f"ttl must be seconds, more than none, not {ttl!r:.60}")
+        return StoreLock(self.engine, self._locks, self._change, name, float(ttl), PollTimer(1.0, timeout))
+
+    def watch(
+        self, namespace: tuple[str, ...], since: str | None = None, *, poll: float = 1.0, timeout: float | None = None
+    ) -> ItemFeed:
+        """Return the changes of items below a namespace (`ItemChange`), as they come.
+
+            feed = store.watch(("trips", "7"), since=stored_cursor)
+            for change in feed:
+                handle(change)
+                stored_cursor = feed.cursor
+
+        Changes by any process are seen at least once; of several changes of an item between two looks, the last one. A
+        read that renews a time to live counts as a change. A put stores and notifies nothing for it: looks are `poll`
+        seconds apart, and up to five times that while nothing changes. A look is one round trip, and one more for each
+        500 items that have changed.
+
+        Args:
+            namespace: The namespace; at most 10,000 items may be below it.
+            since: The `cursor` of an earlier watch of this namespace. By default, all items come first.
+            poll: Seconds between two looks.
+            timeout: Seconds without a change after which the feed ends; 0 is after one look, `None` is never.
+
+        Raises:
+            InvalidInput: If an argument is not usable; while iterating, if there are more items.
+            StoreError: While iterating, as `saver.history.follow` raises it.
+        """
+        from langgraph_keel.runs.worker import PollTimer
+        from langgraph_keel.store.watch import ItemFeed
+
+        return ItemFeed(self.engine, check_place(namespace), PollTimer(poll, timeout), since)
+
+    alock, awatch = lock, watch  # locks and feeds have both faces: `async with`, `async for`
+
     # -- expiry --------------------------------------------------------------------------------------------------
 
     def _sweep_ttl(self) -> Plan[int]:
         """Remove items that have expired; return how many. `saver.retention.sweep()` does it, too."""
-        return Items(self.engine.session, self._seen).sweep()
+        return self._items().sweep()
 
     sweep_ttl, asweep_ttl = faces(_sweep_ttl)
 
@@ -161,7 +340,7 @@ class KeelStore(BaseStore):
                 _log.warning("items that have expired were not removed: %s", error)
 
 
-def _check_ops(ops: list[Op]) -> dict[str, Write]:
+def _check_ops(ops: list[Op], run_owner: str | None) -> dict[str, Write]:
     """Return the puts of a batch by the keys of their cells, the last of each item."""
     writes: dict[str, Write] = {}
     for op in ops:
@@ -169,14 +348,21 @@ def _check_ops(ops: list[Op]) -> dict[str, Write]:
             place, what = check_place(op.namespace, op.key), f"item {op.key!r:.60} of {op.namespace!r:.200}"
             value = None if op.value is None else check_value(op.value, what)
             check_ttl(op.ttl, what)
+            check_index(op.index, what)
             key = cell_key(place, op.key)
             writes.pop(key, None)  # the last one is also the last changed
-            writes[key] = Write(place, op.key, value, op.ttl)
+            owner = op.owner if isinstance(op, OwnedPut) and op.owner is not None else run_owner
+            if not isinstance(owner, str | None):
+                raise InvalidInput(f"{what}: owner= is a text, as in configurable['user_id'], not {owner!r:.60}")
+            check_owner(owner, f"the owner of {what}")
+            writes[key] = Write(place, op.key, value, op.ttl, owner, op.index)
         elif isinstance(op, GetOp):
             check_place(op.namespace, op.key)
         elif isinstance(op, SearchOp):
             check_place(op.namespace_prefix)
             check_filter(op.filter)
+            if not isinstance(op.query, str | None):
+                raise InvalidInput(f"query={op.query!r:.60} is no text")
             _check_bounds(op)
         elif isinstance(op, ListNamespacesOp):
             _check_bounds(op)
@@ -196,7 +382,7 @@ def _check_bounds(op: SearchOp | ListNamespacesOp) -> None:
         raise InvalidInput(f"limit={op.limit!r:.40}, offset={op.offset!r:.40}: use whole numbers from 0 on")
 
 
-def _item_of(kept: Kept[StoredItem], kind: type[Item] = Item) -> Item:
+def _item_of(kept: Kept[StoredItem], kind: Callable[..., Item] = Item) -> Item:
     item = kept.record
     times = (datetime.fromtimestamp(at / 1e6, UTC) for at in (item.created, kept.cell.rank or item.created))
     created_at, updated_at = times

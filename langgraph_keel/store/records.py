@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.engine.cells import BLOCK
 from langgraph_keel.engine.entries import marks_of
@@ -17,6 +17,10 @@ EXPIRES = "ttl"
 """A mark of every item that expires: sweeps look for it."""
 
 
+Fences: TypeAlias = tuple[tuple[str, int], ...]
+"""For each lock under which an item was written, the key of its cell and the highest fence."""
+
+
 class StoredItem(NamedTuple):
     """An item, as its cell holds it. The rank of the cell is the time of its last change."""
 
@@ -25,24 +29,52 @@ class StoredItem(NamedTuple):
     value: dict[str, Any]
     created: int  # microseconds since 1970
     ttl: float | None  # minutes
+    owner: str = ""  # the person whose it is, besides those that its namespace names
+    fences: Fences = ()
 
 
 def _unpack(parts: Sequence[Any]) -> StoredItem:
-    namespace, key, value, created, ttl, *_ = parts
+    namespace, key, value, created, ttl, owner, fences, *_ = parts
     if not (
-        (type(namespace), type(key), type(value), type(created)) == (list, str, dict, int)
+        (type(namespace), type(key), type(value), type(created), type(owner)) == (list, str, dict, int, str)
         and all(type(label) is str for label in namespace)
         and type(ttl) in (int, float, type(None))
+        and all((type(lock), type(fence)) == (str, int) for lock, fence in fences.items())
     ):
         raise TypeError("it does not hold what it should")
-    return StoredItem(tuple(namespace), key, value, created, ttl)
+    return StoredItem(tuple(namespace), key, value, created, ttl, owner, (*fences.items(),))
 
 
 def _pack(item: StoredItem) -> list[Any]:
-    return [[*item.namespace], *item[1:]]
+    return [[*item.namespace], *item[1:6], dict(item.fences)]
 
 
-ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack)
+ITEMS: CellTable[StoredItem] = CellTable("items", "an item of the store", _pack, _unpack, moves="whole")
+
+
+class StoredIndex(NamedTuple):
+    """What the items of a store are embedded with."""
+
+    dims: int
+    model: str
+    fields: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"dims={self.dims}, model={self.model!r:.80}, fields={[*self.fields]!r:.200}"
+
+
+def _pack_index(index: StoredIndex) -> list[Any]:
+    return [index.dims, index.model, [*index.fields]]
+
+
+def _unpack_index(parts: Sequence[Any]) -> StoredIndex:
+    dims, model, fields, *_ = parts
+    if (type(dims), type(model), type(fields)) != (int, str, list) or {*map(type, fields)} != {str}:
+        raise TypeError("it does not hold what it should")
+    return StoredIndex(dims, model, tuple(fields))
+
+
+INDEX: CellTable[StoredIndex] = CellTable("itemindex", "the index of the store", _pack_index, _unpack_index)
 
 
 @lru_cache(4096)
@@ -83,8 +115,19 @@ def term_of(field: str, value: Any) -> str | None:
     return None
 
 
+def owner_term(person: str) -> str:
+    """Return the term that all items of a person have. Others may have its mark, too."""
+    return f"owner:{person}"
+
+
+def owners_of(item: StoredItem) -> set[str]:
+    """Return the persons whose an item may be: its owner, and each label of its namespace."""
+    return {item.owner, *item.namespace} - {""}
+
+
 def marks_of_item(item: StoredItem) -> tuple[str, ...]:
-    """Return what an item can be found by: its fields that are texts or numbers, and where it is."""
+    """Return what an item can be found by: its fields that are texts or numbers, and where and whose it is."""
     fields = (term for field, value in item.value.items() if (term := term_of(field, value)))
     places = (term for depth in range(3, len(item.namespace) + 1) for term in below(item.namespace[:depth]))
-    return marks_of([*fields, *places, *([EXPIRES] if item.ttl is not None else [])])
+    owners = map(owner_term, sorted(owners_of(item)))
+    return marks_of([*fields, *places, *owners, *([EXPIRES] if item.ttl is not None else [])])

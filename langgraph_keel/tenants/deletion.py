@@ -20,6 +20,7 @@ from langgraph_keel.engine.session import tell as tell_hooks
 from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import KeelError
 from langgraph_keel.retention.erase import THREADS, Tell
+from langgraph_keel.retention.holds import list_holds, refusal
 from langgraph_keel.retention.reclaim import Reclaimed
 
 AT_ONCE = 100
@@ -94,6 +95,8 @@ def delete_tenant(
 ) -> Plan[TenantReceipt]:
     """Delete all that a tenant has; or look how much it is. One that broke off is finished by the next one."""
     tenant = str(theirs.tenant)
+    for hold in (yield from list_holds(theirs)):
+        raise refusal(f"{hold.user_id!r} of tenant {tenant}", hold)
     was_there = tenant in (yield from read_tenants(session.store))
     threads, checkpoints = yield from _look_at(theirs, dry_run, tell)
     if dry_run:

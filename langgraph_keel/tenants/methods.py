@@ -79,6 +79,7 @@ class TenantMethods(Component):
 
         Raises:
             InvalidInput: It cannot be a tenant's name; this saver is a tenant's itself; or an argument cannot be meant.
+            OnHold: A person of the tenant is on hold (`retention.hold`). Nothing was deleted.
             ReadOnlyStore: This saver only reads, and it is no `dry_run`.
             StoreError: The store cannot be asked; what was deleted by then is, and the next call goes on.
         """

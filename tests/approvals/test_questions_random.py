@@ -433,11 +433,14 @@ NAMED_IN_TURN: Any = (
     False,
     [("decide", 0), ("decide", 0), ("late", 0), ("late", 0), ("answer", 0)],
 )
+# LangGraph has the answer to the first question of a subgraph for the second one, too.
+ANSWERED_INSIDE: Any = "subgraph", [3], False, False, [("plain", 0), ("fail", 0), ("decide", 0), ("retry", 0)]
 
 
 @example(ASKED_AGAIN)
 @example(DECIDED_BEFORE)
 @example(NAMED_IN_TURN)
+@example(ANSWERED_INSIDE)
 @settings(max_examples=int(ASKED) if ASKED else sized(20, 150, 10_000))
 @given(sequences())
 def test_random_sequences_in_memory(sequence: Any) -> None:

@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.func import entrypoint
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from support.approvals.resuming import CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire, with_runs
 
@@ -173,6 +174,44 @@ async def test_a_click_that_names_no_question_is_refused(face: str, value: Any) 
 def test_there_are_two_ways_to_take_a_plain_answer() -> None:
     with pytest.raises(InvalidInput, match="plain_resume"):
         MemorySaver(plain_resume="ask")  # type: ignore[arg-type]
+
+
+# -- a run without an answer, where a subgraph asks its next question --------------------------------------------------
+
+
+def ask_inside(saver: BaseCheckpointSaver[Any], depth: int) -> Any:
+    """Return a graph that asks two questions in so many subgraphs; its first one is answered."""
+
+    def ask(state: State) -> State:
+        return {"answer": interrupt("book?"), "second": interrupt("wire a million?")}
+
+    graph: Any = ask
+    for _ in range(depth):
+        graph = StateGraph(State).add_node("inside", graph).add_edge(START, "inside").compile()
+    graph = StateGraph(State).add_node("inside", graph).add_edge(START, "inside").compile(checkpointer=saver)
+    graph.invoke({}, CONFIG)
+    graph.invoke(Command(resume="yes"), CONFIG)
+    return graph
+
+
+@each_face
+async def test_a_restart_answers_the_next_question_of_a_subgraph_on_theirs(face: str) -> None:
+    graph = ask_inside(InMemorySaver(), 1)
+    await go_on(face, graph, None)
+    assert graph.get_state(CONFIG).values == {"answer": "yes", "second": "yes"}
+
+
+@each_face
+@pytest.mark.parametrize("depth", [0, 1, 2])
+async def test_a_restart_answers_no_question_of_a_subgraph(saver: KeelSaver, face: str, depth: int) -> None:
+    graph = await asyncio.to_thread(ask_inside, saver, depth)
+    for _ in range(2):
+        await go_on(face, graph, None)
+        state = await asyncio.to_thread(graph.get_state, CONFIG)
+        assert (state.values, [each.value for each in state.interrupts]) == ({}, ["wire a million?"])
+    click = await asyncio.to_thread(answer_to, graph, "no", True)
+    await go_on(face, graph, click)
+    assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes", "second": "no"}
 
 
 # -- a click after the end (C9) ----------------------------------------------------------------------------------------

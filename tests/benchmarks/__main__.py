@@ -33,6 +33,7 @@ from . import (
     tiered,
     travel,
     turns,
+    vectors,
 )
 from .graphs import SEED
 from .plan import Plan, work_directory
@@ -65,6 +66,7 @@ MEASURES = {
     "travel": travel.measure,
     "start": start.measure,
     "hits": tiered.measure,
+    "vectors": vectors.measure,
     "items": items.measure,
 }
 

@@ -56,6 +56,7 @@ PAIR = Pair(
         "diff",
         "travel",
         "start",
+        "vectors",
         "items",
     ),
 )

@@ -77,6 +77,8 @@ SQLITE = {
     "memory": Target(64_000, "no more", "figure"),
     "ledger: hit": Target(1, "< 1 ms", "figure"),
     "keel threads": Target(400, "≤ 400 ms", "figure"),
+    "vectors: 10,000": Target(20, "≤ 20 ms", "figure"),
+    "vectors: 50,000": Target(100, "≤ 100 ms", "figure"),
     "provenance": PROVENANCE,
     "marks": at_most(1.01),
     "traces": at_most(1.05),

@@ -67,7 +67,20 @@ def test_the_commands_are_those_promised() -> None:
     upgrading = {"doctor", "upgrade", "work"}
     handing = {"handoff", "journal", "note", "notes", "outcome", "workspace ls", "workspace diff", "workspace restore"}
     watching = {"tail", "web"}
-    known = *looking, *travelling, *deciding, *others, *keeping, *keys, *moving, *upgrading, *handing, *watching
+    remembering = {f"store {each}" for each in ("ls", "search", "get", "put", "rm", "export", "import")}
+    known = (
+        *looking,
+        *travelling,
+        *deciding,
+        *others,
+        *keeping,
+        *keys,
+        *moving,
+        *upgrading,
+        *handing,
+        *watching,
+        *remembering,
+    )
     assert set(COMMANDS) == set(known)
 
 

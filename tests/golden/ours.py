@@ -20,6 +20,7 @@ from langgraph_keel import (
     DriftReport,
     ExportReport,
     ImportReport,
+    ItemChange,
     KeelSaver,
     Note,
     Reclaimed,
@@ -75,6 +76,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "hand-off", saver.history.handoff("chat")
     yield "note", Note("0" * 24, "chat", "decision", "pay", because="it is due", at="2026-11-28T00:00:00+00:00")
     yield "status change", StatusChange("chat", "waiting", "1", next=("ask",))
+    yield "item change", ItemChange(("trips", "7"), "price", {"euro": 340})
     yield "workspace", Workspace("work", ignore=[".env"])
     yield "files", [WorkspaceRestore("work", "1", written=("a",)), WorkspaceDiff({"a": "added"}, "+a")]
     yield from made()

@@ -27,11 +27,15 @@ LATER = {
     "KeptCall": ("retries", "original", "idempotency_key", "copied_from"),
     "ApprovalRequest": ("warnings", "warned_at"),
     "Decision": ("unchecked",),
+    "FoundMessage": ("score",),
     "Resumed": ("attempts",),
     "ThreadStatus": ("can_go_on", "checkpoint_id", "is_settled", "source", "outlook", "since", "stopped"),
 }
 """Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
-LATER_CLASSES = {"Handoff", "HandoffLine", "Note", "StatusChange", "Workspace", "WorkspaceDiff", "WorkspaceRestore"}
+LATER_CLASSES = {
+    *("Handoff", "HandoffLine", "ItemChange", "Note", "StatusChange"),
+    *("Workspace", "WorkspaceDiff", "WorkspaceRestore"),
+}
 """Classes of Keel's that are younger than the last version that was written."""
 
 

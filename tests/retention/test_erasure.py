@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from asyncio import to_thread
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from hashlib import sha256
 from itertools import count, pairwise
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-import psycopg
 import pytest
-import servers
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy
-from psycopg.conninfo import make_conninfo
 from support.provenance.models import Fake
-from support.retention.scans import places, shows_pages
+from support.retention.scans import places, postgres_apart, shows_pages
 from support.savers import BACKENDS, SAVERS, each_face, needing
 from support.tiers import sized
 
 from langgraph_keel import (
     KeelCache,
     KeelSaver,
-    PostgresSaver,
     Receipt,
     RedisSaver,
     SqliteSaver,
@@ -144,19 +139,6 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     needing(request.param, request)
     with postgres_apart() if request.param == "postgres" else SAVERS[request.param](tmp_path) as opened:
         yield opened
-
-
-@contextmanager
-def postgres_apart() -> Iterator[PostgresSaver]:
-    """A saver on a database of its own: a transaction of another test would keep dead rows in any other."""
-    url, name = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
-        try:
-            with PostgresSaver(make_conninfo(url, dbname=name), schema="keel") as opened:
-                yield opened
-        finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 async def erase(saver: Any, face: str, user: str, **options: Any) -> Receipt:

@@ -272,7 +272,7 @@ def test_a_prune_that_was_cut_off_is_finished_by_a_sweep(saver: KeelSaver, store
     fault = Fault(None)
     tapped = with_tap(saver, fault)
     rows = saver.prune(["t"], strategy=Retention(last=2), dry_run=True).threads[0].rows
-    fault.arm(3)  # labels, graph and entries pass, and what is read again for the rows does not
+    fault.arm(4)  # holds, labels, graph and entries pass, and what is read again for the rows does not
     with pytest.raises(Injected):
         tapped.prune(["t"], strategy=Retention(last=2))
     assert counts(saver) == {"t": 2}

@@ -1,4 +1,4 @@
-"""A graph as LangGraph's API server runs one: it asks a person, and has a delta channel and a class of its own."""
+"""A graph for LangGraph's API server: it asks a person, remembers, and has a delta channel and its own class."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
+from langgraph.store.base import BaseStore
 from langgraph.types import interrupt
 
 
@@ -26,7 +27,8 @@ class State(TypedDict):
     log: Annotated[list[str], DeltaChannel(fold)]
 
 
-async def take(state: State) -> dict[str, Any]:
+async def take(state: State, *, store: BaseStore) -> dict[str, Any]:
+    await store.aput(("orders",), "last", {"item": "tea"})
     return {"order": Order("tea"), "log": ["taken"]}
 
 

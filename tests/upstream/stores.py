@@ -20,13 +20,9 @@ MODULES = {
     "langgraph.store.sqlite.aio": ("AsyncSqliteStore",),
     "langgraph.store.postgres": ("PostgresStore", "AsyncPostgresStore"),
 }
-NO_VECTORS = "searches by meaning, which is not built yet"
-VECTORS = r"tests/.*::test_(\w*vector_|embed_with_path|scores|non_ascii|search_sorting)"
-"""What is left out until searches by meaning are built."""
 OWN_SQL = "reads or changes LangGraph's tables, or its statements"
 NO_PATHS = "takes a dot in the field of a filter for a path; for ours and InMemoryStore it is part of the name"
 EXCLUDED = {
-    VECTORS: NO_VECTORS,
     r"tests/.*::test_(nonnull_migrations|escape_|namespace_match_pattern)": OWN_SQL,
     r"tests/.*::test_list_namespaces_prefix_uses_indexable_condition": OWN_SQL,
     r"tests/.*::test_abatch_uses_single_pool_checkout": OWN_SQL,
@@ -43,23 +39,28 @@ EXCLUDED = {
 }
 
 
+def known(index: Any) -> Any:
+    """What Keel knows of an index; the rest is about LangGraph's tables."""
+    fields = index and (index.get("fields") or index.get("text_fields"))  # their SQL stores have another name
+    return index and {"dims": index["dims"], "embed": index["embed"], "fields": fields}
+
+
 class Store(KeelStore):
     """A store of its own for each one that is made, whatever the test says of where it is."""
 
     MIGRATIONS: ClassVar[list[str]] = []
 
     def __init__(self, *, index: Any = None, ttl: Any = None) -> None:
-        assert index is None, NO_VECTORS
         backend, place = stand_in.BACKENDS[plugin.NAME]
         saver = backend(**plugin.STORES.place(place))
         plugin.STORES.close_later(saver)
-        super().__init__(saver, ttl)
-        self.opened = saver
+        super().__init__(saver, ttl, index=known(index))
+        self.index_config = index
 
     @classmethod
     @contextmanager
-    def from_conn_string(cls, conn_string: str, *, ttl: Any = None, **_: Any) -> Iterator[Store]:
-        yield cls(ttl=ttl)
+    def from_conn_string(cls, conn_string: str, *, index: Any = None, ttl: Any = None, **_: Any) -> Iterator[Store]:
+        yield cls(index=index, ttl=ttl)
 
     def setup(self) -> None:
         self.get(("any",), "key")
@@ -70,9 +71,12 @@ class AsyncStore(KeelStore):
 
     @classmethod
     @asynccontextmanager
-    async def from_conn_string(cls, conn_string: str, *, ttl: Any = None, **_: Any) -> AsyncIterator[Any]:
+    async def from_conn_string(
+        cls, conn_string: str, *, index: Any = None, ttl: Any = None, **_: Any
+    ) -> AsyncIterator[Any]:
         made = Store(ttl=ttl)
-        yield cls(made.opened, ttl)
+        # private: a second store on the saver of the first
+        yield cls(made._saver, ttl, index=known(index))
 
     MIGRATIONS: ClassVar[list[str]] = []
 

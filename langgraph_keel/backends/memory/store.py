@@ -346,7 +346,11 @@ class MemoryStore(Store[Request, Any]):
         return self._send(lambda state: select_cells(state.cells.get(shelf, {}).items(), search))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Any, Mapping[str, Cell]]:
-        return self._send(lambda state: {key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys})
+        def read(state: State) -> dict[str, Cell]:
+            cells = state.cells.get(shelf, {})
+            return {key: cells[key] for key in keys if key in cells}
+
+        return self._send(read)
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         def read(state: State) -> list[str]:

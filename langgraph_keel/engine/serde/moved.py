@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 _PUBLIC = """
 ApprovalRequest Archived AuditEvent AuditVerdict CacheStats Change CopyReport Decision Difference DriftMark DriftReport
-Edit ExportReport FoundMessage Handoff HandoffLine ImportReport KeptCall Label ModelCall Moment Note PruneReport Receipt
-Reclaimed Replay Restored Resumed Retention StateDiff StatusChange StoreStats SweepReport TenantReceipt ThreadInfo
-ThreadPruned ThreadStatus ToolPolicy Workspace WorkspaceDiff WorkspaceRestore
+Edit ExportReport FoundMessage Handoff HandoffLine ImportReport ItemChange KeptCall Label ModelCall Moment Note
+PruneReport Receipt Reclaimed Replay Restored Resumed Retention StateDiff StatusChange StoreStats SweepReport
+TenantReceipt ThreadInfo ThreadPruned ThreadStatus ToolPolicy Workspace WorkspaceDiff WorkspaceRestore
 """
 OWN = frozenset({(PACKAGE, name) for name in _PUBLIC.split()}) | {
     (f"{PACKAGE}.engine.config", "Address"),

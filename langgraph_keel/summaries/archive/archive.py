@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
@@ -215,7 +216,7 @@ class Archive(Sequence[Archived]):
 
     message, amessage = faces(_message)
 
-    def _search(self, text: str, limit: int | None = None) -> Plan[list[FoundMessage]]:
+    def _search(self, text: str, limit: int | None = None, *, semantic: Any = None) -> Plan[list[FoundMessage]]:
         """Return the archived messages whose text holds `text`, in upper or lower case; the oldest part first.
 
         Of every branch of the thread, as `messages`.
@@ -223,9 +224,12 @@ class Archive(Sequence[Archived]):
         Args:
             text: What to look for.
             limit: Most to return.
+            semantic: An embedding, as `index={"embed": ...}` of a store has it: LangChain's `Embeddings`, a function,
+                or the name of a model. Messages are then found by meaning, the closest first, each with its `score`.
+                Messages are embedded when they are searched; the process remembers 10,000. Needs NumPy.
 
         Raises:
-            InvalidInput: `text` is no text, or `limit` is negative.
+            InvalidInput: `text` is no text, `limit` is negative, or `semantic` embeds no texts.
             CorruptStore: Stored bytes do not add up.
         """
         if not isinstance(text, str):
@@ -233,6 +237,8 @@ class Archive(Sequence[Archived]):
         limit, wanted = checked_limit(limit), text.casefold()
         entries = yield from self._entries()
         found: list[FoundMessage] = []
+        if semantic is not None:
+            return (yield from self._search_by_meaning(entries, text, limit, semantic))
         for page in archives.pages_of(entries):
             read = yield from self._read(page)
             found += [hit for entry in page for hit in _hits(entry, read.get(entry.id, ()), wanted)]
@@ -241,6 +247,25 @@ class Archive(Sequence[Archived]):
         return found[:limit]
 
     search, asearch = faces(_search)
+
+    def _search_by_meaning(
+        self, entries: Sequence[Archived], text: str, limit: int | None, semantic: Any
+    ) -> Plan[list[FoundMessage]]:
+        from langgraph_keel.embedding import best_of, cosines, embedder_of  # needs NumPy
+
+        embedder, found = embedder_of(semantic), list[FoundMessage]()
+        (query,) = (yield from embedder.embed([text], is_query=True)).values()
+        for page in archives.pages_of(entries):
+            read = yield from self._read(page)
+            hits = [hit for entry in page for hit in _hits(entry, read.get(entry.id, ()), "")]
+            texts = [_text_of(hit.message) for hit in hits]
+            vectors = yield from embedder.embed([each for each in texts if each.strip()])
+            said = [(hit, vectors[each]) for hit, each in zip(hits, texts, strict=True) if each in vectors]
+            if said:
+                scores = cosines([vector for _, vector in said], query)
+                found += [replace(hit, score=float(score)) for (hit, _), score in zip(said, scores, strict=True)]
+        best = best_of([hit.score or 0 for hit in found], len(found) if limit is None else limit)
+        return [found[place] for place in best]
 
     # -- putting back ------------------------------------------------------------------------------------------
 
@@ -352,8 +377,11 @@ class Archive(Sequence[Archived]):
         return as_html(self.thread_id, self.entries())
 
 
+def _text_of(message: BaseMessage) -> str:
+    return str(message.text) if isinstance(message, BaseMessage) else message_text(message)
+
+
 def _hits(entry: Archived, messages: Sequence[BaseMessage], wanted: str) -> Iterator[FoundMessage]:
     for index, message in enumerate(messages):
-        text = str(message.text) if isinstance(message, BaseMessage) else message_text(message)
-        if wanted in text.casefold():
+        if wanted in _text_of(message).casefold():
             yield FoundMessage(entry, index, message)

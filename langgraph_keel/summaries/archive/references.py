@@ -29,11 +29,13 @@ class FoundMessage:
         entry: The archived part that holds it.
         index: Its position in the part.
         message: The message.
+        score: The cosine of its meaning and that of the query, if it was found by meaning.
     """
 
     entry: Archived
     index: int
     message: BaseMessage
+    score: float | None = None
 
     def __str__(self) -> str:
         """Return a line that says where it is, and what it says."""

@@ -111,6 +111,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
             chat(saver).invoke(asked_for, story.config("worked"), durability="sync")
         saver.history.note("worked", "move the table", "goal")
         decision = saver.history.note("worked", "stop the writers")
+        saver.store().put(("memories", "ada"), "seat", {"kind": "preference"})
     in_work = ("--dir", str(work), *worked)
     return {
         "threads": ("threads", *store),
@@ -194,6 +195,14 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "notes": ("notes", "worked", *worked),
         "handoff": ("handoff", "worked", *worked),
         "journal": ("journal", "worked", *worked),
+        "store ls": ("store", "ls", *worked),
+        "store ls, an index": ("store", "ls", "--index", *worked),
+        "store search": ("store", "search", "memories", "--filter", "kind=preference", *worked),
+        "store get": ("store", "get", "memories/ada", "seat", *worked),
+        "store export": ("store", "export", str(directory / "items"), *worked),
+        "store put": ("store", "put", "memories/ada", "seat", '{"text": "aisle"}', *worked),
+        "store import": ("store", "import", str(directory / "items"), *worked),
+        "store rm": ("store", "rm", "memories/ada", "seat", "--yes", *worked),
         "workspace ls": ("workspace", "ls", "worked", *in_work),
         "workspace diff": ("workspace", "diff", "worked", "0", *in_work),
         "workspace restore": ("workspace", "restore", "worked", "0", "--yes", *in_work),

@@ -1,0 +1,227 @@
+"""Search by meaning: texts as vectors, by an embedding of the program's own, and the cosines of vectors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from itertools import chain
+from math import inf
+from threading import Lock
+from typing import Any, TypeAlias
+
+from langchain_core.embeddings import Embeddings
+from langgraph.store.base import ensure_embeddings
+
+from langgraph_keel.engine.errands import Call
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.errors import InvalidInput
+
+try:
+    import numpy as np
+    from numpy.typing import NDArray
+except ImportError as error:
+    needed = "pip install 'numpy>=1.26' (Keel's extra 'search')"
+    raise InvalidInput(f"search by meaning needs the package numpy: {needed}") from error
+
+Vectors: TypeAlias = "NDArray[np.float32]"
+MOST_TEXTS = 1000
+"""Texts whose vectors an embedder remembers."""
+
+
+def digest_of(text: str) -> bytes:
+    """Return the hash by which the vector of a text is found again."""
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def unit_rows(vectors: Vectors) -> Vectors:
+    """Return vectors with the length 1, so that a product is a cosine; rows of zeros stay."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+    rows: Vectors = (vectors / np.where(lengths > 0, lengths, 1)[:, None]).astype(np.float32)
+    return rows
+
+
+def cosines(vectors: Sequence[Vectors], query: Vectors) -> Vectors:
+    """Return the cosine of each vector and the one of a query."""
+    scores: Vectors = unit_rows(np.stack(vectors)) @ unit_rows(query[None])[0]
+    return scores
+
+
+def best_of(scores: Sequence[float] | Vectors, most: int) -> list[int]:
+    """Return the positions of the highest scores, best first; equal ones stay in their order."""
+    scores = np.asarray(scores, np.float32)
+    positions = np.arange(len(scores))
+    if most < len(scores):
+        positions = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
+    order: list[int] = positions[np.argsort(-scores[positions], kind="stable")][:most].tolist()
+    return order
+
+
+def pack_rows(vectors: Sequence[Vectors]) -> bytes:
+    """Return vectors as they are stored: their numbers as little-endian float32, one after the other."""
+    return np.concatenate(vectors).astype("<f4").tobytes()
+
+
+def unpack_rows(data: bytes, count: int, dims: int) -> Vectors:
+    """Return stored vectors, a row for each; `ValueError` if there are others."""
+    return np.frombuffer(data, "<f4").reshape(count, dims)
+
+
+class Embedder:
+    """Embeds texts, equal ones once, and remembers the last thousand.
+
+    Args:
+        embed: What LangGraph's stores take: `Embeddings`, a function that blocks or is awaited, or a name.
+        dims: How many numbers a vector must have; 0 for any number.
+        most: Texts to remember.
+
+    Raises:
+        InvalidInput: `embed` is none of those, or NumPy is not installed.
+    """
+
+    def __init__(self, embed: Any, dims: int = 0, most: int = MOST_TEXTS) -> None:
+        try:
+            if not (isinstance(embed, str | Embeddings) or callable(embed)):
+                raise ValueError("use Embeddings, a function of a list of texts, or the name of a model")
+            self.embeddings = ensure_embeddings(embed)
+        except (ValueError, ImportError) as error:
+            raise InvalidInput(f"embed={embed!r:.200} cannot embed texts: {error}") from error
+        self.dims = dims
+        self._most = most
+        self._known: OrderedDict[tuple[bytes, bool], Vectors] = OrderedDict()
+
+    @property
+    def model(self) -> str:
+        """What the model is called, as far as its object or function says."""
+        held = self.embeddings
+        source = getattr(held, "func", None) or getattr(held, "afunc", None) or type(held)
+        names = [getattr(held, name, None) for name in ("model", "model_name", "model_id")]
+        names.append(getattr(source, "__name__", None))
+        return next((name for name in names if isinstance(name, str) and name), type(source).__name__)
+
+    def knows(self, digest: bytes) -> bool:
+        """Return whether the vector of a text is remembered, by the hash of the text."""
+        return (digest, False) in self._known
+
+    def remember(self, digest: bytes, vector: Vectors, is_query: bool = False) -> None:
+        """Remember the vector of a text, by the hash of the text."""
+        # Each step is one of the interpreter's, so that threads need no lock.
+        self._known.pop((digest, is_query), None)
+        self._known[digest, is_query] = vector
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+    def embed(self, texts: Iterable[str], is_query: bool = False) -> Plan[Mapping[str, Vectors]]:
+        """Return the vectors of texts, by the texts. One call for all that are not remembered; of queries, one each.
+
+        Raises:
+            InvalidInput: The embedding returns something else than a vector of finite numbers for each text.
+        """
+        digests = {text: digest_of(text) for text in texts}
+        found = {text: self._known.get((digest, is_query)) for text, digest in digests.items()}
+        missing = [text for text, vector in found.items() if vector is None]
+        made: list[Any] = []
+        if is_query:
+            for text in missing:
+                query, aquery = self.embeddings.embed_query, self.embeddings.aembed_query
+                made.append((yield Call(partial(query, text), partial(aquery, text))))
+        elif missing:
+            documents, adocuments = self.embeddings.embed_documents, self.embeddings.aembed_documents
+            made = yield Call(partial(documents, missing), partial(adocuments, missing))
+        known = {text: vector for text, vector in found.items() if vector is not None}
+        if missing:
+            known |= zip(missing, self._check(made, len(missing)), strict=True)
+        for text, vector in known.items():
+            self.remember(digests[text], vector, is_query)
+        return known
+
+    def _check(self, made: Sequence[Any], count: int) -> Iterator[Vectors]:
+        try:
+            with np.errstate(over="ignore"):
+                vectors = np.array(made, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"the embedding returns vectors that are not lists of numbers: {error}") from error
+        shape = vectors.shape
+        if len(shape) != 2 or shape[0] != count or shape[1] != (self.dims or shape[1]):
+            found = " x ".join(map(str, shape))
+            wanted = f"{count} x {self.dims or 'any'}"
+            raise InvalidInput(f"the embedding returns {found} numbers for {count} texts: {wanted} are needed")
+        if not np.isfinite(vectors).all():
+            raise InvalidInput("the embedding returns numbers that are not finite")
+        self.dims = shape[1]
+        return (row.copy() for row in vectors)  # a view would keep all of them in memory
+
+
+_embedders: OrderedDict[int, tuple[Any, Embedder]] = OrderedDict()
+
+
+def embedder_of(embed: Any) -> Embedder:
+    """Return an embedder that remembers 10,000 texts; the same for the same object, of the last four."""
+    _, found = _embedders.pop(id(embed), (None, None))
+    found = found or Embedder(embed, most=10 * MOST_TEXTS)
+    _embedders[id(embed)] = embed, found  # the object is held, so that no other one has its id
+    while len(_embedders) > 4:
+        _embedders.popitem(last=False)
+    return found
+
+
+class VectorCache:
+    """Vectors that this process has read, by the keys and tokens of their cells: rows of one matrix, of length 1."""
+
+    def __init__(self, dims: int, memory: int) -> None:
+        self._most = max(memory // (4 * dims), 1)
+        self._rows: Vectors = np.zeros((0, dims), np.float32)
+        self._free: list[int] = []
+        self._held: dict[str, tuple[str, list[int]]] = {}
+        self._lock = Lock()
+
+    def add(self, found: Mapping[str, tuple[str, Vectors]], needed: Collection[str]) -> None:
+        """Keep the vectors of cells, as far as there is room; the oldest go, but for those of `needed` keys."""
+        with self._lock:
+            self._free += [row for key in found for row in self._held.pop(key, ("", []))[1]]
+            size, have = sum(len(vectors) for _, vectors in found.values()), len(self._rows)
+            if size > len(self._free) and have < self._most:
+                grown = min(self._most, max(2 * have, have + size))
+                self._free += range(have, grown)
+                self._rows = np.concatenate([self._rows, np.zeros((grown - have, self._rows.shape[1]), np.float32)])
+            if size > len(self._free) or len(self._held) >= self._most:
+                for key in [key for key in self._held if key not in needed][: max(size, len(self._held) // 8)]:
+                    self._free += self._held.pop(key)[1]
+            for key, (token, vectors) in found.items():
+                if len(vectors) <= len(self._free) and len(self._held) < self._most:
+                    rows = [self._free.pop() for _ in vectors]
+                    self._rows[rows] = vectors
+                    self._held[key] = token, rows
+
+    def rank(
+        self, listed: Mapping[str, str], apart: Mapping[str, tuple[str, float]], query: Vectors, most: int
+    ) -> tuple[list[str], list[tuple[str, float]]]:
+        """Return the keys whose vectors are not known; if there are none, the best keys and their scores.
+
+        Args:
+            listed: The tokens of the cells, by their keys.
+            apart: Tokens and scores of cells, by their keys, for those that are not kept here.
+            query: The vector to compare with, of length 1.
+            most: How many keys to return. Those without vectors come last, with the score `-inf`.
+        """
+        keys, none = [*listed], list[int]()
+        with self._lock:
+            held = [
+                known[1] if known is not None and known[0] == token else none
+                for known, token in zip(map(self._held.get, keys), listed.values(), strict=True)
+            ]
+            beside = [place for place, rows in enumerate(held) if rows is none]
+            missing = [key for place in beside if apart.get(key := keys[place], ("",))[0] != listed[key]]
+            if missing:
+                return missing, []
+            counts, rows = [*map(len, held)], [*chain.from_iterable(held)]
+            is_few = 4 * len(rows) < len(self._rows)
+            products = self._rows[rows] @ query if is_few else (self._rows @ query)[rows]
+        sizes, scores = np.array(counts, dtype=np.intp), np.full(len(counts), -inf, np.float32)
+        if rows:
+            starts = np.cumsum(sizes) - sizes
+            scores[sizes > 0] = np.maximum.reduceat(products, starts[sizes > 0])
+        for place in beside:
+            scores[place] = apart[keys[place]][1]
+        return [], [(keys[place], float(scores[place])) for place in best_of(scores, most)]
