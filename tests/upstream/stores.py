@@ -25,6 +25,7 @@ NO_PATHS = "takes a dot in the field of a filter for a path; for ours and InMemo
 EXCLUDED = {
     r"tests/.*::test_(nonnull_migrations|escape_|namespace_match_pattern)": OWN_SQL,
     r"tests/.*::test_list_namespaces_prefix_uses_indexable_condition": OWN_SQL,
+    r"tests/test_store.py::test_vector_store_initialization$": OWN_SQL,
     r"tests/.*::test_abatch_uses_single_pool_checkout": OWN_SQL,
     r"tests/.*::test_omit_expired_disabled": "demands that items are shown that have expired",
     r"tests/.*::test_omit_expired_": OWN_SQL,
