@@ -152,7 +152,7 @@ def test_what_changes_nothing_waits_for_nobody(
 @pytest.mark.parametrize("shares", ["n", "n % 3"], ids=["of many threads", "of few"])
 def test_a_deletion_looks_into_indexes(postgres_url: str, shares: str, partitions: int) -> None:
     """However many cells are shared."""
-    fill = f"INSERT INTO keel_cells SELECT '', 'tool', 'k' || n, 't', 'o' || {shares}, NULL, 0, '', ''"
+    fill = f"INSERT INTO keel_cells SELECT '', 'tool', 'k' || n, 't', 'o' || {shares}, NULL, 0, NULL, NULL, '', ''"
     with PostgresSaver(postgres_url, partitions=partitions) as saver, psycopg.connect(postgres_url) as connection:
         saver.setup()
         swap(saver, None, cell("1"))

@@ -151,7 +151,8 @@ def test_no_request_for_a_cell_reads_others(url: str, statistics: str) -> None:
     shelf, new = Shelf(None, "cache"), Cell("t1", b"\x00\x90")
 
     def count_cells(cells: int) -> dict[str, int]:
-        grow = "INSERT INTO keel_cells SELECT thread_id, kind, 'k' || i, token, origin, name, expires_at, header, body"
+        new_row = "thread_id, kind, 'k' || i, token, origin, name, expires_at, rank, marks, header, body"
+        grow = f"INSERT INTO keel_cells SELECT {new_row}"
         with PostgresSaver(url, pool_size=1) as saver:
             saver.setup()
             run(url, "TRUNCATE keel_cells; ALTER TABLE keel_cells SET (autovacuum_enabled = off)")

@@ -70,8 +70,8 @@ def test_one_round_trip_each_on_the_wire(
             assert proxy.round_trips - before == count
         # A copy asks, too, for objects, what prunes have carried, the archive, tool calls, earlier owners; it notes its
         # time, (four) that the two threads are of one family, and (two: read, and written) its latest checkpoint, which
-        # nothing may resume by itself: it has arrived.
-        for call, trips in ((lambda: counted.copy_thread("t", "copy"), 13), (lambda: counted.delete_thread("t"), 1)):
+        # nothing may resume by itself: it has arrived. A deletion asks whether a person is on hold.
+        for call, trips in ((lambda: counted.copy_thread("t", "copy"), 13), (lambda: counted.delete_thread("t"), 2)):
             now = proxy.round_trips
             call()
             assert proxy.round_trips - now == trips

@@ -23,7 +23,7 @@ from langgraph_keel import CorruptStore, KeelError, RedisSaver, StoreBusy, Store
 from langgraph_keel.backends.redis.check import find_odd_keys
 from langgraph_keel.backends.redis.driver import _SCRIPTS, Request  # private: to see that none is left out
 from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_mislisted, find_unlisted
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import BLOCK, Cell, Search, Shelf
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import body_of, frame
 from langgraph_keel.engine.plan import run
@@ -115,6 +115,7 @@ def verbs_of(store: RedisStore, driver: Any) -> Verbs:
         "list_kinds, shared": lambda: store.list_kinds(None),
         "list_cells": lambda: store.list_cells(shelf, "", None, 1),
         "read_cells": lambda: store.read_cells(shelf, [label]),
+        "find_cells": lambda: store.find_cells(shelf, Search("0" * 2 * BLOCK)),
         "list_strays": lambda: store.list_strays(None, 9),
         "find_runs": lambda: store.find_runs(["run 1"]),
         "read_threads": lambda: store.read_threads(Page(None, 9)),

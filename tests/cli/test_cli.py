@@ -61,7 +61,7 @@ def test_the_commands_are_those_promised() -> None:
         "audit verify",
     }
     others = {"demo", "settle", "cache clear", "schema", "tenants", "info", "check", "repair"}
-    keeping = {"prune", "erase", "delete", "reclaim", "retention show", "retention set", "retention clear"}
+    keeping = {"prune", "erase", "hold", "delete", "reclaim", "retention show", "retention set", "retention clear"}
     keys = {"keys new", "keys show", "keys rotate", "keys renew", "keys migrate"}
     moving = {"copy", "import", "stats"}
     upgrading = {"doctor", "upgrade", "work"}

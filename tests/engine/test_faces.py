@@ -124,6 +124,7 @@ WITHOUT_IO = {
     "get_next_version",
     "grants",
     "handoff_middleware",
+    "store",
     "summarization_middleware",
     "with_allowlist",
 }

@@ -93,7 +93,8 @@ def test_a_role_reaches_nothing_else(fenced: Fenced) -> None:
 TRIES = [
     "INSERT INTO {schema}.keel_threads VALUES (chr(31) || 'beta' || chr(31) || 'x', 1, 1, 0, '', NULL)",
     "UPDATE {schema}.keel_threads SET thread_id = chr(31) || 'beta' || chr(31) || 'x'",
-    "INSERT INTO {schema}.keel_cells SELECT '', 'k', chr(31) || 'beta' || chr(31) || '', 't', NULL, NULL, NULL, '', ''",
+    "INSERT INTO {schema}.keel_cells (thread_id, kind, key, token, header, body) "
+    "SELECT '', 'k', chr(31) || 'beta' || chr(31) || '', 't', '', ''",
     "SET row_security = off; SELECT * FROM {schema}.keel_threads",
     "ALTER TABLE {schema}.keel_threads DISABLE ROW LEVEL SECURITY",
     "CREATE POLICY mine ON {schema}.keel_threads USING (true)",
