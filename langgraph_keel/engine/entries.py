@@ -26,7 +26,6 @@ from typing import Any, Literal, TypeAlias, cast
 import xxhash
 from langgraph.checkpoint.base import WRITES_IDX_MAP, Checkpoint, PendingWrite, writes_sort_key
 from langgraph.constants import START
-from langgraph.types import Send
 
 from langgraph_keel._langgraph import (
     BRANCH_TO,
@@ -245,7 +244,7 @@ def _without(values: Iterable[tuple[str, Any]], names: Collection[str]) -> Itera
             value = dict(_without(value.items(), names))
         elif channel == TASKS and isinstance(value, list):
             value = [each for _, each in _without([(TASKS, each) for each in value], names)]
-        elif channel == TASKS and isinstance(value, Send) and isinstance(value.arg, dict):
+        elif channel == TASKS and isinstance(getattr(value, "arg", None), dict):  # a `Send`
             value = copy(value)
             value.arg = dict(_without(value.arg.items(), names))
         if channel not in names:
