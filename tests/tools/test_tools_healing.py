@@ -26,6 +26,7 @@ from support.savers import FACES, each_face
 from support.tiers import examples, sized
 from support.tool_graphs import Killed, Scripted, answers, calls, loop_of, resume, run
 from support.tools.children import SLOW, Life, Lives, Moment, Outside, open_nursery
+from support.tools.flight import wait_until
 from support.tools.healing import ANSWER, CONFIG, GRAPHS, World, agent_of, live, problems_of, said
 
 from langgraph_keel import InvalidConfig, KeelSaver, MemorySaver, ToolCache, ToolPolicy
@@ -123,6 +124,7 @@ async def test_the_same_call_is_made_anew_once_its_result_is_told(saver: KeelSav
 
     def stop() -> str:
         if died.pop():
+            wait_until(lambda: [each.state for each in saver.tools.calls("t") if each.tool == "pay"] == ["done"])
             raise Killed
         return "stopped"
 
