@@ -177,7 +177,7 @@ class VectorCache:
         self._lock = Lock()
 
     def add(self, found: Mapping[str, tuple[str, Vectors]], needed: Collection[str]) -> None:
-        """Keep the vectors of cells, as far as there is room; the oldest go, but for those of `needed` keys."""
+        """Keep the vectors of cells while there is room. The oldest are dropped, except those of `needed` keys."""
         with self._lock:
             self._free += [row for key in found for row in self._held.pop(key, ("", []))[1]]
             size, have = sum(len(vectors) for _, vectors in found.values()), len(self._rows)

@@ -86,7 +86,7 @@ class Swapped:
 
 
 Swap: TypeAlias = tuple[str, str | None, Cell | None]
-"""A key, the token that its cell is expected to have, and what it is to hold: see `Store.swap_cell`."""
+"""A key, the expected token of its cell, and the new cell: see `Store.swap_cell`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -358,7 +358,7 @@ class SealedStore(Layer):
 
     @_again
     def find_cells(self, shelf: Shelf, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
-        """See `Store.find_cells`. What has no header, as it was not asked for, is not proved."""
+        """See `Store.find_cells`. Cells without a header (`is_bare`) are not authenticated."""
         hidden = replace(search, marks=(yield from self._narrow(search.marks)))
         cells: Sequence[tuple[str, Cell]] = yield from self.inner.find_cells(shelf, hidden)
         if search.is_bare:

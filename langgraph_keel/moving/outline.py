@@ -187,7 +187,7 @@ class Shelves:
         return found
 
     def _sort(self, page: list[tuple[str, Cell]]) -> Plan[list[tuple[str, Cell]]]:
-        """Read the whole shelf and sort it: one with hidden names is in the order of what stands for its keys."""
+        """Read the whole shelf and sort it by keys: a store with hidden names sorts it by the hidden ones."""
         while not self._is_last:
             more = yield from self._store.list_cells(self._shelf, "", page[-1][0], CELLS)
             self._is_last = len(more) < CELLS

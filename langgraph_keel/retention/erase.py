@@ -197,7 +197,7 @@ def each_stray(store: Store[Any, Any], take: Callable[[str], object]) -> Plan[No
 
 
 def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
-    """Delete the threads of a person, their items, or both; or look what they are."""
+    """Delete the threads of a person, their items, or both. With `dry_run`, only count them."""
     erased, holds = Erased(order), (yield from read_holds(session))
     if order.user in holds:
         raise refusal(f"{order.user!r}", holds[order.user])
