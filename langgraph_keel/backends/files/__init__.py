@@ -1,4 +1,4 @@
-"""The file backend: one directory a thread, an append-only log of JSON lines in it."""
+"""The file backend: a directory for each thread, with an append-only log of JSON lines."""
 
 from langgraph_keel.backends.files.saver import FileSaver, open_url
 
