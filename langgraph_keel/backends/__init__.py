@@ -1,1 +1,1 @@
-"""The backends, which store checkpoints: a package for each. README.md describes how to choose one."""
+"""The backends, a package for each; README.md describes how to choose one."""

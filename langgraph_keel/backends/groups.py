@@ -1,7 +1,7 @@
-"""Groups waiting requests of a loop, so that they go to the server together; a backend defines how.
+"""Groups requests of a loop that wait, so that they go to the server together.
 
-With 64 coroutines on one loop, half of the processor's time was spent on pool turns, timers, wake-ups and commits. A
-loop with one or two requests at a time sends them immediately.
+A backend defines the groups. With 64 coroutines on one loop, half of the processor's time was spent on pool turns,
+timers, wake-ups and commits. A loop with one or two requests at a time sends them immediately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LANES = 2
 GROUP = 32
 """Maximum requests in one group, which bounds how long the first of them waits."""
 PATIENCE = 0.1
-"""Seconds without a reply after which the requests in progress count as stuck, and others are sent."""
+"""Seconds without a reply after which requests count as stuck; others are sent."""
 
 Send: TypeAlias = Callable[[Q], Awaitable[R]]
 SendGroup: TypeAlias = Callable[[Sequence[Q]], Awaitable[Sequence[R | None]]]
@@ -37,7 +37,7 @@ class Groups(Generic[Q, R]):
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line[Q, R]] = WeakKeyDictionary()
 
     async def send(self, request: Q) -> R:
-        """Send a request, alone or in a group. If the caller is cancelled before it is sent, it is not sent."""
+        """Send a request, alone or in a group, unless it is cancelled while waiting."""
         loop = asyncio.get_running_loop()
         if (line := self._lines.get(loop)) is None:
             line = self._lines[loop] = _Line(*self._ways)

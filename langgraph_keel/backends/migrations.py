@@ -1,4 +1,4 @@
-"""Numbered migrations from one format of a store to the next. Each is done once, when a store is opened.
+"""Numbered migrations from one format of a store to the next, each done once.
 
 A store is made in format 1 and goes through all migrations, so each format is reached in one way. A migration is one
 transaction that also sets the mark of the format. Without transactions, it consists of idempotent steps between two
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Migration(Generic[Work]):
-    """A change of a backend's format: its description, and its work (see the backend's `MIGRATIONS`)."""
+    """A change of a backend's format: `what` describes it, `work` does it."""
 
     what: str
     work: Work

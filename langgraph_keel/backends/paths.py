@@ -10,7 +10,7 @@ from langgraph_keel.engine.plan import is_in_loop
 from langgraph_keel.errors import InvalidInput
 
 SQLITE_ID = 0x4B65656C
-"""The `application_id` of SQLite databases of Keel's: `Keel` in ASCII, in the header of the file."""
+"""The `application_id` in the header of Keel's SQLite databases: `Keel` in ASCII."""
 
 
 def find_sqlite_store(paths: Iterable[str | os.PathLike[str]]) -> str | None:
@@ -30,7 +30,10 @@ def find_sqlite_store(paths: Iterable[str | os.PathLike[str]]) -> str | None:
 
 
 def checked_path(path: object, scheme: str) -> str:
-    """Return the absolute path of an argument; in a running loop, which must not wait for a disk, unchanged."""
+    """Return the absolute path of an argument; unchanged in a running loop.
+
+    A running loop must not wait for a disk.
+    """
     if not isinstance(path, str | os.PathLike):
         kind = f"{type(path).__module__}.{type(path).__qualname__}"
         raise InvalidInput(f"a {kind} is not a path: Keel opens its files itself, so pass the path alone")

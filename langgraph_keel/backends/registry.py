@@ -1,4 +1,4 @@
-"""Finds backends by URL scheme: a table of Keel's own, and the entry points of other packages.
+"""Finds backends by URL scheme: Keel's own, and those of other packages.
 
 An entry point in the group `langgraph_keel.backends` has a scheme as its name and an `OpenUrl` as its object:
 
@@ -104,7 +104,7 @@ BACKENDS = (
 
 
 def url_of(store: str) -> str:
-    """Return the URL of the directory or SQLite database at a path; any other text unchanged."""
+    """Return the URL of the store at a path; any other text unchanged."""
     if not isinstance(store, str) or ":" in store or not store:
         return store
     # A running loop must not wait for a disk, so only the ending of a path counts there.
@@ -139,7 +139,7 @@ def find_opener(url: str) -> OpenUrl:
 
 
 def refuse_url(url: str) -> InvalidInput:
-    """Return the error for a URL that names no store: lists valid URLs, and shows no password."""
+    """Return the error for a wrong URL: lists valid ones, and shows no password."""
     scheme, is_url, _ = url.partition("://")
     name = (f"{scheme}:..." if is_url else "the given text") if "@" in url or "=" in url else url
     own = {scheme for backend in BACKENDS for scheme in backend.schemes}

@@ -1,4 +1,4 @@
-"""Requests that are sent again because the connection broke before the reply arrived."""
+"""Requests that are sent again because the connection broke before the reply."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ was_sent_before: ContextVar[bool] = ContextVar("was_sent_before", default=False)
 
 
 class Resent(list[Any]):
-    """Replies to a repeated request, or from a client that may repeat requests: the caller's, or a Redis Cluster's.
+    """Replies to a request that was, or may have been, sent twice.
 
-    The first attempt may have been executed, and its effect undone since.
+    A client may repeat requests by itself: the caller's, or that of a Redis Cluster. The first attempt may have been
+    executed, and its effect undone since.
     """
 
 
 def noted(replies: list[Any], is_again: bool = False) -> list[Any]:
-    """Return the replies, as `Resent` if the request was, or may have been, sent before."""
+    """Return the replies, as `Resent` if the request may have been sent before."""
     return Resent(replies) if is_again or was_sent_before.get() else replies

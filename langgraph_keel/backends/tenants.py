@@ -1,4 +1,4 @@
-"""The store of one tenant in shared tables, where its names have a prefix (`engine.tenants`)."""
+"""The store of one tenant in shared tables (`engine.tenants`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from langgraph_keel.engine.verbs import Turn
 _IDLE: frozenset[Turn] = frozenset(
     {NameMap.outcome, NameMap.batch, NameMap.channel_set, NameMap.ghosts, NameMap.places}
 )
-"""The name maps that do nothing, because only threads and shared cells are renamed."""
+"""The name maps that do nothing; only threads and shared cells are renamed."""
 
 
 class TenantStore(Renaming):
-    """A tenant's data in a shared store; verbs over all threads return only the tenant's."""
+    """A tenant's data in a shared store; its names have a prefix there."""
 
     def __init__(self, shared: Store[Any, Any], tenant: str) -> None:
         prefix = prefix_of(tenant)

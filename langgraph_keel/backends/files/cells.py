@@ -1,8 +1,8 @@
-"""Cells on disk: a file for each, in a directory for each kind; every change writes a whole new file.
+"""Cells on disk: a file for each, in a directory for each kind.
 
-Readers need no lock, because a file is complete before it gets its name. To fill an empty cell, a process links a file
-to its name, which only one process can do. To replace or empty a cell, a process holds the lock of its file. Calls of
-different tools therefore do not wait for each other, and there are no lock files.
+Every change writes a whole new file. Readers need no lock, because a file is complete before it gets its name. To fill
+an empty cell, a process links a file to its name, which only one process can do. To replace or empty a cell, a process
+holds the lock of its file. Calls of different tools therefore do not wait for each other, and no lock files are needed.
 
 A cell is one line of JSON that ends with a checksum, like a line of a log; FORMAT.md specifies it. The engine's frames
 are stored as JSON, or as base64 if JSON would not restore the same bytes.
@@ -43,9 +43,12 @@ SUFFIX = ".json"
 SHARED = "shared"
 """The directory of shared cells, in the store's root."""
 KNOWN = 50_000
-"""Maximum number of cells of a directory that are cached for searches, without bodies."""
+"""Maximum number of cells per directory that are cached for searches."""
 SETTLED = 2_000_000_000
-"""Minimum age of a file, in nanoseconds, from which any further change alters its time, so that it may be cached."""
+"""Minimum age of a file, in nanoseconds, before its cell is cached.
+
+A younger file may be changed again without a change of its time.
+"""
 NO_SETTINGS: Mapping[str, str] = {}
 
 
@@ -159,7 +162,7 @@ class Shelves:
         return []
 
     def find(self, kind: str, search: Search) -> list[tuple[str, Cell]]:
-        """See `Store.find_cells`. Lists all names of the kind, and reads the files that have changed."""
+        """See `Store.find_cells`. Lists all names of the kind; reads changed files."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             return select_cells(self._look(kind, folder, search.prefix), search)
         return []
@@ -184,7 +187,10 @@ class Shelves:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped:
-        """See `Store.swap_cell`. A refusal may return a cell that is not on disk yet, and that a power cut may lose."""
+        """See `Store.swap_cell`.
+
+        A refusal may return a cell that is not on disk yet, and that a power cut may lose.
+        """
         fills = expected is None and new is not None
         while True:  # repeated while other processes are faster
             try:
@@ -232,7 +238,7 @@ class Shelves:
                 unlock(file)
 
     def _sync_names(self, folder: Folder) -> None:
-        """Sync the names of a directory and its parents, and remove leftovers of other processes from it."""
+        """Sync the path to a directory, and remove leftovers of other processes in it."""
         identity = folder.identity
         if identity in self._synced and not folder.is_new:
             return
@@ -247,7 +253,7 @@ class Shelves:
         self._synced.add(identity)
 
     def remove(self, kind: str, tokens: Mapping[str, str]) -> int:
-        """See `Store.remove_cells`. Cells are removed one by one; a power cut may come in between."""
+        """See `Store.remove_cells`. A power cut may come between two removals."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             removed = sum(self._remove_one(folder, key, token) for key, token in tokens.items())
             folder.sync()  # even if none was removed, because an earlier removal may have failed here
@@ -262,7 +268,7 @@ class Shelves:
             return True
 
     def carry_over(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-        """Change the fields of each cell, or remove it if `change` returns `None`; damaged cells stay."""
+        """Change the fields of each undamaged cell; `change` returns `None` to remove it."""
         for kind in self.kinds():
             with suppress(FileNotFoundError), self.open(kind) as folder:
                 for key in keys_in(folder):
@@ -279,11 +285,11 @@ class Shelves:
                 folder.sync()
 
     def origins(self) -> set[str]:
-        """Return the threads that have written shared cells. Reads every cell, and skips damaged ones."""
+        """Return the threads that have written shared cells, from all undamaged cells."""
         return {cell.origin for kind in self.kinds() for _, cell in self._sound_cells(kind, []) if cell.origin}
 
     def _sound_cells(self, kind: str, damaged: list[CorruptStore]) -> Iterator[tuple[str, Cell]]:
-        """Return the cells of a kind, by key and without bodies; collect the errors of damaged cells."""
+        """Return the cells of a kind without bodies; collect the errors of damaged ones."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             for key in keys_in(folder):
                 try:

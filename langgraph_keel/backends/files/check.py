@@ -1,4 +1,4 @@
-"""Checks and repairs a store of files. A repair deletes nothing: unreadable files are moved aside."""
+"""Checks and repairs a store of files; repairs move unreadable files aside."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _check_folder(folder: Folder, thread_id: str | None) -> Iterator[Finding]:
 
 
 def put_cell_aside(root: Path, path: Path) -> str:
-    """Empty a damaged cell, and move its file aside; return a description of the result."""
+    """Empty a damaged cell and move its file aside; return a message."""
     aside = f"{path.name}{_DAMAGED}{token_hex(4)}"
     try:
         with Folder.at(root, path.parent.relative_to(root).parts) as folder:
@@ -111,7 +111,7 @@ class Salvage:
 
 
 def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
-    """Return the consistent lines of a log: complete transactions without missing items."""
+    """Return the consistent lines of a log: transactions without missing items."""
     replica = Replica(files.thread_id, files.mark.migrations)
     salvage, bodies = Salvage([], [], []), Bodies(files.load, str(files.log))
     items: set[tuple[str, str, int]] = set()
@@ -218,7 +218,7 @@ class Check:
             yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
 
     def repair(self) -> Iterator[Finding]:
-        """Replace each damaged log by one with its readable part; move damaged logs and cells aside."""
+        """Replace damaged logs by their readable lines; move damaged files aside."""
         for finding in list(self.findings()):
             path = Path(finding.path)
             if finding.kind != "repairable":
@@ -273,7 +273,7 @@ def _check_values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
 
 
 def _repair_log(files: ThreadFiles) -> str:
-    """Replace a log by one with its readable part; return a description with the path of the old log."""
+    """Replace a log by one with its readable lines; return a message."""
     with files.writing() as handle:
         if handle is None:
             return "it was removed in the meantime"

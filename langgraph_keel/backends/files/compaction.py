@@ -1,4 +1,4 @@
-"""Makes new logs from old ones: without removed entries (compaction), up to an entry (a copy), or sealed."""
+"""Makes new logs from old ones: compacted, copied up to an entry, or sealed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Ends = Mapping[tuple[str, str], int]
 
 
 def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
-    """Replace the log by one without removed entries and without dead items below `graph.ends`."""
+    """Rewrite a log without removed entries and dead items below `graph.ends`."""
     removed = 0
 
     def draft_of(thread: Thread, seq: int, records: Records) -> Draft:
@@ -48,7 +48,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
 
 
 def seal(files: ThreadFiles, new: Replacement) -> None:
-    """Replace the log by one with sealed records instead of plain text. See `Store.replace_plain`."""
+    """Rewrite a log with sealed records; see `Store.replace_plain`."""
 
     def draft_of(thread: Thread, seq: int, records: Records) -> Draft:
         return _Sealing(thread, new, Bodies(files.load, str(files.log))).of(records)
@@ -57,9 +57,9 @@ def seal(files: ThreadFiles, new: Replacement) -> None:
 
 
 def _rewrite(files: ThreadFiles, epoch: Stamp | None, draft_of: Callable[[Thread, int, Records], Draft]) -> None:
-    """Replace the log by a draft, made from the thread, its highest sequence number and its records.
+    """Replace the log by a draft, unless the epoch of the thread has changed.
 
-    Do nothing if the epoch of the thread has changed.
+    `draft_of` gets the thread, its highest sequence number and its records.
     """
     with files.writing() as handle:
         replica = files.read_on(handle) if handle is not None else None
@@ -77,7 +77,7 @@ def _rewrite(files: ThreadFiles, epoch: Stamp | None, draft_of: Callable[[Thread
 
 
 def carry_over(files: ThreadFiles, number: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Replace the log by one in another format; do nothing if it already has that format, or is damaged."""
+    """Rewrite a log in another format, unless it has that format or is damaged."""
     with files.writing() as handle:
         data = b"" if handle is None else read(handle, 0)
         if handle is None or (format_in(data) or 0) >= number:
@@ -205,7 +205,10 @@ def blobs_of(lines: Sequence[bytes]) -> set[str]:
 
 
 def _remove_blobs(files: ThreadFiles, lines: Sequence[bytes]) -> None:
-    """Remove blobs that no line refers to. A reader of the old log that misses one reads the new log."""
+    """Remove blobs that no line refers to.
+
+    A reader of the old log that misses one reads the new log.
+    """
     kept = {f"{blob}.json" for blob in blobs_of(lines)}
     folder = files.directory / BLOBS
     for path in folder.iterdir() if folder.exists() else ():

@@ -1,4 +1,4 @@
-"""The disk: durable writes, locks, system errors as Keel's errors, and names of directories (see `FORMAT.md`).
+"""The disk: durable writes, locks, errors and names of directories.
 
 When fsync fails, Linux drops the pages that it could not write, and the next fsync succeeds. So Keel never relies on a
 second fsync after a failure (https://wiki.postgresql.org/wiki/Fsync_Errors).
@@ -132,7 +132,10 @@ def read(handle: int, at: int) -> bytes:
 
 
 def read_lines(handle: int) -> bytes:
-    """Return all bytes of a file of lines, after its first line exists: git makes an empty file before it writes."""
+    """Return all bytes of a file of lines, once its first line is complete.
+
+    Git makes an empty file before it writes.
+    """
     deadline = time.monotonic() + BEGUN
     while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -140,7 +143,10 @@ def read_lines(handle: int) -> bytes:
 
 
 def remove_all_but(kept: Collection[str], directory: Path) -> None:
-    """Empty a directory except for names that another process may be making; then remove it, if it is empty."""
+    """Empty a directory except for some names; then remove it if it is empty.
+
+    Another process may be making the excepted files.
+    """
     with suppress(OSError):
         for path in [path for path in directory.iterdir() if path.name not in kept]:
             if path.is_dir() and not path.is_symlink():
@@ -158,7 +164,7 @@ def write_all(handle: int, data: bytes, at: int) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Make or replace a file as a whole; its name is durable only after `sync_directory`."""
+    """Make or replace a file as a whole; `sync_directory` makes its name durable."""
     temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
     _write_new(temporary, data)
     os.replace(temporary, path)
@@ -188,7 +194,7 @@ def lock(handle: int, deadline: float, where: Path) -> None:
 def open_locked(
     opening: Callable[[], FileIO], is_current: Callable[[int], bool], timeout: float, where: Path
 ) -> FileIO | None:
-    """Open a file and wait for its lock, again if it was replaced in between; `None` if there is no file."""
+    """Open and lock a file, again if it was replaced; `None` if it does not exist."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -215,7 +221,10 @@ def unlock(file: FileIO) -> None:
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Return whether a path still leads to an open file; git and compaction replace files."""
+    """Return whether a path still leads to an open file.
+
+    Git and compaction replace files.
+    """
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -223,7 +232,7 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 class Folder:
-    """A directory that is kept open: changes are made in it, even if its path later leads elsewhere.
+    """A directory that is kept open, and changed even if its path leads elsewhere.
 
     So a file of a thread never gets into a new thread of the same id, and no link leads out of the store.
     """
@@ -319,7 +328,7 @@ class Folder:
             os.unlink(name, dir_fd=self._handle)
 
     def clear(self) -> None:
-        """Remove unfinished files of dead processes. A process that still writes one gets an error, and retries."""
+        """Remove unfinished files; a process that still writes one retries."""
         for name in self.names():
             if name.endswith(".tmp"):
                 self.remove(name)
@@ -335,7 +344,7 @@ class Folder:
 
 
 class DirectoryName(str):
-    """The name of a directory, used instead of a long thread id if no log contains the id any more."""
+    """The name of a directory, instead of a long thread id that no log contains."""
 
     __slots__ = ()
 
@@ -362,7 +371,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def thread_of(directory: str) -> str | None:
-    """Return the id of the thread in a directory; `None` for a long id, which is in the log's first line."""
+    """Return the id of the thread in a directory; `None` if only the log contains it."""
     long = _LONG.fullmatch(directory)
     if long and KEPT - 2 <= len(long[1]) <= KEPT:
         return None

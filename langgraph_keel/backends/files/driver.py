@@ -1,4 +1,4 @@
-"""The driver: the root directory, a cache of threads, and calls that do not block a loop.
+"""The driver: the root, a cache of threads, and calls that do not block a loop.
 
 Every call opens and closes its files, so no file is open across a fork, and a store may contain more threads than a
 process can open files.
@@ -51,7 +51,10 @@ from langgraph_keel.errors import (
 
 THREADS = "threads"
 READS, WRITES = 16, 64
-"""Maximum concurrent calls from loops: most wait for the disk, and writes also wait for other processes."""
+"""Maximum concurrent reads and writes from loops.
+
+Most calls wait for the disk; writes also wait for other processes.
+"""
 TENANTS = "tenants"
 MOST_TENANTS = 64
 """Maximum number of tenants with cached threads."""
@@ -60,7 +63,7 @@ ABANDONED = 3600.0
 EVERY = 64
 """Number of uses of threads after which their memory is measured again."""
 _LOOKED_AT = 1000
-"""Maximum number of files, in a directory that is not a store, that are checked for being a database."""
+"""Maximum number of files that are checked for being a SQLite database."""
 # Names that a directory may contain before it becomes a store: of a new repository, or made by another process.
 _MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|tenants|keel\.json)$|.*\.tmp$", re.IGNORECASE)
 
@@ -138,7 +141,7 @@ class FileRoot:
                 yield self._files(name, thread_id)
 
     def strays(self, after: str | None) -> Iterator[str]:
-        """Return the readable threads without a checkpoint after one, in the order of their directories."""
+        """Return the strays after one, in the order of their directories."""
         directories = self.root / THREADS
         names: dict[str, str] = {directory_of(origin): origin for origin in self._shared.origins()}
         names |= {name: thread_id for name in names_in(directories) if (thread_id := any_id_of(directories / name))}
@@ -152,7 +155,7 @@ class FileRoot:
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 
     def threads_after(self, page: Page) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
-        """Return the threads of a page of the listing, last activity first, with their places."""
+        """Return the threads of a page of the listing, with their places."""
 
         def activity(thread_id: str) -> str:
             files = self.thread(thread_id)
@@ -192,7 +195,7 @@ class FileDriver(FileRoot):
         self._tenants: OrderedDict[str, FileRoot] = OrderedDict()
 
     def _settle(self) -> None:
-        """Make the root absolute at the first use, if the saver was made in a running loop."""
+        """Make a relative root absolute, at the first use."""
         if not self.root.is_absolute():
             self.root = self.mark.root = Path(os.path.abspath(self.root))
             self._find_shared()
@@ -202,7 +205,7 @@ class FileDriver(FileRoot):
     # -- the root ------------------------------------------------------------------------------------------------
 
     def setup(self) -> None:
-        """Make the store if it does not exist. Safe to call from many processes concurrently."""
+        """Make the store if it does not exist; safe to call concurrently."""
         self._settle()
         with named_errors(self.root):
             if self._is_closed:
@@ -294,7 +297,7 @@ class FileDriver(FileRoot):
             return Check(root, self.timeout, self.mark)
 
     def prepare(self, writes: bool) -> None:
-        """Check that the store exists and may be used in this way; make it before the first write."""
+        """Check that the store may be used in this way; make it before the first write."""
         if self._is_closed:
             raise refuse_closed(self.root)
         if writes and self.read_only:
@@ -321,7 +324,7 @@ class FileDriver(FileRoot):
         self._may_read = version is not None
 
     def clean(self, abandoned: float = ABANDONED) -> None:
-        """Finish interrupted deletions, and remove abandoned unfinished threads and indexes."""
+        """Finish interrupted deletions; remove abandoned new threads and indexes."""
         for path in (self.root / THREADS).glob(".*-*"):
             with suppress(FileNotFoundError):
                 is_old = time.time() - path.stat().st_mtime > abandoned

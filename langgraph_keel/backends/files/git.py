@@ -1,7 +1,8 @@
-"""`FileSaver(root, git=True)`: one commit for each run. Errors of git are logged and fail no write.
+"""`FileSaver(root, git=True)`: one commit for each run.
 
-A background thread commits a run 0.2 seconds after its last record was stored: LangGraph stores from many threads, and
-the writes of a run's last tasks often arrive after its last checkpoint. The next run waits for the commit.
+Errors of git are logged and fail no write. A background thread commits a run 0.2 seconds after its last record was
+stored: LangGraph stores from many threads, and the writes of a run's last tasks often arrive after its last checkpoint.
+The next run waits for the commit.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from langgraph_keel.git import LONGEST, NO_HOOKS, GitResult, find_git, run_git
 
 _SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
 _LOCK_SECONDS = 2.0
-"""Seconds to wait for a lock of another git process; 0 after a failure, until a commit succeeds."""
+"""Seconds to wait for git's locks; 0 after a failure, until a commit succeeds."""
 _LOCK = "keel.lock"
 
 # Both fit the store's root, its directory of threads, and that of shared cells.
@@ -64,7 +65,10 @@ SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
 QUIET = 0.2
 """Seconds without new records after which a stopped run counts as complete."""
 _MOST_DELAY = 30.0
-"""Maximum seconds that a due commit waits for unfinished writes, which a forked child may never finish."""
+"""Maximum seconds that a due commit waits for unfinished writes.
+
+A forked child may never finish them.
+"""
 _STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
 
 _log = logging.getLogger(__name__)
@@ -99,7 +103,7 @@ class Repository:
         self._git = git
 
     def commit(self, path: str, message: str) -> str:
-        """Commit the changes below a path of the root and in shared cells, and no other changed or staged files.
+        """Commit the changes below a path and in shared cells, and nothing else.
 
         Return the error of git, or an empty text.
         """
@@ -155,7 +159,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A file that both branches have changed, and that a merge, a rebase or a stash has left unmerged."""
+    """A file that both branches have changed and git has left unmerged."""
 
     path: str  # from the store's root
     ours: bytes | None  # on the branch that is checked out; `None` if the file was deleted
@@ -163,7 +167,7 @@ class Conflict:
 
 
 def conflicts(root: Path) -> list[Conflict]:
-    """Return the files of a store that git holds in conflict; none if git or a repository is missing."""
+    """Return the files of a store that git holds in conflict; none without git."""
     git = shutil.which("git")
     if git is None or not root.is_dir():
         return []
@@ -181,10 +185,10 @@ def conflicts(root: Path) -> list[Conflict]:
 
 
 def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Return whether a root graph's checkpoint leaves nothing to run, according to LangGraph's channels.
+    """Return whether a root graph's checkpoint leaves nothing to run.
 
-    A run that stops at a breakpoint or the recursion limit, or is killed, looks unfinished. A bare `Pregel` starts its
-    nodes by channels of any name, so each of its steps looks like an end.
+    This depends on LangGraph's channels. A run that stops at a breakpoint or the recursion limit, or is killed, looks
+    unfinished. A bare `Pregel` starts its nodes by channels of any name, so each of its steps looks like an end.
     """
     if metadata.get("source") != "loop":
         return metadata.get("source") == "update"  # an edit (`update_state`) is complete by itself
@@ -202,7 +206,7 @@ def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool
 
 @dataclass(slots=True)
 class _RunState:
-    """The state of a thread's run, from the records that this process has stored since the last run ended."""
+    """A thread's run, from the records stored since the last run ended."""
 
     checkpoint_id: str = ""
     step: Any = None
@@ -231,7 +235,10 @@ class _RunState:
         return self.is_over or self.stopped_at == self.checkpoint_id
 
     def is_answered(self, checkpoint_id: str | None, channels: Sequence[str]) -> bool:
-        """Return whether writes resume this run; a resumed task may do so again later, at another checkpoint."""
+        """Return whether writes resume this run.
+
+        A resumed task may do so again later, at another checkpoint.
+        """
         return RESUME in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
 
     def message(self, thread_id: str) -> str:
@@ -246,7 +253,7 @@ def _message(thread_id: str, what: str, trailers: Mapping[str, str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return `text` on one line, with unprintable characters escaped, and cut to 200 characters."""
+    """Return `text` on one line, escaped and cut to 200 characters."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return shown if len(shown) <= 200 else shown[:199] + "…"
 
@@ -259,7 +266,7 @@ class Left(NamedTuple):
 
 
 class Commits:
-    """Commits each run of each thread when it ends, asks a question (an interrupt) or fails.
+    """Commits each run of each thread when it ends, asks a question or fails.
 
     A run whose end cannot be detected (see `ends_run`) is committed before the thread's next input, with the next run's
     end, or at `close`. `commit`, `commit_change` and `close` wait for git; the other methods do not.
@@ -278,7 +285,7 @@ class Commits:
         self._git_lock = Lock()  # held while git runs; taken before `_notes`
 
     def left_before_put(self, address: Address, metadata: Mapping[str, Any]) -> Left | None:
-        """Return the changes to commit before a checkpoint that starts a run; `None` if there are none."""
+        """Return the changes to commit before a checkpoint that starts a run, if any."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or not run.checkpoint_id or address.checkpoint_ns:
@@ -287,7 +294,7 @@ class Commits:
             return self._left(run) if run.has_stopped or metadata.get("source") == "input" else None
 
     def left_before_writes(self, address: Address, channels: Sequence[str]) -> Left | None:
-        """Return the changes to commit before a task's writes that answer a question; otherwise `None`."""
+        """Return the changes to commit before writes that answer a question, if any."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or address.checkpoint_ns:
@@ -295,9 +302,9 @@ class Commits:
             return self._left(run) if run.is_answered(address.checkpoint_id, channels) else None
 
     def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
-        """Record that a task's writes are being stored: if they answer a question, the run continues.
+        """Record the start of a task's writes; if they are an answer, the run continues.
 
-        Call this first, because the next checkpoint of the run may be stored before these writes.
+        This comes first, because the next checkpoint of the run may be stored before these writes.
         """
         with self._notes:
             run = self._runs.get(address.thread_id)
@@ -308,7 +315,7 @@ class Commits:
         return Left(run, run.news) if not run.is_committed or self._busy_with is run else None
 
     def begin_storing(self, thread_id: str) -> None:
-        """Record that a write of a thread has started, so that no commit is made before it ends."""
+        """Record that a write has started: no commit until it ends."""
         with self._notes:
             self._storing[thread_id] += 1
 
@@ -367,7 +374,7 @@ class Commits:
             self._plan(run)
 
     def commit_change(self, thread_id: str, what: str) -> None:
-        """Commit a thread that another verb has changed; `what` names the change, such as "deleted"."""
+        """Commit a thread that another verb has changed, such as "deleted"."""
         with self._git_lock:
             self._commit(thread_id, _message(thread_id, what, {}))
 
@@ -435,13 +442,13 @@ class Decision:
 
     @property
     def commands(self) -> dict[str, str]:
-        """The commands, run in the store's root, that keep the log of either side, by its name."""
+        """The commands that keep each side's log, run in the store's root, by side."""
         removal = f"git rm --quiet -r -- {Path(self.path).parent.as_posix()}"
         return commands_to_keep(self.path, {"ours": self.ours, "theirs": self.theirs}, removal)
 
 
 def commands_to_keep(path: str, sides: Mapping[str, object], removal: str) -> dict[str, str]:
-    """Return the command that keeps the file of each side, by name; `removal` for a side that has deleted it."""
+    """Return the command that keeps each side's file; `removal` for a deleted one."""
     return {
         name: removal if side is None else f"git checkout --{name} -- {path} && git add -- {path}"
         for name, side in sides.items()
@@ -454,7 +461,7 @@ def decisions(root: Path) -> list[Decision]:
 
 
 def cell_conflicts(root: Path) -> list[Conflict]:
-    """Return the cells of a store that git holds in conflict: both branches have changed or made them."""
+    """Return the cells of a store that git holds in conflict."""
     places = ((conflict, Path(conflict.path).parts) for conflict in conflicts(root))
     return [conflict for conflict, parts in places if parts[0] == SHARED or parts[2:3] == (CELLS,)]
 
@@ -524,13 +531,16 @@ class CommittingStore(FileStore):
 
 
 class GitHook(Hook):
-    """Notifies `Commits` of every write and change of a thread; a run is committed before the next one stores."""
+    """Notifies `Commits` of every write and change of a thread.
+
+    A run is committed before the next one stores.
+    """
 
     def __init__(self, commits: Commits) -> None:
         self._commits = commits
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
-        """Commit the remaining changes of the last run, if this checkpoint starts a new run."""
+        """Commit the rest of the last run, if this checkpoint starts a new one."""
         if left := self._commits.left_before_put(put.address, put.header.metadata):
             yield from self._commit(put.address.thread_id, left)
         self._commits.begin_storing(put.address.thread_id)
@@ -566,7 +576,7 @@ class GitHook(Hook):
             self._commits.end_storing(writes.address.thread_id)
 
     def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
-        """Commit the run that has just ended, because a rewind is a separate commit."""
+        """Commit the rest of a run that has just ended, because a rewind is a separate commit."""
         yield from self._commit(travel.origin.thread_id)
         self._commits.begin_storing(travel.origin.thread_id)
 

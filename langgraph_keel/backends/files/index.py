@@ -1,7 +1,7 @@
-"""The index of threads: facts from the ends of logs, and when they are trusted (README, "Large stores").
+"""The index of threads: facts from the ends of logs (README, "Large stores").
 
-A writer may still be writing while its log is read. So logs named in the last ten seconds are read again, and an index
-is made only when `.changed` is ten seconds old. A writer that takes five seconds or more names its thread again.
+A writer may still be writing while its log is read. Logs named in the last ten seconds are therefore read again, and an
+index is made only when `.changed` is ten seconds old. A writer that takes five seconds or more names its thread again.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ import orjson
 from langgraph_keel.backends.files.disk import MODE, directory_of, is_at, open_file
 
 Place: TypeAlias = tuple[Any, ...]
-"""The last activity of a thread, its id, and its marks in one text; `None` if they are unknown."""
+"""A thread's last activity, id, and marks in one text (`None` if unknown)."""
 State: TypeAlias = tuple[int, ...]
 """The state of a log: the inode, size and change time of its file."""
 LogEnd: TypeAlias = tuple[State, str, str | None, str | None]
-"""The state of a log, its thread, the time of its last checkpoint (`None` if it is damaged) and the thread's marks."""
+"""A log's state and thread, the time of its last checkpoint, and the marks.
+
+The time is `None` if the log is damaged.
+"""
 
 INDEX, CHANGED = ".index", ".changed"
 VERSION = 2
 LEAST = 2000
-"""Minimum number of threads for an index; the logs of fewer threads are read in some 10 ms."""
+"""Minimum number of threads for an index; fewer logs are read in some 10 ms."""
 SETTLED = 10.0
-"""Seconds after which a writer that has named its thread has written, or named it again."""
+"""Seconds within which a writer finishes, or names its thread again."""
 BELIEVED = 3600.0
 """Maximum age of an index in seconds; then all logs are read again."""
 SAMPLE = 100
-"""Number of newest threads, and of random threads, whose logs are compared with the index."""
+"""Number of newest and of random threads that are compared with the index."""
 MOST_NEW = 2000
 """Number of threads named since the index was made after which it is made again."""
 LARGEST = 4 << 20
-"""Maximum bytes of `.changed`; a larger file is deleted, because no process has listed threads for long."""
+"""Maximum bytes of `.changed`; a larger one is deleted, as it was long unused."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -109,7 +112,7 @@ class Ends:
                 insort(self.places, (end[2], end[1], end[3]))
 
     def copy(self) -> Ends:
-        """Return a copy with its own list of places, so that callers can page through the old list."""
+        """Return a copy with its own list of places, for undisturbed paging."""
         return Ends(self.logs, self.places.copy())
 
 
@@ -133,7 +136,7 @@ def _boot_id() -> str:
 
 
 class Index:
-    """The index of the threads of one directory; `writes` states whether it may be made."""
+    """The index of the threads of one directory; `writes`: whether it may be made."""
 
     def __init__(self, directory: Path, writes: bool) -> None:
         self._directory = str(directory)
@@ -142,7 +145,7 @@ class Index:
         self._head: dict[str, Any] = {}
 
     def load(self, known: Ends) -> Ends | None:
-        """Return the index, usable or not; `known` if this process has read or made it; `None` if there is none."""
+        """Return the index, trusted or not; `known` if unchanged; `None` if missing."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             with open_file(Path(self._index), "r") as file:
                 head = orjson.loads(file.read(4096).partition(b"\n")[0])
@@ -175,7 +178,7 @@ class Index:
         return [status.st_dev, status.st_ino]
 
     def changes(self) -> Changes | None:
-        """Return the threads named since the index was made; `None` if the index cannot be used."""
+        """Return the threads named since; `None` if the index cannot be trusted."""
         found = self._read_changed(self._head.get("from", 0))
         is_ours = found is not None and found.token == self._head.get("token") and self._is_ours(self._head)
         return found if is_ours and not self._is_in_git() else None
@@ -209,7 +212,7 @@ class Index:
         return True
 
     def agrees(self, ends: Ends, changes: Changes) -> bool:
-        """Return whether the logs of the newest and some other threads match the index, or are named as changed."""
+        """Return whether a sample of logs matches the index, or is named as changed."""
         places = ends.places
         looked_at = [*places[max(0, len(places) - SAMPLE) :], *sample(places, min(SAMPLE, len(places)))]
         names = {directory_of(place[1]) for place in looked_at}.difference(changes.names)
@@ -225,7 +228,7 @@ class Index:
         return None
 
     def begin(self, count: int) -> Changes | None:
-        """Return the threads named before all logs are read, if an index should be made then."""
+        """Return the threads named so far, if an index should be made."""
         if not (self._writes and _boot_id() and count >= LEAST) or self._is_in_git():
             return None
         found = self._read_changed()
@@ -235,7 +238,7 @@ class Index:
         return found if monotonic() - found.made >= SETTLED else None
 
     def make(self, ends: Ends, changes: Changes, made: float | None = None) -> None:
-        """Write the index from the ends read after `changes`, for all processes. Errors are ignored."""
+        """Write the index from ends that were read after `changes`; ignore errors."""
         # Column by column, which lets 100,000 threads be read in a tenth of a second.
         states, *columns = zip(*ends.logs.values(), strict=True)
         body = orjson.dumps([[*ends.logs], *zip(*states, strict=True), *columns])
@@ -247,12 +250,12 @@ class Index:
             self._head = head
 
     def grow(self, ends: Ends, changes: Changes) -> None:
-        """Make the index again if many threads have changed; this does not delay the next read of all logs."""
+        """Make the index again after many changes; all logs are read when due before."""
         if self._writes and len(changes.names) > MOST_NEW and changes.settled > self._head["from"]:
             self.make(ends, changes, self._head["made"])
 
     def _write(self, path: str, data: bytes) -> bool:
-        """Replace a file as a whole. It need not be durable, because it is not used after a power cut."""
+        """Replace a file as a whole, not durably: after a power cut it is not used."""
         temporary = f"{path}.{token_hex(4)}.tmp"
         try:
             handle = os.open(temporary, _NEW_FILE, MODE)

@@ -24,7 +24,7 @@ END = 16384
 
 
 def names_in(directory: Path) -> Iterator[str]:
-    """Return the names of threads' directories, without those that are being made or deleted (`.new-`, `.gone-`)."""
+    """Return the directories of threads, except those being made or deleted."""
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         yield from (
             entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
@@ -32,7 +32,7 @@ def names_in(directory: Path) -> Iterator[str]:
 
 
 def id_of(directory: Path) -> str | None:
-    """Return the id of the thread in a directory; `None` if it contains none, or one with another name."""
+    """Return the id of the thread in a directory; `None` if it has another name."""
     try:
         thread_id = thread_of(directory.name)
     except CorruptStore:
@@ -48,7 +48,7 @@ def id_of(directory: Path) -> str | None:
 
 
 def any_id_of(directory: Path) -> str | None:
-    """As `id_of`; for a long id that no log contains any more, the name of its directory."""
+    """As `id_of`; the directory's name for a long id that no log contains."""
     try:
         return id_of(directory) or (DirectoryName(directory.name) if thread_of(directory.name) is None else None)
     except CorruptStore:
@@ -56,7 +56,7 @@ def any_id_of(directory: Path) -> str | None:
 
 
 def last_put(log: Path) -> str | None:
-    """Return the time of the last checkpoint of a log; `None` if its end does not contain one."""
+    """Return the time of a log's last checkpoint; `None` if its end has none."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return _read_end(str(log), os.stat(log).st_size)[0]
     return None
@@ -73,7 +73,7 @@ class Listing:
         self._pages: dict[bool, Sequence[Place]] = {True: [], False: []}
 
     def places(self, page: Page, activity: Activity) -> Iterator[Place]:
-        """Return (last activity, id) of the threads from the beginning of a page on, in its order.
+        """Return (last activity, id) of the threads from the beginning of a page on.
 
         `activity` is called if the end of a log does not contain it. If the page is tolerant, an index is used, and
         damaged threads come last.
@@ -140,7 +140,7 @@ class Listing:
         return ends
 
     def _look_at(self, name: str, known: Ends, activity: Activity) -> LogEnd | None:
-        """Return the end of a log; `None` if there is none, or its directory is not a thread's."""
+        """Return the end of a log; `None` if there is none, or it is not a thread's."""
         path = f"{self._directory}/{name}/{LOG}"
         try:
             status = os.stat(path)
@@ -160,7 +160,7 @@ class Listing:
 
 
 def _read_end(path: str, size: int) -> tuple[str | None, str | None]:
-    """Return the time of the last checkpoint of a log and the marks of its thread; `None` if its end has none."""
+    """Return a log's last activity and marks; `None` if its end has none."""
     with open_file(Path(path), "r") as log:
         log.seek(max(0, size - END))
         lines = [*lines_in(log.readall() or b"")]

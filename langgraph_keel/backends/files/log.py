@@ -1,7 +1,7 @@
-"""The log of a thread: records as lines of JSON with a checksum, transactions, and the resulting thread.
+"""The log of a thread: its records, its transactions, and the resulting thread.
 
-The thread is a function of the log alone: a process reads its own records in the same way as those of others.
-FORMAT.md specifies the records.
+Records are lines of JSON with a checksum, specified by FORMAT.md. The thread is a function of the log alone: a process
+reads its own records in the same way as those of others.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from langgraph_keel.errors import CorruptStore
 
 Migrations: TypeAlias = Mapping[int, Migration[Callable[[dict[str, Any]], dict[str, Any] | None]]]
 MIGRATIONS: Migrations = {}
-"""The migrations. The work of each is a function of the fields of a record, of a log or of a cell (kind `cell`).
+"""The migrations; the work of each is a function of the fields of a record.
 
-It returns the new fields, or `None` to drop the record. A value in its own file (`$blob`) appears by name only. Cells
-do not record their format, so the function may get a cell that it has already changed."""
+The record is a line of a log, or a cell (kind `cell`). The function returns the new fields, or `None` to drop the
+record. A value in its own file (`$blob`) appears by name only. Cells do not record their format, so the function may
+get a cell that it has already changed."""
 COMMITS = frozenset({"thread", "ckpt", "writes", "gone", "end"})
-"""Kinds of records that end a transaction. Items precede the record that commits them."""
+"""Kinds of records that end a transaction; items precede the record."""
 LARGE = 65536
 """Maximum bytes of JSON of a value in the log; a larger value gets its own file."""
 _CRC = len(',"crc":"01234567"}')
@@ -56,7 +57,7 @@ CONFLICT = b"<<<<<<< "
 MARK = b'\n{"k":"index",'
 """The beginning of an index, with the line feed before it."""
 EACH, SHARE = 65536, 16
-"""Minimum bytes between two indexes, and the minimum as a multiple of the size of the first."""
+"""Minimum bytes between two indexes, absolute and relative to the first's size."""
 NEWEST = 40
 """Number of checkpoints that an index lists."""
 _FAR = 1 << 24
@@ -64,7 +65,7 @@ _FAR = 1 << 24
 
 
 class Line(bytes):
-    """A line of a log without its line feed; used as a body until that is needed (see `Bodies`)."""
+    """A line of a log without its line feed, also used as a body (see `Bodies`)."""
 
     offset: int  # in its log
 
@@ -119,7 +120,7 @@ class Draft:
         return {"$blob": name}
 
     def items(self, ns: str, channel: str, first: int, rows: Sequence[Row]) -> None:
-        """Append items to a log, one line each; a row that is sealed or stored elsewhere gets one line."""
+        """Append items to a log, one line each; an opaque row gets one line."""
         number = first
         for row in rows:
             if row.body.startswith(OPAQUE):
@@ -163,14 +164,14 @@ class Draft:
 
 
 def body_to_json(body: bytes) -> Any:
-    """Return a body in the form of a line: its content as JSON, or its bytes if it is sealed."""
+    """Return a body in the form of a line: as JSON, or its bytes if sealed."""
     if body.startswith(OPAQUE):
         return {"$sealed": b2a_base64(body, newline=False).decode()}
     return items_to_json(open_frame(body))
 
 
 def _are_heads(heads: Any, count: int) -> bool:
-    """Return whether this is [[channel, index], ...], as the engine writes it with Keel's own serializer."""
+    """Return whether this is [[channel, index], ...], as Keel's serializer writes it."""
     return isinstance(heads, list) and len(heads) == count and all(type(h) is list and len(h) == 2 for h in heads)
 
 
@@ -239,7 +240,7 @@ class Bodies:
         return values
 
     def _value(self, value: Any, blobs: list[bytes]) -> Any:
-        """Return a value, from its blob if it has one; add the text of the blob to `blobs`."""
+        """Return a value, from its blob if it has one; add that to `blobs`."""
         if isinstance(value, dict) and "$blob" in value:
             blobs.append(self._load(value["$blob"]))
             return orjson.loads(blobs[-1])
@@ -271,7 +272,7 @@ class _Older:
 
 
 class _Part(dict[Any, Any]):
-    """The newest part of a dictionary. `is_new` returns whether the rest cannot have a key."""
+    """The newest part of a dictionary; `is_new`: whether the rest lacks a key."""
 
     def __init__(self, content: Mapping[Any, Any], is_new: Callable[[Any], bool]) -> None:
         super().__init__({_Older: _Older(), **content})
@@ -302,7 +303,7 @@ class _LogPart(Log):
 
 
 class Newest(Thread):
-    """The newest checkpoints of a thread, with their items and writes. No other checkpoint has an id after `most`."""
+    """The newest checkpoints, with items and writes; no other has an id over `most`."""
 
     def __init__(self, thread: Thread, most: str) -> None:
         super().__init__(
@@ -525,7 +526,7 @@ def format_in(data: bytes) -> int | None:
 
 
 def read_end(handle: int, whole: bool) -> tuple[int, bytes]:
-    """Return the offset of the last index of a log, and the log from there on; otherwise 0 and the whole log."""
+    """Return the offset of a log's last index and the log from there; or 0 and all."""
     size, length = os.fstat(handle).st_size, EACH
     while not whole and length < min(size, _FAR):
         data = read(handle, size - length)
@@ -586,7 +587,7 @@ def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
 
 
 def is_torn(rest: bytes) -> bool:
-    """Return whether the rest after the last complete transaction is a single interrupted write.
+    """Return whether the rest of a log is a single interrupted write.
 
     Such a write is cut short. After a power cut, sectors may be missing, and read as NUL, which JSON never contains.
     Nothing follows an interrupted write, because the next write waits until this one is on disk.
@@ -601,7 +602,7 @@ def is_torn(rest: bytes) -> bool:
 
 
 def _is_of_one_write(piece: re.Match[bytes], rest: bytes) -> bool:
-    """Return whether a piece between NULs and line feeds can belong to the write that left `rest`.
+    """Return whether a piece can belong to the write that left `rest`.
 
     A record that commits must be the last one, and its items must reach back to the beginning of `rest` (or to the byte
     after a missing line feed there).

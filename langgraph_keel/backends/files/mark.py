@@ -1,4 +1,4 @@
-"""The mark of a store, `keel.json`: identifies it as Keel's, and records its format."""
+"""The mark of a store, `keel.json`: its backend and format."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Mark:
 
     @contextmanager
     def hold(self, timeout: float) -> Iterator[None]:
-        """Hold the lock of the directory: one process migrates the store, and the others wait."""
+        """Hold the lock of the directory, so that one process migrates the store."""
         handle = os.open(self.root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
         try:
             lock(handle, time.monotonic() + timeout, self.root)

@@ -34,7 +34,7 @@ Making one takes milliseconds; a process that is slower than this gets an error.
 
 
 def reclaim(driver: FileDriver) -> Reclaimed:
-    """Remove leftovers of interrupted writes: unfinished or half-removed threads, and cells."""
+    """Remove leftovers of interrupted writes, of threads and of cells."""
     from langgraph_keel.retention.reclaim import Reclaimed
 
     driver.prepare(writes=True)
@@ -63,7 +63,7 @@ def size(root: Path) -> int:
 
 @publish
 class FileSaver(KeelSaver):
-    """A checkpointer on a directory, for one machine and any number of processes and threads.
+    """A checkpointer on a directory, for any number of processes of one machine.
 
     A thread is a directory with an append-only log of JSON lines, so `cat`, `grep`, `jq` and `git diff` show the
     agent's steps (`files/FORMAT.md`). Acknowledged means on disk (`fdatasync`, and `fsync` of new directories), also
@@ -94,7 +94,7 @@ class FileSaver(KeelSaver):
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[FileOptions]) -> Self:
-        """Return a saver for a path, for `with` or `async with`; named as in LangGraph's savers."""
+        """Return a saver for a path, under the name that LangGraph's savers use."""
         return cls(conn_string, **options)
 
     def _setup(self) -> None:
@@ -123,7 +123,9 @@ class FileSaver(KeelSaver):
         return f"remove {self._files.root / 'threads' / INDEX}; the next list reads the logs"
 
     def repair(self) -> Iterator[Finding]:
-        """Replace each damaged log by one with its readable lines, and empty damaged cells. Old files are kept.
+        """Rewrite damaged logs with their readable lines; empty damaged cells.
+
+        Old files are kept.
 
         Returns:
             The findings of `check` before the repair; each is yielded after it was repaired.
@@ -164,7 +166,7 @@ class FileSaver(KeelSaver):
         return places
 
     def _close(self) -> None:
-        """Wait for running calls, and commit the remaining changes. Later calls raise `StoreClosed`."""
+        """Wait for running calls, commit remaining changes, and refuse later calls."""
         self._files.close()
         if self._commits:
             self._commits.close()

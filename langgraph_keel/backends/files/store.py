@@ -1,4 +1,4 @@
-"""The verbs of the store on files: the lines that each reads from and appends to a log (see FORMAT.md)."""
+"""The verbs of the store: the lines that each reads and appends (FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Root(Protocol):
 
 
 class StoreRoot(Root, Protocol):
-    """The part of a driver that requests use: the threads without a tenant, and those of each tenant."""
+    """The part of a driver that requests use."""
 
     def tenant(self, tenant: str, writes: bool) -> Root: ...
 
@@ -90,7 +90,7 @@ class StoreRoot(Root, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request, which reads or changes one thread atomically, or reads several one after the other."""
+    """One request: reads or changes one thread atomically, or reads several."""
 
     run: Callable[[StoreRoot], Any]
     writes: bool = False
@@ -128,7 +128,7 @@ Look = Callable[[Thread, Bodies], T]
 
 
 class FileStore(Store[Work, Any]):
-    """A directory of threads, each an append-only log, of one tenant or of none. Stateless."""
+    """The threads of one directory, of one tenant or of none. Stateless."""
 
     def __init__(self, tenant: str = "") -> None:
         self._tenant = tenant
@@ -342,7 +342,7 @@ class FileStore(Store[Work, Any]):
         return self._send(swap, writes=True)
 
     def find_cells(self, shelf: Shelf, search: Search) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
-        """Lists all names of the shelf, and reads the cells that have changed since the last search."""
+        """Lists all names of the shelf, and reads the cells that have changed."""
         return self._send(lambda root: root.cells(shelf.thread_id).find(shelf.kind, search))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
@@ -385,7 +385,10 @@ def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> Listed:
 
 
 def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
-    """Return an entry and its rows with lines replaced by bodies; a shared row stays one object."""
+    """Return an entry and its rows with lines replaced by bodies.
+
+    A shared row stays one object.
+    """
     made = {} if made is None else made
 
     def row(old: Row) -> Row:

@@ -55,7 +55,7 @@ def new_epoch() -> str:
 
 
 class ThreadFiles:
-    """The directory of a thread, which may not exist, and the part of its log that this process has read."""
+    """A thread's directory, which may not exist, and the part of its log read so far."""
 
     def __init__(self, directory: Path, thread_id: str, timeout: float, mark: Mark) -> None:
         self.mark = mark
@@ -103,7 +103,7 @@ class ThreadFiles:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def read(self, look: Callable[[Thread | None], T]) -> T:
-        """Return the result of `look` for the thread as it is now; `look` gets `None` if there is none."""
+        """Return the result of `look` for the present thread, or `None`."""
         try:
             with self._turn:
                 with suppress(Unknown):
@@ -130,7 +130,7 @@ class ThreadFiles:
         return open_file(self.log, mode)
 
     def read_on(self, handle: int, whole: bool = True) -> Replica:
-        """Apply new lines of the log; if the file was replaced, all lines, or those of the `Newest` part."""
+        """Apply new lines of the log; all, or those of `Newest`, if it was replaced."""
         status = os.fstat(handle)
         file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
         replica = self._replica if self._file == file else None
@@ -236,7 +236,7 @@ class ThreadFiles:
             self._begin_anew(handle, end)
 
     def _begin_anew(self, handle: int, end: int) -> None:
-        """Replace the log by a copy without the last write, because after a failed sync its file cannot be trusted."""
+        """Replace the log after a failed sync, because its file cannot be trusted."""
         # Other processes may have read unacknowledged lines; they notice the new file.
         self._has_failed = True  # if this fails too, the next write does it
         try:
@@ -248,7 +248,7 @@ class ThreadFiles:
 
     @contextmanager
     def replace_log(self, old: int, data: bytes) -> Iterator[int]:
-        """Replace the log, whose lock the caller holds, by a new one, and hold the lock of that."""
+        """Replace the log, whose lock the caller holds, and hold the new one's lock."""
         temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
         log = FileIO(temporary, "x+")
         try:
@@ -309,7 +309,7 @@ class ThreadFiles:
         return is_made
 
     def _refuse_newer(self, is_made: bool) -> None:
-        """Remove a new thread that the migration by a newer Keel, running at the same time, may have missed."""
+        """Raise if a newer Keel has migrated the store; remove a new thread it may miss."""
         try:
             self.mark.read()
         except NewerFormat:
@@ -330,7 +330,10 @@ class ThreadFiles:
         return True
 
     def _fill(self, making: Path) -> bool:
-        """Make the thread in a directory without a log; git leaves one if it ignores a file in it."""
+        """Make the thread in a directory without a log.
+
+        Git leaves such a directory if it ignores a file in it.
+        """
         try:
             for blob in making.glob(f"{BLOBS}/*"):
                 (self.directory / BLOBS).mkdir(FOLDER_MODE, exist_ok=True)
@@ -346,14 +349,14 @@ class ThreadFiles:
     # -- removing ------------------------------------------------------------------------------------------------
 
     def put_aside(self, data: bytes) -> Path:
-        """Write `data`, which will be replaced, durably to a file next to the log; return its path."""
+        """Write `data` durably to a file next to the log; return its path."""
         aside = self.log.with_name(f"{LOG}.damaged-{token_hex(4)}")
         write_durably(aside, data)
         sync_directory(self.directory)
         return aside
 
     def delete(self, last: Stamp | None = None) -> bool:
-        """Delete the thread if it exists: first its name, atomically and durably, then its content."""
+        """Delete the thread if it exists: first its name, atomically, then its content."""
         while True:
             with self.writing() as handle:
                 if last is not None and (handle is None or not is_last(self.read_on(handle).thread, last)):

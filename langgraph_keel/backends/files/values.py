@@ -1,4 +1,4 @@
-"""Converts stored values to readable JSON and back to the same bytes; checks the fields of records.
+"""Converts stored values to readable JSON and back to the same bytes.
 
 A body is a msgpack array of items (`engine.serde`). Each item becomes one JSON value, and back. A value that JSON
 cannot represent becomes an object with one key, its tag, which begins with `$` (`FORMAT.md` lists them); a message
@@ -8,7 +8,8 @@ becomes `{"$role": "ai", ...}`. Each item is packed back before its JSON is used
 A message is written with its role, without fields that have their default (`engine.serde.types.MESSAGE_FORMS`). If its
 fields are not exactly those of its form, in their order, it is written in full as `$message`.
 
-Files are untrusted: nothing is imported or called by name, depth is bounded, and anything else is a `CorruptStore`.
+The fields of records are checked here, too. Files are untrusted: nothing is imported or called by name, depth is
+bounded, and anything else is a `CorruptStore`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from langgraph_keel.errors import CorruptStore
 _WRITTEN = 254
 """Maximum levels that orjson writes."""
 LEVELS = 100
-"""Maximum levels of JSON in an item; a deeper item becomes `$mp`. The line around it needs some of orjson's levels."""
+"""Maximum levels of JSON in an item; a deeper item becomes `$mp`.
+
+The line around an item needs some of orjson's levels.
+"""
 
 _VALUE = b"\x92\x00"
 """The first bytes of an item that is a value."""
@@ -53,12 +57,12 @@ _RECORDS_BY_TAG = {_TAGS[record]: record for record in Record}
 _AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (bytes.decode, lambda text: (text + "").encode())
 
 MOST = 1 << 53
-"""Exclusive maximum of numbers in a log: every JSON reader represents smaller ones exactly."""
+"""Exclusive maximum of numbers in a log, exact in every JSON reader."""
 _EPOCH = re.compile(r"[0-9a-f]{8,64}")
 
 
 class MessageForm:
-    """The JSON form of the messages of one class, from its code and its form in `MESSAGE_FORMS`."""
+    """The JSON form of the messages of one class (see `MESSAGE_FORMS`)."""
 
     __slots__ = ("code", "defaults", "names", "role")
 
@@ -70,19 +74,19 @@ class MessageForm:
         self.names = list(self.defaults)
 
     def select_written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """Return the fields to write: those that differ from their defaults or that the program has set."""
+        """Return the fields that the program has set, or that differ from defaults."""
         defaults = self.defaults
         return {name: part for name, part in state.items() if name in names or part != defaults[name]}
 
     @staticmethod
     def implied_names(fields: dict[str, Any], more: list[Any]) -> list[str]:
-        """Return the fields that count as set without `$set`: all written ones, including extra fields."""
+        """Return the fields that count as set without `$set`: all written ones."""
         if more and type(more[0]) is dict:
             return sorted({*fields, *more[0]})
         return sorted(fields)
 
     def complete(self, fields: dict[str, Any]) -> dict[str, Any] | None:
-        """Return all fields of a message from its written fields; `None` if one of them is not in the form."""
+        """Return all fields of a message; `None` if a written one is not in the form."""
         state = self.defaults | fields
         return state if len(state) == len(self.names) else None
 
@@ -115,7 +119,7 @@ def items_to_json(content: bytes) -> list[Any]:
 
 
 def _plain_items(items: Any, content: bytes) -> list[Any] | None:
-    """Return the values of items that JSON represents as they are; `None` if one may need a tag."""
+    """Return the values of items as JSON; `None` if one may need a tag."""
     # Their parts are not examined one by one: that took 64 ms for a document of 1 MB; this takes 12.
     try:
         values = [value for _, value in items]
@@ -194,7 +198,7 @@ def _tags(value: Iterable[str]) -> list[str]:
 
 
 def _message_to_json(item: list[Any], level: int) -> Any:
-    """Return a message from `[mark or tag, class code, fields, names set(, extra, private)]`."""
+    """Return a message from `[mark, class code, fields, names set(, extra, private)]`."""
     _, code, state, names, *more = item
     form = FORMS[code] if 0 <= code < len(FORMS) else None
     if form is None or list(state) != form.names:
@@ -225,7 +229,7 @@ def pack_item(value: Any, text: bytes | None = None) -> bytes:
 
 
 def _is_plain(values: Iterable[Any], text: bytes) -> bool:
-    """Return whether all tags in `text` are those of messages that are items themselves.
+    """Return whether all tags in `text` belong to messages that are items.
 
     No tag is missed, because its key begins with `"$` or the escape of `$`. Text that only looks like a tag costs time.
     """
@@ -384,7 +388,7 @@ def _is_true(value: Any) -> bool:
 
 
 def is_sealed(value: Any) -> bool:
-    """Return whether a value of a line is a raw record, which only a keyring opens or which is stored elsewhere."""
+    """Return whether a value of a line is sealed, or stored elsewhere."""
     return type(value) is dict and len(value) == 1 and _is_text(value.get("$sealed"))
 
 

@@ -44,7 +44,7 @@ class AsyncMemoryDriver:
 
 @publish
 class MemorySaver(KeelSaver):
-    """A checkpointer that keeps threads in memory, in the same form as other backends do on disk.
+    """A checkpointer that keeps threads in memory, in the same form as on disk.
 
     Args:
         **options: `SaverOptions` lists and documents them.

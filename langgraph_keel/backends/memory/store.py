@@ -1,4 +1,4 @@
-"""The store in dictionaries: the reference model of every verb, also for tests and scripts.
+"""The store in dictionaries: the reference model of every verb.
 
 A request is a function of the state; the driver calls it under the store's lock, so each is atomic.
 """
@@ -113,7 +113,7 @@ def _place_of(listed: Listed) -> tuple[str, str]:
 
 
 class MemoryStore(Store[Request, Any]):
-    """Keeps the threads of one tenant, or of none, in a dictionary. Stamps are counted, so none is used twice."""
+    """Keeps the threads of one tenant, or of none; counted stamps are never reused."""
 
     def __init__(self, tenant: str = "") -> None:
         self._stamps = count(1)
@@ -328,7 +328,7 @@ class MemoryStore(Store[Request, Any]):
         return self._send(read)
 
     def _is_found(self, state: State, info: ThreadInfo, head: Entry | None, terms: Sequence[str]) -> bool:
-        """Return whether a thread matches some marks; `True` if the marks of its head are unknown."""
+        """Return whether a thread matches marks; `True` if its head's are unknown."""
         stamp, marks = state.marks.get(info.thread_id, (None, ()))
         if not marks or head is None or head.stamp != stamp:
             return True

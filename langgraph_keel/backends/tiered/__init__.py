@@ -1,4 +1,4 @@
-"""Two stores as one: a cold store with all data, and a hot store that caches the latest checkpoints."""
+"""Two stores as one: a cold store with all data, and a hot store as a cache."""
 
 from langgraph_keel.backends.tiered.saver import TieredSaver, open_url
 

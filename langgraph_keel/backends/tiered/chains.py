@@ -1,4 +1,4 @@
-"""The form of a copy in the hot store: a chain of links, to which each write of an entry adds one.
+"""The form of a copy in the hot store: a chain of links, one for each write.
 
 The first link holds the entry as it was read from the cold store, with all its rows. Each later link is an entry that
 was written since, with its new rows, so a write sends the hot store only new data. In the hot store, a chain is one
@@ -35,7 +35,10 @@ SHORT = 1 << 15
 """Bytes of links that may be added to any chain, however short its first link is."""
 
 HEAVY = 1 << 26
-"""Maximum bytes of a first link, which the hot store sends in one piece; larger entries are not copied."""
+"""Maximum bytes of a first link; larger entries are not copied.
+
+The hot store sends a link in one piece.
+"""
 
 
 @record
@@ -79,7 +82,7 @@ def begin_chain(address: Address, link: bytes, put_at: str = "") -> NewEntry:
 
 
 def extend_chain(address: Address, chain: Chain, link: bytes, put_at: str) -> NewEntry:
-    """Return the hot store's entry for a chain with one more link; refused there if the chain has changed."""
+    """Return the entry for a longer chain; refused if the chain has changed."""
     return _entry(address, chain.runs, link, put_at, chain.stamp)
 
 
@@ -95,12 +98,12 @@ def chain_of(new: NewEntry, stored: Stored, end: Stamp, room: int) -> Chain:
 
 
 def _pack_stamp(stamp: Stamp | None) -> str | bytes | None:
-    """Return a stamp as written in a link: PostgreSQL's numbers can be too large for msgpack."""
+    """Return a stamp as in a link: PostgreSQL's may be too large for msgpack."""
     return b"%d" % stamp if isinstance(stamp, int) else stamp
 
 
 def room_after(link: bytes) -> int:
-    """Return how many bytes a chain may add to its first link: as many again, so it stays linear in the state."""
+    """Return the bytes that a chain may add: as many as the link, to stay linear."""
     return max(len(link), SHORT)
 
 
@@ -126,7 +129,7 @@ def read_chain(address: Address, kept: Found) -> tuple[Chain, Found]:
 
 
 def _rows(refs: Mapping[str, Ref], kept: Iterable[Any]) -> dict[str, Sequence[Row]]:
-    """Return the rows that an entry shows, from those in its links; raise an error if one is missing."""
+    """Return the rows that an entry shows; raise if one is missing."""
     logs: dict[str, dict[int, Row]] = {}
     for name, rows in kept:
         logs.setdefault(name, {}).update((lo, Row(lo, count, body)) for lo, count, body in rows)

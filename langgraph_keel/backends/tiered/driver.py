@@ -1,4 +1,4 @@
-"""The driver of two stores: routes each request, and pauses requests to a hot store that is down."""
+"""The driver of two stores: it routes requests, and pauses after failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph_keel.errors import StoreError, StoreUnavailable
 
 _log = logging.getLogger(__name__)
 PAUSE = 5.0
-"""Seconds between two requests to a hot store that fails: each may take the whole timeout."""
+"""Seconds between two requests to a failing hot store, which may time out."""
 
 
 @record
@@ -26,14 +26,14 @@ class Hot:
 
 
 class Absence:
-    """Whether the hot store is down; the failure and the recovery are logged once each."""
+    """Whether the hot store is down; failure and recovery are logged once each."""
 
     def __init__(self) -> None:
         self._until: float | None = None
 
     @contextmanager
     def asking(self, request: Hot) -> Iterator[None]:
-        """Refuse a request during the pause; otherwise record whether the store answers it."""
+        """Refuse a request during the pause; record whether the store answers."""
         if self._until is not None and not request.must and monotonic() < self._until:
             raise StoreUnavailable("the hot store failed a moment ago; Keel tries it again in some seconds")
         try:

@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 _SCHEME = "tiered:"
 _BETWEEN = re.compile(r",(?=[a-z][a-z0-9+]*://|files:|memory:)")
 _REDIS: dict[str, Any] = {"durability": "any", "allow_eviction": True, "timeout": 1.0, "ttl": 86_400}
-"""Options of a hot Redis that is opened by URL: it may lose data, as it holds only copies."""
+"""Options of a hot Redis opened by URL, which may lose its copies."""
 
 _NOT_SET_UP = "the hot store could not be set up; the cold store answers alone until the hot one works: %s"
 
 
 @publish
 class TieredSaver(KeelSaver):
-    """A checkpointer on two stores: a cold one with all data, and a hot one with copies of latest checkpoints.
+    """A checkpointer on two stores: all data in a cold one, copies in a hot one.
 
     The cold store acknowledges every write. A read of the latest checkpoint uses the copy in the hot store if the cold
     store confirms that it is of that checkpoint; the tasks' later writes come from the cold store. Losing, flushing or

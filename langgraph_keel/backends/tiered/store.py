@@ -1,4 +1,4 @@
-"""A store on two: the cold one has all data and decides, the hot one caches large latest entries (`chains`).
+"""A store on two: a cold one with all data, and a hot one with copies (`chains`).
 
 Stamps of entries are those of the cold store. Stamps and ids may be used again. Each write therefore adds a random
 token to the header (`CopyToken`), and a copy is used only if the cold store has the same header.
@@ -66,7 +66,7 @@ _MOST = 10_000
 
 
 class CopyToken(Hook):
-    """Gives each checkpoint a random token that identifies its copy even if stamps and ids are used again."""
+    """Gives each checkpoint a random token that identifies its copy."""
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Add the token."""
@@ -74,9 +74,10 @@ class CopyToken(Hook):
 
 
 class TieredStore(Layer):
-    """Keeps threads in one store, and copies of latest entries of more than `light` bytes in another.
+    """Keeps threads in one store, and copies of large latest entries in another.
 
-    Batches and cells are in the cold store alone, because effects that must happen once need certainty.
+    Entries of more than `light` bytes are copied. Batches and cells are in the cold store alone, because effects that
+    must happen once need certainty.
     """
 
     def __init__(self, cold: Store[Any, Any], hot: Store[Any, Any], light: int = LIGHT, tenant: str = "") -> None:
@@ -92,7 +93,7 @@ class TieredStore(Layer):
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """One round trip to the cold store; one to the hot store if this process knows a chain to extend."""
+        """One round trip to the cold store; one to the hot store to extend a chain."""
         outcome: Outcome = yield from self.cold.write_entry(new)
         chain = self._chains.pop(_namespace(new.address), None)
         # An entry without a base shows no items of the chain. If the cold store has lost the end of the chain, the
@@ -112,7 +113,7 @@ class TieredStore(Layer):
             self._remember(_namespace(new.address), chain_of(entry, outcome, stored.stamp, room))
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
-        """Read an entry: the latest in two round trips, three if it has a copy, four or five to make one."""
+        """Two round trips for the latest; three with a copy, four or five to make one."""
         if address.checkpoint_id is not None:
             return (yield from self.cold.read_entry(address, known))
         key = _namespace(address)
@@ -136,7 +137,10 @@ class TieredStore(Layer):
         return latest
 
     def _is_copy(self, copied: Entry) -> Plan[bool]:
-        """Return whether the cold store has this entry: stamps and ids may be used again, headers are unique."""
+        """Return whether the cold store has this entry, with the same header.
+
+        Stamps and ids may be used again; headers are unique.
+        """
         there = copied.address
         found = yield from self.cold.scan(Query(there.thread_id, there.checkpoint_ns, there.checkpoint_id, limit=1))
         return any(
@@ -146,7 +150,7 @@ class TieredStore(Layer):
         )
 
     def _begin(self, address: Address, found: Found | None, *, replaces: bool) -> Plan[None]:
-        """Start the chain of an entry that was read from the cold store; `_remove` explains the order."""
+        """Start the chain of an entry from the cold store; `_remove` explains the order."""
         thread_id = address.thread_id
         self._chains.pop(_namespace(address), None)
         if replaces:
@@ -272,7 +276,7 @@ def _explain_failure(so_far: str) -> Iterator[None]:
 
 
 def _open(address: Address, kept: Found | None) -> tuple[Chain, Found] | tuple[None, None]:
-    """Return the chain and entry of the hot store; `None` if it has none, or a damaged one."""
+    """Return the chain and entry of the hot store; `None` if missing or damaged."""
     try:
         return read_chain(address, kept) if kept is not None else (None, None)
     except CorruptStore as error:
