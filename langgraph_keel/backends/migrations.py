@@ -31,12 +31,12 @@ class Migration(Generic[Work]):
 
 
 def newest(migrations: Mapping[int, object]) -> int:
-    """Return the format to which migrations lead; their keys are formats."""
+    """Return the newest format; the keys of migrations are formats."""
     return max(migrations, default=1)
 
 
 def find_due(migrations: Mapping[int, T], found: int, where: str) -> Sequence[tuple[int, T]]:
-    """Return the migrations that a store lacks, in their order, with their numbers."""
+    """Return the migrations that a store lacks, in order, with their numbers."""
     known = newest(migrations)
     if found < 1:
         raise CorruptStore(f"{where}: the recorded format is {found}, but formats begin with 1: restore a backup")

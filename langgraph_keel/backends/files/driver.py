@@ -312,7 +312,7 @@ class FileDriver(FileRoot):
         self._settle()
         version = self._format()
         if version is None and not self.auto_setup:
-            raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")
+            raise NotSetUp(f"{self.root}: there is no store of Keel, and auto_setup is off: call setup() once")
         if version is not None and self._find_due(version):
             if self.read_only or not self.auto_setup:
                 why = "it was opened read-only" if self.read_only else "auto_setup is off"
@@ -367,7 +367,7 @@ class FileDriver(FileRoot):
         return sorted(name for name in names if name)
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete the directory of a tenant; return how many threads were in it."""
+        """Delete the directory of a tenant; return the number of deleted threads."""
         directory = self.root / TENANTS / directory_of(tenant)
         deleted = sum(1 for _ in names_in(directory / THREADS))
         going = directory.with_name(f".gone-{token_hex(8)}")

@@ -576,7 +576,7 @@ class GitHook(Hook):
             self._commits.end_storing(writes.address.thread_id)
 
     def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
-        """Commit the rest of a run that has just ended, because a rewind is a separate commit."""
+        """Commit the rest of a run that has just ended; a rewind is a separate commit."""
         yield from self._commit(travel.origin.thread_id)
         self._commits.begin_storing(travel.origin.thread_id)
 

@@ -20,7 +20,7 @@ from langgraph_keel.engine.records import Page
 from langgraph_keel.errors import CorruptStore
 
 END = 16384
-"""Bytes at the end of a log that mostly contain its last checkpoint."""
+"""Bytes at the end of a log that usually contain its last checkpoint."""
 
 
 def names_in(directory: Path) -> Iterator[str]:

@@ -57,7 +57,7 @@ class TieredDriver:
         self._absence = absence
 
     def send(self, request: Any) -> Any:
-        """Send a request to the store that it is for."""
+        """Send a request to its store."""
         if not isinstance(request, Hot):
             return self._cold.send(request)
         with self._absence.asking(request):
@@ -73,7 +73,7 @@ class AsyncTieredDriver:
         self._absence = absence
 
     async def send(self, request: Any) -> Any:
-        """Send a request to the store that it is for."""
+        """Send a request to its store."""
         if not isinstance(request, Hot):
             return await self._cold.send(request)
         with self._absence.asking(request):
