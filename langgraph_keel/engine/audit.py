@@ -162,7 +162,7 @@ class AuditEvent:
     Attributes:
         number: Its position in the trail, from 1.
         at: ISO time.
-        kind: The kind of event, such as `"approved"`.
+        kind: The kind of event, such as `"pruned"`.
         content: Its details, with the `thread_id`; `None` if they were deleted with the thread.
         hash: Hash of this event and all events before it.
     """
