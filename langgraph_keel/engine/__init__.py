@@ -1,1 +1,1 @@
-"""The semantics of Keel, written once: no I/O, no client library, no clock, no randomness of its own."""
+"""The semantics of Keel, independent of backends: no I/O, client library, clock or randomness."""
