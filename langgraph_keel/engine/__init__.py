@@ -1,1 +1,1 @@
-"""The semantics of Keel, independent of backends: no I/O, client library, clock or randomness."""
+"""Keel's semantics for all backends, without I/O, client libraries or clocks."""

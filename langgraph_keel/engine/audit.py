@@ -98,7 +98,7 @@ def next_link(number: int, previous: str, at: str, kind: str, digest: str) -> Li
 
 
 def cell_of(codec: Codec, token: str, link: Link) -> Cell:
-    """Return the cell of a link. It has no origin, so it stays when threads are deleted."""
+    """Return the cell of a link, without origin, so that it outlives threads."""
     return Cell(token, header_of(codec, *astuple(link)))
 
 
@@ -201,7 +201,7 @@ class AuditVerdict:
 
 
 def is_name(by: object) -> bool:
-    """Return whether a text can name a person who acts. Names in `keel:` are Keel's own."""
+    """Return whether a text can name a person. `keel:` marks Keel's own names."""
     return isinstance(by, str) and bool(by.strip()) and not by.startswith("keel:")
 
 
@@ -212,7 +212,7 @@ def check_by(by: object) -> None:
 
 
 def append_act(session: Session, thread_id: str, kind: str, by: str | None, **about: Any) -> Plan[None]:
-    """Append an action of a person, without details that are `None`. Trips as `append`."""
+    """Append a person's action, without details that are `None`. Trips as `append`."""
     told = {name: value for name, value in {"by": by, **about}.items() if value is not None}
     yield from append(session, thread_id, session.now, kind, told)
 
@@ -232,7 +232,7 @@ def _text_and_digest(thread_id: str, content: Mapping[str, Any], salt: str) -> t
 
 
 def append_deletion(session: Session, thread_id: str, by: str) -> Plan[None]:
-    """Append that a person deleted a thread. The event has no thread, only a hash of its id."""
+    """Append the deletion of a thread, with a hash of its id instead of the thread."""
     yield from append_act(session, "", "deleted", by, thread=sha(thread_id))
 
 
@@ -283,7 +283,7 @@ def _ensure_head(session: Session) -> Plan[Cell]:
 def _search(
     session: Session, digest: str, after: int, end: tuple[int, str]
 ) -> Plan[tuple[int | None, tuple[int, str]]]:
-    """Search the links after a number for the link of a content. One trip per 200 links."""
+    """Search for the link of a content after a number. One trip per 200 links."""
     while True:
         page = yield from _read_page(session.store, key_of(after), _PAGE)
         for key, cell in page[:-1]:
@@ -329,7 +329,7 @@ def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Sequ
 
 
 def _read_page(store: Store[Any, Any], after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
-    """Read a page of links as one snapshot. One trip; a second one if links seem to be missing."""
+    """Read a page of links as one snapshot. One trip, or two if links seem missing."""
     page = yield from store.list_cells(LINKS, "", after, limit)
     keys, number = [key for key, _ in page], number_in(after or "")
     if not keys or keys == [key_of(number + nth) for nth in range(1, len(keys) + 1)]:
@@ -352,7 +352,7 @@ def _read_contents(store: Store[Any, Any], links: Sequence[Link]) -> Plan[Mappin
 def verify(
     session: Session, expected: str | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Plan[AuditVerdict]:
-    """Check the whole trail: every event exists, is unchanged and follows the previous one.
+    """Check that every event exists, is unchanged and follows the previous one.
 
     One trip for the head, and two per 200 events. Events may be appended concurrently.
     """

@@ -18,7 +18,7 @@ _KEY = re.compile(r"[a-z0-9_][a-z0-9._-]{0,127}")
 
 OBJECTS_KEY = "store"
 BLOCK = 32
-"""Hexadecimal digits of a block (one hash) in the key of a ranked cell, which has four blocks."""
+"""Hexadecimal digits per block (one hash) of a ranked cell's key of four blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Shelf:
 
 
 OBJECTS = Shelf(None, "blobs")
-"""Identifies the objects of this store (`blobs.store`). Never encrypted or copied to another store."""
+"""Identifies this store's objects (`blobs.store`); never encrypted or copied."""
 
 
 @dataclass(slots=True, unsafe_hash=True)  # as `records.record`, since a search makes thousands
@@ -133,7 +133,7 @@ def select_cells(cells: Iterable[tuple[str, Cell]], search: Search) -> list[tupl
 
 
 def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Literal["write", "again", "refuse"]:
-    """Return the outcome of `Store.swap_cell` for a cell, for stores that decide in Python."""
+    """Return the outcome of `Store.swap_cell`, for stores that decide in Python."""
     held = None if current is None else current.token
     if held == expected:
         return "write"
@@ -141,7 +141,10 @@ def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Lite
 
 
 def check_swapped(expected: str | None, swapped: Swapped, what: str) -> Swapped:
-    """Return the reply to a swap. Raise `CorruptStore` if a damaged token would cause endless retries."""
+    """Return the reply to a swap; raise `CorruptStore` if its token is damaged.
+
+    A loop of retries would never end.
+    """
     if not swapped.done and swapped.cell is not None and swapped.cell.token == expected:
         raise CorruptStore(f"{what} is damaged: a swap that expects its token {expected!a} is refused")
     return swapped

@@ -1,4 +1,4 @@
-"""The plans of the saver: put, get_tuple, list, put_writes, delta history, delete, copy.
+"""The plans behind the methods of the saver.
 
 `put`, `put_writes` and `get_tuple` take one round trip each; comments name the exceptions.
 """
@@ -110,9 +110,9 @@ from langgraph_keel.errors import (
 
 _log = logging.getLogger(__name__)
 storing: dict[Put | Writes, tuple[Store[Any, Any], str]] = {}
-"""Checkpoints and writes in progress in this process, with store and thread. Their run may be cancelled."""
+"""Writes in progress, with store and thread, even if their run was cancelled."""
 LARGE = 1 << 16
-"""Bytes of state above which reading the parent is cheaper than writing the whole state again."""
+"""Bytes of state above which reading the parent is cheaper than storing it again."""
 
 _INLINE = Ref(Kind.INLINE)  # one object, so that references of two versions are compared by identity
 
@@ -189,7 +189,7 @@ def _known_entry(entry: NewEntry, stored: Stored, versions: Mapping[str, Any], b
 def _store_again(
     session: Session, new: Put, inheritance: Inheritance, entry: NewEntry, refused: BaseGone | Moved
 ) -> Plan[tuple[NewEntry, Stored]]:
-    """Store whole values if another process pruned the base of the differences. One more trip."""
+    """Store whole values if another process pruned the base entry. One more trip."""
     is_resent, outcome = refused.is_resent, cast(Outcome, refused)
     if isinstance(refused, BaseGone):
         session.memo.forget(_key(new.address))
@@ -204,9 +204,10 @@ def _store_again(
 
 
 def _may_be_stored(session: Session, new: Put, moved: Moved) -> Plan[bool]:
-    """Return whether the head may descend from a refused checkpoint that was removed since. One trip.
+    """Return whether the head may descend from a refused, removed checkpoint.
 
-    It does not if the entries show a way from the head to the parent of that checkpoint without that checkpoint.
+    One trip. It does not if the entries show a way from the head to the parent of that checkpoint without that
+    checkpoint.
     """
     try:
         graph = yield from session.store.read_graph(new.address.thread_id)
@@ -219,7 +220,10 @@ def _may_be_stored(session: Session, new: Put, moved: Moved) -> Plan[bool]:
 
 
 def _refuse(session: Session, new: Put, moved: Moved, may_be_stored: bool) -> Plan[CheckpointConflict]:
-    """Return why a checkpoint is refused, and stop its run if it is in this process. At most one trip."""
+    """Return why a checkpoint is refused; stop its run if it is in this process.
+
+    At most one trip.
+    """
     address, parent = new.address, new.parent.checkpoint_id
     run, stored = find_run(new.config), None
     if run is not None and parent is not None and parent != run.began_at:
@@ -284,7 +288,7 @@ def _compose(
     repacks: Mapping[str, tuple[Row, ...]],
     base: KnownEntry | None,
 ) -> NewEntry:
-    """Return the entry of encoded values; `refs` has the channels with own values, in order."""
+    """Return the entry of encoded values; `refs` has channels with own values."""
     refs, appends, uses_base = {**refs}, dict[str, tuple[Row, ...]](), bool(repacks)
     for name, known in channels.items():
         refs[name] = known.ref
@@ -312,7 +316,7 @@ def _compose(
 def _recall(
     session: Session, new: Put, inheritance: Inheritance, entry: NewEntry
 ) -> Plan[tuple[KnownEntry | None, NewEntry]]:
-    """Read the parent, which this process has forgotten; return it and the entry as its successor.
+    """Read the forgotten parent; return it, and the entry as its successor.
 
     One trip. All values are already serialized (rule 3 of plan.py); values that the parent has are left out again.
     """
@@ -377,7 +381,7 @@ def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTup
 
 
 def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[KnownEntry | None]:
-    """Read a checkpoint into `reading.result`; return the memory of it, which the next `put` needs."""
+    """Read a checkpoint into `reading.result`; return its memory for the next `put`."""
     address, key = reading.address, _key(reading.address)
     if is_hidden(address):
         reading.result = yield from read_hidden(session, address)
@@ -410,7 +414,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Kno
 
 
 def _known_values(session: Session, known: KnownEntry, header: Header) -> dict[str, Any]:
-    """Return fresh values of a known checkpoint, and keep decoded values to copy next time."""
+    """Return fresh values of a known checkpoint; keep decoded values for copies."""
     entry, codec, version = known.entry, session.codec, known.version
     has_room = version is not False
     if not version or not version.is_as_decoded(codec):
@@ -466,7 +470,7 @@ def revive(
     reading: Reading | None = None,
     known: KnownEntry | None = None,
 ) -> Plan[CheckpointTuple]:
-    """Return the tuple of an entry. No trip, except for formats before 4 (LangGraph 0.5)."""
+    """Return the tuple of an entry. No trip except for formats before 4."""
     entry = found.entry
     where = entry.address
     if known and known.header and known.version and known.version.codec is session.codec:
@@ -507,7 +511,7 @@ def revive(
 
 
 def revive_other(session: Session, found: Found, channels: Collection[str] | None = None) -> Revived | None:
-    """Return a checkpoint of another application version as revived by a hook; `None` if no hook does."""
+    """Return another application version's checkpoint as revived by a hook, if any."""
     if not session.hooks.revive:
         return None
     return _ask_hooks(session, found, unpack_header(found.entry.header, session.codec, found.entry.address), channels)
@@ -522,13 +526,13 @@ def _ask_hooks(session: Session, found: Found, header: Header, channels: Collect
 
 
 def _check_newer(session: Session, where: Address, about: Mapping[str, Any], beside: Sequence[Any] = ()) -> None:
-    """Check that no newer version of the application stored this, except in read-only views."""
+    """Refuse data of a newer application version, except in read-only views."""
     if not session.codec.shows:
         check_state(where, about, beside, session.state_version)
 
 
 def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[None]:
-    """Move the Sends that formats before 4 kept in the parent's writes to their place in format 4."""
+    """Move Sends from the parent's writes (formats before 4) into the checkpoint."""
     found = yield from session.store.read_entry(entry.address.at(entry.parent))
     writes = pending_writes(found.batches, session.codec, entry.address) if found else []
     sends = [value for _, channel, value in writes if channel == TASKS]
@@ -550,7 +554,7 @@ def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> 
 def delta_history(
     session: Session, address: Address, channels: Sequence[str]
 ) -> Plan[Mapping[str, DeltaChannelHistory]]:
-    """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
+    """Walk the ancestors once; see `KeelSaver.get_delta_channel_history`."""
     ancestors = yield from session.store.read_history(address, set(channels))
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
     for found in ancestors:
@@ -574,7 +578,7 @@ def delta_history(
 
 
 def read_hidden(session: Session, address: Address) -> Plan[CheckpointTuple | None]:
-    """Return a hidden checkpoint, with the result of a walk along the ancestors. Two trips.
+    """Return a hidden checkpoint: the result of a walk of the ancestors. Two trips.
 
     It has the values of the farthest ancestors, and all writes since then, oldest first.
     """
@@ -608,7 +612,7 @@ def read_hidden(session: Session, address: Address) -> Plan[CheckpointTuple | No
 def page(
     session: Session, query: Query, filter: Mapping[str, Any] | None
 ) -> Plan[tuple[Sequence[Entry], Query | None]]:
-    """Read one page of headers; return the matching entries and the query for the next page."""
+    """Read a page of headers; return matching entries and the query of the next page."""
     entries = yield from session.store.scan(query)
     wanted, codec, find_terms = entries, session.codec, session.hooks.find_terms
     if filter:
@@ -667,7 +671,7 @@ def put_writes(
 
 
 def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-    """Delete a thread; with `last`, only if that is its newest entry. Return whether it was deleted."""
+    """Delete a thread, with `last` only if that is its newest entry; return success."""
     session.memo.forget_thread(thread_id)
 
     def delete() -> Plan[bool]:
@@ -678,7 +682,7 @@ def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -
 
 
 def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
-    """Copy a thread to a new one, and then the records of features; see `KeelSaver.copy_thread`."""
+    """Copy a thread, then features' records; see `KeelSaver.copy_thread`."""
     if source == target:
         raise InvalidInput(f"cannot copy thread {source!r} to itself")
     yield from check_objects(session, f"a copy of thread {source!r} would not have")
@@ -689,7 +693,7 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
 
 
 def describe_thread(session: Session, info: ThreadInfo, head: Entry | None) -> tuple[ThreadInfo, Mapping[str, Any]]:
-    """Return a thread's facts and metadata from its latest checkpoint. No trip; damage is logged."""
+    """Return a thread's facts and metadata from its head. No trip; damage is logged."""
     if head is None:
         return info, {}
     try:

@@ -1,4 +1,4 @@
-"""RunnableConfig ↔ Address: validation of ids; the run and the owner behind a config."""
+"""Configs: validation of ids, addresses, and the run and owner behind a config."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Origin = Literal["head", "named"]
 
 
 class ThreadId(str):
-    """A thread id that remembers whether its config came from the head or from a checkpoint named by id.
+    """A thread id that remembers how its config was read: from the head or by id.
 
     LangGraph uses the config that `get_tuple` returned for all steps of a run. It is the only way for `put` to
     distinguish a run that continues the latest checkpoint from a run that forks an older one on purpose.
@@ -134,7 +134,7 @@ def address_of(config: Mapping[str, Any]) -> Address:
 
 
 def config_of(address: Address, origin: Origin, checkpoint_id: str | None = None) -> RunnableConfig:
-    """Return the config of an address, or of another checkpoint there, that remembers its origin."""
+    """Return a config of an address or another checkpoint there, with its origin."""
     return {
         "configurable": {
             "thread_id": ThreadId(address.thread_id, origin),
@@ -167,7 +167,7 @@ def begins_run(config: Mapping[str, Any]) -> bool:
 
 
 def run_of(config: Mapping[str, Any]) -> object:
-    """Return the `RunControl` of the run behind a config, shared with its subgraphs, or `None`."""
+    """Return the `RunControl` that a run shares with its subgraphs, or `None`."""
     values = config.get("configurable") or {}
     return getattr(values.get(CONFIG_KEY_RUNTIME), "control", None)
 
@@ -201,7 +201,7 @@ def check_owner(owner: object, what: str) -> None:
 
 
 def owner_of(config: Mapping[str, Any], ask: Owner | None = None) -> str:
-    """Return the owner of a run's thread, from its config or `owner=`; empty if there is none."""
+    """Return the owner of a run's thread, from its config or `owner=`; empty if none."""
     for part in (config.get("configurable"), config.get("metadata")):
         if part and (owner := owner_in(part)):
             check_owner(owner, "user_id")

@@ -92,7 +92,7 @@ class Engine:
         return await arun_whole(plan, self.async_driver)
 
     def run_patiently(self, plan: Plan[T]) -> T:
-        """As `run`, for a plan that may wait for other processes or call blocking functions."""
+        """As `run`, for a plan that may wait or call blocking functions."""
         return run(plan, ErrandDriver(self.driver, Pause, Call))
 
     async def arun_patiently(self, plan: Plan[T]) -> T:
@@ -118,7 +118,7 @@ class Engine:
         return self.is_same_place(other) and self.session.tenant == other.session.tenant
 
     def is_same_place(self, other: Engine) -> bool:
-        """Return whether another engine has the same connections, perhaps for another tenant."""
+        """Return whether another engine has the same connections, for any tenant."""
         return bare(self.driver) is bare(other.driver)
 
 
@@ -127,7 +127,7 @@ class EngineSaver(BaseCheckpointSaver[Any]):
 
     _engine: Engine
     stack: Any
-    """The `Stack` of its options. Lower rooms cannot import that class, which knows the layers of features."""
+    """The `Stack` of its options, a class that lower rooms cannot import."""
 
     def _place(self) -> str:
         """Return the location of the store, for display. Backends override it."""
@@ -135,7 +135,7 @@ class EngineSaver(BaseCheckpointSaver[Any]):
 
     @property
     def engine(self) -> Engine:
-        """The engine that this saver runs on, for authors of features (`langgraph_keel.engine`).
+        """The engine of this saver, for authors of features (`langgraph_keel.engine`).
 
         Raises:
             InvalidInput: If the saver was created with `tenants="required"` and is not a tenant's.
@@ -187,7 +187,10 @@ def shared_engine(saver: EngineSaver) -> Engine:
 
 
 def engines_of(saver: EngineSaver) -> Iterator[Engine]:
-    """Yield the engine of a saver and those of all tenants, for work on a whole store. Blocks."""
+    """Yield the engines of a saver and of all tenants, for work on a whole store.
+
+    Blocks.
+    """
     shared = shared_engine(saver)
     if shared.session.tenant is not None:
         yield saver.engine

@@ -1,4 +1,4 @@
-"""The stored form of a checkpoint: header, inherited values, pending writes, status.
+"""The stored form of a checkpoint: header, inheritance, pending writes, status.
 
 *Header*: the metadata, and all parts of a checkpoint that are not in items, including keys that Keel does not know.
 
@@ -54,32 +54,35 @@ _log = logging.getLogger(__name__)
 _PARTS = ("checkpoint", "metadata", "inline", "about")
 
 STATE = "state"
-"""Key of the version of the application's state (`upgrades`), in `Header.about` and next to writes; absent means 1."""
+"""Key of the application's state version, in `about` and with writes; default 1."""
 
 TREE = "tree"
-"""Key in `Header.about` of the tree of files saved with the checkpoint (`workspace`), 20 bytes."""
+"""Key in `Header.about` of the tree of files (`workspace`), 20 bytes."""
 
 MARK, MARK_BYTES = "by", 8
-"""Key in `Header.about` of the mark of the process that stored the checkpoint (`runs.marks`), and its length in bytes.
+"""Key in `Header.about` of a process's mark (`runs.marks`), and its size in bytes.
 
 The mark is a 64-bit number with the first bit set. Bytes would make the serializer check every value of a header."""
 _ONLY_MARK = b"\x92\x00\x81\xa2by\xcf"
-"""The packed `about` that contains only a mark, up to the mark; within another dict, without two bytes."""
+"""The bytes before the mark in a packed `about` that contains only a mark.
+
+Within another dict, it is two bytes shorter.
+"""
 
 REWOUND_TO = "keel_rewound_to"
-"""Metadata key of a twin that a rewind made the latest checkpoint: the id of the original."""
+"""Metadata key of a rewind's twin: the id of the original."""
 BRANCHED_FROM = "keel_branched_from"
 """Metadata key of a twin on a branch: the id of the original."""
 FORKED_FROM = "keel_forked_from"
-"""Metadata key of the first checkpoint of a fork: its `thread_id` and `checkpoint_id` in the source."""
+"""Metadata key of a fork's first checkpoint: the origin's thread and checkpoint."""
 
 HIDDEN = "~hidden"
-"""Suffix of the id of a hidden checkpoint (see `checkpoints.py`), after the id of the checkpoint that needs it."""
+"""Suffix that turns the id of a checkpoint into that of its hidden checkpoint."""
 
 LOST = "__keel_lost__"
-"""The channel of the placeholder for writes whose object is lost, in read-only views."""
+"""The channel of placeholders for writes in lost objects, in read-only views."""
 BESIDE, _BESIDE_AT = "__keel_calls__", -100
-"""Channel and index of items that hooks store with writes. LangGraph's special indexes count down from -1."""
+"""Channel and index of hooks' items in a batch. LangGraph uses indexes from -1."""
 _NO_RESULT = frozenset({INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE, BESIDE})
 
 # -- the header --------------------------------------------------------------------------------------------------------
@@ -116,14 +119,14 @@ def state_beside(stored: Any) -> int:
 
 
 def check_state(where: Address, about: Mapping[str, Any], beside: Iterable[Any], known: int) -> None:
-    """Check that no newer version of the application has stored a checkpoint or its writes."""
+    """Refuse a checkpoint or writes stored by a newer version of the application."""
     newest = max([state_of(about), *map(state_beside, beside)])
     if newest > known:
         raise NewerState(str(where), newest, known)
 
 
 class UnreadHeader(Header):
-    """A header that is decoded on first access. A prune needs only a few of a thousand."""
+    """A header decoded on first access. A prune needs only a few of a thousand."""
 
     __slots__ = ("_codec", "_node")
     _node: Node
@@ -211,7 +214,7 @@ def _find_misfit(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
 
 
 def as_lists(value: Any) -> Any:
-    """Return a metadata value with tuples turned into lists, as all LangGraph savers return it."""
+    """Return a metadata value with lists for tuples, as all LangGraph savers do."""
     if type(value) is dict:
         return {key: as_lists(part) for key, part in value.items()}
     return [as_lists(part) for part in value] if type(value) in (list, tuple) else value
@@ -223,7 +226,7 @@ def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_channels(checkpoint: Checkpoint, names: Collection[str]) -> Checkpoint:
-    """Return a copy of a checkpoint without some channels. The run continues with the original."""
+    """Return a copy of a checkpoint without some channels. The run keeps the original."""
     kept: dict[str, Any] = {**checkpoint}
     for part in ("channel_values", "channel_versions"):
         kept[part] = dict(_without(kept[part].items(), names))
@@ -234,12 +237,12 @@ def without_channels(checkpoint: Checkpoint, names: Collection[str]) -> Checkpoi
 
 
 def without_writes(writes: Sequence[tuple[str, Any]], names: Collection[str]) -> Sequence[tuple[str, Any]]:
-    """Return a task's writes without those to some channels; if none is left, a "no writes" mark."""
+    """Return a task's writes without some channels, or the "no writes" mark if none."""
     return [*_without(writes, names)] or [(NO_WRITES, None)]
 
 
 def _without(values: Iterable[tuple[str, Any]], names: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield channels and values without some channels, also within a run's input and `Send` arguments."""
+    """Yield values without some channels, also in inputs and `Send` arguments."""
     for channel, value in values:
         if channel == START and isinstance(value, dict):
             value = dict(_without(value.items(), names))
@@ -284,7 +287,7 @@ class Inheritance:
         return self.among(base.channels, base.versions, own)
 
     def among(self, there: Mapping[str, Any], before: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-        """Return the inherited values among the parent's, except for channels with `own` values."""
+        """Return the parent's values that are inherited: of channels without `own` values."""
         now, new = self.versions, self.new
         others = [(name, value) for name, value in there.items() if name not in own and name in now and name not in new]
         return {name: value for name, value in others if before.get(name) == now[name]}
@@ -293,7 +296,7 @@ class Inheritance:
 def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
 ) -> Inheritance:
-    """Return the inheritance of a checkpoint. Copies versions, as the program may change them."""
+    """Return a checkpoint's inheritance, with copies of versions that may change."""
     versions, new, is_asked = versions_of(checkpoint), {*new_versions}, False
     counters = metadata.get("counters_since_delta_snapshot")
     if counters and parent is not None:
@@ -308,7 +311,7 @@ def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rebuilt_channels(metadata: Mapping[str, Any], stored: Collection[str]) -> set[str]:
-    """Return the delta channels of a checkpoint that are not among those `stored` in it."""
+    """Return the delta channels of a checkpoint that are not `stored` in it."""
     return {channel for channel in metadata.get("counters_since_delta_snapshot") or () if channel not in stored}
 
 
@@ -318,7 +321,7 @@ def is_hidden(address: Address) -> bool:
 
 
 def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> str | None:
-    """Return the id of the hidden checkpoint that an entry needs; `None` if it needs none."""
+    """Return the id of the hidden checkpoint that an entry needs, or `None`."""
     # A channel that was updated since its snapshot, and is not in the entry, was updated in earlier steps.
     counters = metadata.get("counters_since_delta_snapshot") or {}
     if not any(counters[channel][0] for channel in rebuilt_channels(metadata, entry.refs)):
@@ -342,7 +345,7 @@ def next_nodes(checkpoint: Mapping[str, Any], values: Mapping[str, Any]) -> tupl
 
 
 def _target(checkpoint: Mapping[str, Any], channel: str, value: Any) -> str | None:
-    """Return the node that a filled trigger channel starts, unless the node has seen this version already."""
+    """Return the node that a trigger channel starts, unless it has seen this version."""
     node = _addressee(channel, value)
     versions: Mapping[str, Any] = checkpoint.get("channel_versions") or {}
     if node is None or channel not in versions:
@@ -386,7 +389,7 @@ Status: TypeAlias = Literal["incomplete", "waiting", "failed", "done", "idle"]
 
 
 def status_of(source: object, nodes: Sequence[str], asks: bool = False, errors: Sequence[str] = ()) -> Status:
-    """Return a thread's status from its latest checkpoint's source, next nodes and writes."""
+    """Return a thread's status, given its head's source, next nodes and writes."""
     if asks:
         return "waiting"
     if errors:
@@ -413,7 +416,7 @@ def terms_of_entry(checkpoint: Mapping[str, Any], source: object) -> list[str]:
 
 
 def terms_of_writes(writes: Iterable[tuple[str, Any]], codec: Codec) -> list[str]:
-    """Return more terms for a task's thread: that it waits for an answer, or has failed."""
+    """Return more terms for a task's thread: it waits for an answer, or has failed."""
     terms = []
     for channel, value in writes:
         if channel == INTERRUPT:
@@ -470,7 +473,7 @@ def _task_check(task_id: str, task_path: str) -> int:
 
 
 def unpack_batch(batch: Batch, codec: Codec, where: Address) -> Sequence[tuple[str, int, Any]]:
-    """Return channel, index and value of each write of a call, items of hooks included."""
+    """Return channel, index and value of each write of a call, with hooks' items."""
     try:
         check, *parts = codec.decode(batch.body)
         if codec.shows and is_lost(check):
@@ -553,7 +556,7 @@ def without_failed(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any
 def without_stray(
     store: Store[Q, R], codec: Codec, address: Address, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> StorePlan[Q, R, Sequence[tuple[str, Any]] | None]:
-    """Return writes without an answer that has no question; `None` if no write is left.
+    """Return writes without an answer that has no question; `None` if none are left.
 
     One trip if there is an answer, else none. If it were stored, the answer would apply to the next question there. In
     the functional API it approved another request without asking (seen with langgraph 1.2.22).

@@ -1,4 +1,4 @@
-"""The events that hooks are called with: reads, writes, copies and removals of checkpoints."""
+"""The arguments of hooks: reads, writes, copies and removals of checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two faces of an operation, made from one plan: a blocking method and an async one."""
+"""The two faces of an operation: a blocking and an async method of one plan."""
 
 from __future__ import annotations
 

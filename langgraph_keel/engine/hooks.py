@@ -1,4 +1,4 @@
-"""The interface of features: the events of the saver's verbs, and what a hook may add.
+"""The interface of features: hooks for the events of the saver's verbs.
 
 A feature subclasses `Hook` and overrides methods. `Hooks` (in `session.py`) keeps, for each event, the hooks that
 override it, so an unused event costs no call. Each method is a plan (see `plan.py`). It may make round trips unless its
@@ -45,16 +45,16 @@ class Hook:
         """Called after a checkpoint was read, before it is returned."""
 
     def read_failed(self, session: Session, reading: Reading, error: BaseException) -> Plan[None] | None:
-        """Called if `begin` or the read after it failed. Round trips only for an `Exception`."""
+        """Called if `begin` or the read failed. Round trips only for an `Exception`."""
 
     def draft_put(self, session: Session, put: Put) -> Plan[None] | None:
-        """Called before a checkpoint is encoded. No round trip: the program may change the values."""
+        """Called before encoding. No round trip, as the program may change the values."""
 
     def before_put(self, session: Session, put: Put) -> Plan[None] | None:
         """Called after a checkpoint was encoded, before it is stored."""
 
     def after_put(self, session: Session, put: Put) -> Plan[None] | None:
-        """Called after a checkpoint was stored. Catch store errors: the write must not seem to fail."""
+        """Called after a checkpoint was stored. Catch store errors: `put` must not fail."""
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None] | None:
         """Called if storing a checkpoint failed, or its outcome is unknown.
@@ -72,7 +72,10 @@ class Hook:
         """Called after the writes of a task were stored."""
 
     def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[None] | None:
-        """Called if storing writes failed, or its outcome is unknown. Round trips only for an `Exception`."""
+        """Called if storing writes failed, or its outcome is unknown.
+
+        Round trips only for an `Exception`.
+        """
 
     def before_travel(self, session: Session, travel: Travel) -> Plan[None] | None:
         """Called before a thread is rewound or branched."""
@@ -90,12 +93,12 @@ class Hook:
         """Called after a thread was copied or forked, to copy the feature's records of it."""
 
     def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Collection[Address]]:
-        """Return checkpoints of a thread that a prune must keep in addition to its `Retention`."""
+        """Return checkpoints that a prune must keep in addition to its `Retention`."""
         yield from ()
         return ()
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None] | None:
-        """Called before checkpoints are removed; again for the same ones after an interruption."""
+        """Called before checkpoints are removed, again if the removal was interrupted."""
 
     def after_remove(self, session: Session, leaving: Leaving) -> Plan[None] | None:
         """Called after checkpoints, or none, were removed. Their rows may still exist."""
@@ -109,7 +112,7 @@ class Hook:
         """Called before a thread and its cells are deleted."""
 
     def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
-        """Called before a sweep of all threads; return reminders of items older than `remind_after` seconds."""
+        """Called before a sweep; return reminders of items older than `remind_after` s."""
         yield from ()
         return ()
 
@@ -126,7 +129,7 @@ class Hook:
     def erase_items(
         self, session: Session, person: str, held: Collection[str], acts: bool
     ) -> Plan[tuple[int, Sequence[str]]]:
-        """Remove a person's items that belong to no thread; with `acts=False`, only count them.
+        """Remove (with `acts=False`, count) a person's items that belong to no thread.
 
         Return their number, and the reasons why other items of the person stay. Items of persons on hold (`held`) stay.
         """
@@ -134,25 +137,25 @@ class Hook:
         return 0, ()
 
     def find_relatives(self, session: Session, thread_id: str) -> Plan[Sequence[str]]:
-        """Return the threads that share history with a thread: its forks, copies and originals."""
+        """Return threads that share history with a thread: forks, copies and originals."""
         yield from ()
         return ()
 
     def find_warnings(
         self, session: Session, thread_id: str, checkpoint_id: str, action: str, relatives: Sequence[str]
     ) -> Plan[Sequence[tuple[str, str]]]:
-        """Return warnings for a reviewer before this step acts, each with the ISO time of its event."""
+        """Return warnings for a reviewer of this step, each with its event's ISO time."""
         yield from ()
         return ()
 
     # -- plain methods, not plans ------------------------------------------------------------------------------------
 
     def find_terms(self, header: Header) -> Mapping[str, Collection[Any]]:
-        """Return terms of a checkpoint that filters of `list` match in addition to metadata."""
+        """Return terms that filters of `list` match in addition to metadata."""
         return {}
 
     def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
-        """Return the thread's entry in a list, given the header of its latest root checkpoint.
+        """Return a thread's entry in a list, given the header of its root head.
 
         Each added fact (a text, number or bool) is a column of `keel threads`:
         `replace(info, facts=(*info.facts, ("cost", "0.02 $")))`.
@@ -162,7 +165,7 @@ class Hook:
     def revive(
         self, session: Session, found: Found, header: Header, channels: Collection[str] | None
     ) -> Revived | None:
-        """Decode a checkpoint in place of the engine; return `None` to leave it to the engine.
+        """Decode a checkpoint in place of the engine, or return `None`.
 
         Args:
             session: The saver's session.
@@ -183,7 +186,7 @@ class Hook:
 
 
 class LookOnly(Hook):
-    """Refuses runs and their writes: a state that was read for display may contain placeholders."""
+    """Refuses runs and their writes, as states for display may have placeholders."""
 
     def begin(self, session: Session, reading: Reading) -> None:
         """Refuse the run before its first step."""

@@ -1,4 +1,4 @@
-"""Layers: stores on top of other stores, such as for encryption, objects or tenants."""
+"""Layers: stores on top of other stores, for encryption, objects, tenants."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from langgraph_keel.engine.verbs import SAME, VERBS, Turn
 
 L = TypeVar("L", bound="Layer")
 FindNames: TypeAlias = Callable[[bool], Plan[tuple[NameMap, NameMap] | None]]
-"""Returns the name maps for the way down and the way up; `None` if names do not change.
+"""Returns the name maps for the way down and up, or `None` if names do not change.
 
 The argument states whether the verb stores names."""
 
 
 class Layer(Store[Any, Any]):
-    """A store on top of another one, `inner`. Verbs that it does not define are bound methods of `inner`."""
+    """A store on top of `inner`, which handles the verbs that it does not define."""
 
     def __init__(self, inner: Store[Any, Any]) -> None:
         self.inner = inner
@@ -69,7 +69,7 @@ class Renaming(Layer):
 
 
 class _Turns(NamedTuple):
-    """The translations of a verb in one layer, and its signature, to order keyword arguments."""
+    """The translations of a verb in one layer; its signature, for keyword arguments."""
 
     takes: tuple[Turn, ...]
     gives: Turn
@@ -114,7 +114,7 @@ def _rename(turns: _Turns, inner: Callable[..., Plan[Any]], find_names: FindName
 
 
 def _rename_one(turns: _Turns, inner: Callable[..., Plan[Any]], find_names: FindNames) -> Callable[..., Plan[Any]]:
-    """As `_rename`, but faster, for verbs with one argument, as most frequent verbs are."""
+    """As `_rename`, but faster, for verbs with one argument."""
     (turn,), gives, writes, _ = turns
 
     def renamed(*args: Any, **more: Any) -> Plan[Any]:

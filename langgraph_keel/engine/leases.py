@@ -1,4 +1,4 @@
-"""Leases: renewal of claims, expiry of other processes' claims, process names, waiting.
+"""Leases: renewal and expiry of claims, names of processes, waiting.
 
 A claim has expired if a watcher has seen no renewal for a whole lease, by its own clock. Stored times do not count:
 with the clock of one host 40 seconds ahead, the node of a live run ran twice.
@@ -46,7 +46,7 @@ C = TypeVar("C", bound=_Claim)
 
 
 class Keeper(Generic[C]):
-    """Renews claims and runs jobs, in a thread that starts on demand and ends when idle.
+    """Renews claims and runs jobs, in a thread that exists while it is needed.
 
     Args:
         period: Seconds between two renewals of a claim.
@@ -159,7 +159,7 @@ class _Sighting:
 
 
 class Watch:
-    """Claims of other processes as seen by this process's clock. `lease` is in seconds."""
+    """Other processes' claims as seen by this process's clock; `lease` is in seconds."""
 
     def __init__(self, lease: float, timer: Callable[[], float] = monotonic) -> None:
         self.lease = lease
@@ -167,7 +167,7 @@ class Watch:
         self._seen: OrderedDict[str, _Sighting] = OrderedDict()
 
     def is_over(self, token: str, mark: int, asked: float, lease: float | None = None) -> bool | None:
-        """Return whether a claim has expired, not renewed for a lease; `None` if unknown so far."""
+        """Return whether a claim was not renewed for a lease; `None` if unknown so far."""
         lease = lease or self.lease
         last = self._seen.get(token)
         if last is not None and last.mark == mark:
@@ -183,7 +183,7 @@ class Watch:
 
 
 def looks_alive(until: int, lease: int, now: int) -> bool:
-    """Return whether a claim is valid by the clock, in milliseconds. A guess, for display or a quick refusal."""
+    """Guess from the clock (in ms) whether a claim is valid, for display or refusal."""
     return now < until <= now + lease
 
 
@@ -259,7 +259,7 @@ def _read_proc(name: str) -> str:
 
 @contextmanager
 def _open_proc(name: str) -> Iterator[int]:
-    """Open a file of `/proc`. It is in kernel memory, so it does not block a running loop."""
+    """Open a file of `/proc`, in kernel memory, without blocking a running loop."""
     file = os.open(f"/proc/{name}", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         yield file
@@ -268,7 +268,7 @@ def _open_proc(name: str) -> Iterator[int]:
 
 
 def _began(pid: int) -> str:
-    """Return the start time of a process, in ticks since boot; `-` if it does not exist."""
+    """Return the start time of a process, in ticks since boot; `-` if there is none."""
     try:
         stat = _read_proc(f"{pid}/stat")
     except OSError:

@@ -22,7 +22,7 @@ NodeAndHeader: TypeAlias = tuple[Node, Header]
 
 
 def instant(ts: object) -> float | None:
-    """Return an ISO time in milliseconds since 1970; `None` if it is invalid. The default zone is UTC."""
+    """Return an ISO time (default UTC) in ms since 1970; `None` if it is invalid."""
     try:
         at = datetime.fromisoformat(str(ts))
     except ValueError:
@@ -31,7 +31,7 @@ def instant(ts: object) -> float | None:
 
 
 def made_at(header: Header) -> float | None:
-    """Return the creation time of a checkpoint, in milliseconds since 1970; `None` if unknown."""
+    """Return a checkpoint's creation time, in ms since 1970; `None` if unknown."""
     return instant(header.checkpoint.get("ts"))
 
 
@@ -61,7 +61,7 @@ def step_of(header: Header) -> int | None:
 
 
 class Ancestry:
-    """The ancestors of each checkpoint of a thread, given in the order they were stored.
+    """The ancestors of the checkpoints of a thread, given in the order of storage.
 
     At a pruned parent, `way` ends, and `likely_way` continues with a guess.
     """
@@ -77,7 +77,7 @@ class Ancestry:
         return None if place is None else self._nodes[place]
 
     def way(self, *nodes: Node) -> Iterator[Node]:
-        """Yield checkpoints and their ancestors up to a removed parent, without duplicates."""
+        """Yield checkpoints and their ancestors up to a removed parent, each one once."""
         return _walk(nodes, self.parent)
 
     def likely_parent(self, node: Node, header_of: Callable[[Node], Header]) -> Node | None:
@@ -138,13 +138,13 @@ def find_steps_behind(moments: Sequence[NodeAndHeader], kept: Collection[Stamp])
 
 
 def origin_of(parent: str | None, metadata: Mapping[str, Any], known: Container[object]) -> str | None:
-    """Return the checkpoint before this one; for a twin, its original, which has the same history."""
+    """Return the checkpoint before this one; for a twin, the original."""
     originals = (metadata.get(mark) for mark in (REWOUND_TO, BRANCHED_FROM))
     return next((each for each in originals if isinstance(each, str) and each in known), parent)
 
 
 def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> Iterator[str | None]:
-    """Yield a root checkpoint and its origins, the nearest first, until one does not exist."""
+    """Yield a root checkpoint and its origins, nearest first, until one is missing."""
     seen: set[str | None] = set()
     while start in origins and start not in seen:  # stored origins may form a cycle
         seen.add(start)
@@ -153,7 +153,7 @@ def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> It
 
 
 def root_of(address: Address, metadata: Mapping[str, Any]) -> Any:
-    """Return the id of a root checkpoint, or of the one that a subgraph's step began from."""
+    """Return the id of the root checkpoint: itself, or the caller of a subgraph."""
     parents = metadata.get("parents")
     outer = parents.get("") if isinstance(parents, Mapping) else None
     return outer if address.checkpoint_ns else address.checkpoint_id
@@ -200,7 +200,7 @@ class Memories:
                 self._found.setdefault(namespace, []).append(memory)
 
     def find_moves_back(self, moment: Node) -> dict[str, Node | None]:
-        """Return the checkpoints to which memories must return with the root, if they differ from now."""
+        """Return the memories to return to with the root, except those already current."""
         way = self._way(moment) if self._found else {}
         back = {namespace: _choose_memory(found, way) for namespace, found in sorted(self._found.items())}
         return {namespace: node for namespace, (node, is_there) in back.items() if not is_there}
@@ -210,7 +210,7 @@ class Memories:
         return node.address.checkpoint_ns in self._found
 
     def _way(self, moment: Node) -> dict[str, int]:
-        """Return the root checkpoints whose steps led to a moment, numbered in the order of steps."""
+        """Return the root checkpoints whose steps led to a moment, numbered by step."""
         way = list(self._ancestry.likely_way(moment, self._header_of))
         led = [str(before.address.checkpoint_id) for node, before in pairwise(way) if not self._is_copy(node, before)]
         # Before all of these: calls from a removed root checkpoint.

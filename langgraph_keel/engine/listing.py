@@ -1,4 +1,4 @@
-"""The ids of all threads of a store, for work on the whole store while others write."""
+"""The ids of all threads of a store, read while other processes write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDS = 20
 
 
 def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str]]:
-    """Return the ids of all threads and strays, also of threads updated during the walk.
+    """Return the ids of all threads and strays, also if threads are updated.
 
     One trip per 200.
     """
@@ -41,7 +41,7 @@ def read_names(store: Store[Any, Any], *, passes: bool = False) -> Plan[list[str
 def _read_list(
     store: Store[Any, Any], upto: tuple[str, str] | None, names: dict[str, None], passes: bool
 ) -> Plan[tuple[str, str] | None]:
-    """Read the list of threads down to a position; return the position of the first thread."""
+    """Read the list of threads down to a position; return that of the first thread."""
     first: tuple[str, str] | None = None
     place: tuple[str, str] | None = None
     while True:

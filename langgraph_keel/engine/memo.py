@@ -1,4 +1,4 @@
-"""The memo: a bounded LRU cache of the last known entry of each thread and namespace.
+"""The memo: a bounded LRU cache of each namespace's last known entry.
 
 It saves `put` a read. A forgotten entry costs at most a read, never correctness: the store checks each base entry.
 """
@@ -20,7 +20,7 @@ from langgraph_keel.engine.serde.copies import Copies
 DEFAULT_ENTRIES = 100
 DEFAULT_BYTES = 64 << 20
 CONTENTS = 16 << 20
-"""Bytes of cached contents of compressed frames. Decompression took 250 of 340 µs when reading a 200 KB text again."""
+"""Bytes of cached frames. Decompression took 250 of 340 µs to read 200 KB again."""
 
 _memos: WeakSet[Memo] = WeakSet()
 
@@ -68,13 +68,13 @@ class KnownEntry:
         return self.entry.address.checkpoint_id
 
     def drop_copies(self, most: int) -> None:
-        """Drop the copies if the entry takes more than `most` bytes, so that the entry can stay."""
+        """Drop the copies if the entry exceeds `most` bytes, so that the entry can stay."""
         if self.weight > most and self.version:
             self.version, self.header = False, None
             self.weigh()
 
     def within(self, most: int) -> KnownEntry | None:
-        """Return itself, without the bodies of its rows if it takes more than `most` bytes.
+        """Return itself, without the bodies of its rows if it exceeds `most` bytes.
 
         The next `put` needs no bodies. Returns `None` if a value has not been fingerprinted yet.
         """
@@ -89,7 +89,7 @@ class KnownEntry:
         return found
 
     def refresh(self, now: Unchanged, rows: bool) -> Found:
-        """Return the entry as the store would, with current parent and writes, and with rows if requested."""
+        """Return the entry as the store would now, with rows if requested."""
         entry = self.entry
         if entry.parent != now.parent:
             entry = Entry(entry.address, now.parent, entry.stamp, entry.header, entry.refs, entry.run_id)
@@ -97,7 +97,7 @@ class KnownEntry:
 
 
 class Memo:
-    """The last known entry of each (thread, namespace), up to a number of entries and bytes."""
+    """The last known entries by (thread, namespace), limited in number and bytes."""
 
     def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
         self._entries = entries
@@ -138,7 +138,7 @@ class Memo:
             self._remove(next(iter(self._bases)))
 
     def weigh(self, key: tuple[str, str], base: KnownEntry) -> None:
-        """Update the weight of an entry, unless it was replaced; evict other entries if necessary."""
+        """Update the weight of an entry unless it was replaced; evict others if necessary."""
         with self.lock:
             if key in self._bases and self._bases[key][0] is base:
                 base.weigh()

@@ -23,7 +23,7 @@ def check_names(owner: str, given: Iterable[str], known: Collection[str], advice
 
 
 def check_own_names(cls: type[T]) -> type[T]:
-    """Decorate a data class to raise `InvalidInput` for an unknown field, with the nearest name."""
+    """Decorate a data class to raise `InvalidInput` for unknown fields."""
     made: Any = cls.__init__
     known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
 

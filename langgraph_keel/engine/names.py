@@ -1,4 +1,4 @@
-"""Translation of the names in records: threads, tasks, namespaces, channels, keys of cells."""
+"""Translation of names in records: threads, tasks, namespaces, channels, keys."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ Q_contra = TypeVar("Q_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 _left: set[asyncio.Task[Any]] = set()
-"""Tasks whose caller was cancelled. (An event loop keeps only weak references to tasks.)"""
+"""Tasks whose caller was cancelled, as event loops refer to tasks weakly."""
 
 
 class Errand:
-    """A request that is not sent to a store, such as to wait, run a tool or fetch an object."""
+    """A request that is not sent to a store, such as to wait or to run a tool."""
 
     # Not an `ABC`, for which `isinstance` would call Python code at each request.
     __slots__ = ()
@@ -39,8 +39,9 @@ StorePlan: TypeAlias = Generator[Q, R, T]
 """A plan of a store, typed by the store's requests and replies."""
 
 Plan: TypeAlias = Generator[Errand, Any, T]
-"""A plan of the engine or a feature, for any store. It yields only errands itself, and delegates requests of the store
-to the store's verbs (`yield from session.store.scan(query)`)."""
+"""A plan of the engine or a feature, for any store.
+
+It yields only errands itself. The store's verbs yield the requests (`yield from session.store.scan(query)`)."""
 
 
 class Driver(Protocol[Q_contra, R_co]):
@@ -76,7 +77,7 @@ def map_requests(plan: Plan[T], change: Callable[[Any], Any]) -> Plan[T]:
 
 
 def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
-    """Run a plan with a blocking driver. Errors of the driver are raised inside the plan."""
+    """Run a plan with a blocking driver, whose errors are raised inside the plan."""
     try:
         request = next(plan)
         while True:
@@ -92,7 +93,7 @@ def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
 
 
 async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R], begun: Q | None = None) -> T:
-    """As `run`, asynchronously. `begun` is the first request of a plan that has started."""
+    """As `run`, asynchronously. `begun` is the first request of a started plan."""
     task = asyncio.current_task()
     cancels = task.cancelling() if task else 0
     try:
@@ -114,12 +115,12 @@ async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R], begun: Q | N
 
 
 def is_in_loop() -> bool:
-    """Return whether the calling thread runs an event loop, which must not block on a disk."""
+    """Return whether the calling thread runs an event loop, which must not block."""
     return asyncio._get_running_loop() is not None
 
 
 async def arun_whole(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
-    """As `arun`, but finish the plan, including its hooks, even if the caller is cancelled."""
+    """As `arun`, but finish the plan and its hooks even if the caller is cancelled."""
     try:
         request = next(plan)  # synchronously: rule 3 of plan.py
     except StopIteration as done:

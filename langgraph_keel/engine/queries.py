@@ -1,4 +1,4 @@
-"""The arguments of `list` as a store's query, and metadata filters (see README.md).
+"""The arguments of `list` as a query, and metadata filters (see README.md).
 
 As in LangGraph's InMemorySaver, an absent key equals `None`, and a tuple equals a list of the same items.
 """
@@ -17,7 +17,7 @@ from langgraph_keel.errors import InvalidInput
 FindTerms: TypeAlias = Callable[[Header], Mapping[str, Collection[Any]]]
 
 PAGE = 50
-"""Checkpoints per page of `list`; with a filter, ten pages of headers are read per trip."""
+"""Checkpoints per page of `list`; with a filter, ten pages of headers per trip."""
 
 
 def checked_limit(limit: int | None) -> int | None:
@@ -55,7 +55,7 @@ def query_of(
 
 
 def matches(header: Header, filter: Mapping[str, Any], find_terms: Iterable[FindTerms]) -> bool:
-    """Return whether a checkpoint matches a filter, by its metadata or by terms of features."""
+    """Return whether a checkpoint matches a filter, by metadata or features' terms."""
     terms = {name: found for find in find_terms for name, found in find(header).items()}
     return all(
         header.metadata.get(key) == as_lists(value) or (key in terms and value in terms[key])

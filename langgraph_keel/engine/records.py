@@ -141,7 +141,7 @@ class Moved:
 
 @record
 class BaseGone:
-    """Refused: the base entry no longer exists (pruned or deleted elsewhere). Nothing was written.
+    """Refused: the base entry was pruned or deleted elsewhere. Nothing was written.
 
     Attributes:
         is_resent: As in `Moved`.
@@ -185,7 +185,7 @@ class Entry:
 
 @record
 class Batch:
-    """The writes of one `put_writes` call, in arrival order among those of their checkpoint.
+    """The writes of one `put_writes` call, in arrival order.
 
     Attributes:
         task_id: The task that wrote them.
@@ -234,7 +234,7 @@ class Replacement:
 
 @record
 class Found:
-    """An entry with the rows that its refs need, per channel in ascending order, and its batches."""
+    """An entry with its batches and, per channel in ascending order, its rows."""
 
     entry: Entry
     rows: Mapping[str, Sequence[Row]]
@@ -243,7 +243,7 @@ class Found:
 
 @record
 class Unchanged:
-    """The caller already knows this entry; only its parent and writes may have changed.
+    """The caller already knows this entry; only parent and writes may have changed.
 
     Attributes:
         parent: As in `Entry`.

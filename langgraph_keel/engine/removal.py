@@ -44,7 +44,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A thread's graph and all its entries in the order they were stored, ghosts included."""
+    """A thread's graph and all its entries in the order of storage, with ghosts."""
 
     thread_id: str
     graph: Graph
@@ -57,7 +57,7 @@ class Survey:
 
 
 def in_room(plan: Callable[[], Plan[T]]) -> Plan[T]:
-    """Run a removal, and retry it once if the disk was full and the store could make room."""
+    """Run a removal; retry it if the disk was full and the store could make room."""
     try:
         return (yield from plan())
     except StoreFull as full:
@@ -67,7 +67,10 @@ def in_room(plan: Callable[[], Plan[T]]) -> Plan[T]:
 
 
 def check_objects(session: Session, why: str) -> Plan[None]:
-    """Check that objects outside of the store can be removed or copied. One trip; none if they can."""
+    """Check that objects outside of the store can be removed or copied.
+
+    One trip; none if they can.
+    """
     if (yield from session.store.read_cells(OBJECTS, [OBJECTS_KEY])):
         raise BlobsMissing(
             f"values of this store are kept in objects outside of it, which {why}: open it with blobs='s3://...' "
@@ -107,7 +110,7 @@ def plan_removal(moments: Sequence[NodeAndHeader], keep: Collection[Stamp]) -> R
 
 
 def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
-    """Return the item numbers that entries use, per (namespace, channel), merged and in order."""
+    """Return the merged runs of items in use, per (namespace, channel), in order."""
     shown: dict[tuple[str, str], set[Run]] = {}
     for node in graph.nodes:
         for channel, ref in node.refs.items():
@@ -172,7 +175,7 @@ def _remove_rows(session: Session, thread_id: str, graph: Graph) -> Plan[int]:
 
 
 def finish(session: Session, thread_id: str) -> Plan[int]:
-    """As `sweep_rows`, but one trip if the thread was never pruned, as all its items are in use."""
+    """As `sweep_rows`, but one trip if the thread was never pruned."""
     graph = yield from session.store.read_graph(thread_id)
     live = live_runs(graph)
     if all(live.get(log) == [(0, end)] for log, end in graph.ends.items() if end):
@@ -185,9 +188,10 @@ RowPlace: TypeAlias = tuple[str, str, int, int]
 
 
 def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int, int]]:
-    """Return the rows, and the stored bytes of headers, writes and rows, that a removal would delete.
+    """Return the numbers of rows and stored bytes that a removal would delete.
 
-    One trip per 16 entries to remove. Leftovers of an earlier interrupted removal are not included.
+    The bytes are those of headers, writes and rows. One trip per 16 entries to remove. Leftovers of an earlier
+    interrupted removal are not included.
     """
     rows, writes = yield from view_removed(session.store, read.graph, removal, stored_size)
     headers = sum(len(node.header) for node in read.graph.nodes if node.stamp in removal.gone)
@@ -197,7 +201,7 @@ def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int,
 def view_removed(
     store: Store[Any, Any], graph: Graph, removal: Removal, view: Callable[[bytes], T]
 ) -> Plan[tuple[dict[RowPlace, T], list[T]]]:
-    """Apply `view` to the rows and writes to remove. One trip per 16 entries to remove."""
+    """Apply `view` to the rows and writes to remove. One trip per 16 entries."""
     live = live_after(graph, removal)
     gone = [node for node in reversed(graph.nodes) if node.stamp in removal.gone or node.stamp in removal.ghosts]
     rows: dict[RowPlace, T] = {}
@@ -228,7 +232,7 @@ def live_after(graph: Graph, removal: Removal) -> dict[tuple[str, str], list[Run
 
 
 def _list_unread(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[Entry]:
-    """Yield the removed entries, each only with channels that use items not seen before."""
+    """Yield the removed entries, only with channels that use items not seen before."""
     known = {key: list(runs) for key, runs in live.items()}
     for node in gone:
         refs = {}
@@ -273,7 +277,7 @@ def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal)
 def _find_memories(
     graph: Graph, roots: Sequence[Node], headers: Mapping[Stamp, Header]
 ) -> Mapping[Stamp, Mapping[str, str | None]]:
-    """Return, by root and namespace, the checkpoint that a subgraph would continue; `None` if none."""
+    """Return the checkpoint that a subgraph would continue, by root and namespace."""
     memories = Memories(graph, lambda node: headers[node.stamp])
     latest = {node.address.checkpoint_ns: node for node in graph.nodes if node.is_head and memories.has(node)}
     # After a removal, a node may have another parent.

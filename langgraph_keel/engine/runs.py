@@ -35,7 +35,7 @@ from langgraph_keel.errors import CheckpointConflict, ThreadTaken
 
 @dataclass(slots=True, eq=False)
 class Drain:
-    """A request to the runs of a saver and its tenants to end after their current steps."""
+    """A request to the runs of a saver and its tenants to end after their steps."""
 
     reason: str = ""  # if set, the saver is draining, and no new run may begin
 
@@ -115,7 +115,7 @@ def end_run(ended: LiveRun) -> None:
 
 
 def find_asking(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
-    """Return the runs with a question in a thread, except runs that store it only at their end."""
+    """Return the runs with a question in a thread, unless they store it at their end."""
     runs = find_runs_on(store, thread_id)
     return [run for run in runs if run.has_asked and not (run.is_late or run.refusal)]
 
@@ -131,7 +131,7 @@ def find_runs_of(store: Store[Any, Any]) -> Collection[LiveRun]:
 
 
 def ask_to_end(drain: Drain) -> Collection[LiveRun]:
-    """Ask the runs of a draining saver to end after their steps; return those still active.
+    """Ask a draining saver's runs to end after their steps; return the active ones.
 
     Takes no lock.
     """
@@ -142,7 +142,7 @@ def ask_to_end(drain: Drain) -> Collection[LiveRun]:
 
 
 def find_acting(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
-    """Return the runs in a thread that may still act: not refused, and not only waiting."""
+    """Return a thread's runs that may still act: not refused, and not only waiting."""
     return [run for run in find_runs_on(store, thread_id) if not (run.refusal or run.is_at_question)]
 
 
@@ -190,7 +190,7 @@ def _check(runs: Collection[LiveRun]) -> None:
 
 
 def _check_start(parent: UUID | None) -> None:
-    """Raise the refusal of the run in which a call begins, found by its parent run or by context."""
+    """Raise the refusal of a call's run, found by its parent run or by context."""
     _check(_runs_of(parent))
     check_run(var_child_runnable_config.get() or {})
 
@@ -200,7 +200,7 @@ def _runs_of(run_id: UUID | None) -> Collection[LiveRun]:
 
 
 class _TaskHandler(BaseCallbackHandler):
-    """Called by LangChain before tasks, and while any run is refused, before models and tools."""
+    """Called by LangChain before tasks; if a run is refused, before models and tools."""
 
     run_inline = raise_error = True
     ignore_retriever = ignore_retry = ignore_custom_event = True

@@ -1,4 +1,4 @@
-"""The session, which is passed to each plan. Plans read no other clock, so tests control time."""
+"""The session, which is passed to each plan. Its clock lets tests control time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Session:
     ephemeral: frozenset[str] = frozenset()
 
     def with_placeholders(self) -> Session:
-        """Return a session without memo that reads placeholders for values that may not be revived."""
+        """Return a session without memo, with placeholders for refused values."""
         return replace(self, codec=self.codec.with_placeholders(), memo=Memo(0, 0))
 
     @property
@@ -72,7 +72,7 @@ Heard: TypeAlias = Callable[[Session, *Ts], Plan[None] | None]
 
 
 class Hooks:
-    """The hooks of one saver (`engine.hooks.Hook`): for each event, the overriding methods."""
+    """The hooks of a saver (`engine.hooks.Hook`): the overriding methods per event."""
 
     begin: Sequence[Heard[Reading]]
     read: Sequence[Heard[Reading]]
@@ -126,6 +126,6 @@ class Hooks:
 
 
 def tell(heard: Sequence[Callable[[*Ts], Plan[None] | None]], *told: *Ts) -> Plan[None]:
-    """Call the hooks of an event, such as `session.hooks.after_put`, one after the other."""
+    """Call the hooks of an event, such as `session.hooks.after_put`, in turn."""
     for hear in heard:
         yield from hear(*told) or ()

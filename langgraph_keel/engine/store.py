@@ -129,7 +129,10 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def read_graph(self, thread_id: str) -> StorePlan[Q, R, Graph]:
-        """Read all entries of a thread in order, ghosts included, and the ends of its item logs. One trip."""
+        """Read all entries of a thread in order, and the ends of its item logs.
+
+        One trip. Ghosts are included.
+        """
 
     @abstractmethod
     def remove_entries(
@@ -234,7 +237,7 @@ class Store(ABC, Generic[Q, R]):
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Q, R, Sequence[tuple[str, Cell]]]:
-        """Read a page of cells, without bodies, whose keys begin with `prefix`, in key order.
+        """Read a page of cells with a key prefix, without bodies, in key order.
 
         One trip. `after` is the last key of the previous page; fewer than `limit` cells mean that this is the last
         page.

@@ -114,7 +114,10 @@ class Cells(Generic[T]):
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
     def every(self, prefix: str = "", limit: int = PAGE) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read all records with a key prefix, without bodies, in key order. One trip per page."""
+        """Read all records with a key prefix, in key order, without bodies.
+
+        One trip per page.
+        """
         found: list[tuple[str, Kept[T]]] = []
         while True:
             page = yield from self.page(prefix, found[-1][0] if found else None, limit)
@@ -123,7 +126,7 @@ class Cells(Generic[T]):
                 return found
 
     def search(self, search: Search) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read a page of ranked records without bodies; may contain more than match. One trip."""
+        """Read a page of ranked records without bodies, perhaps with others. One trip."""
         cells = yield from self.search_raw(search)
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
@@ -186,7 +189,7 @@ class Cells(Generic[T]):
         rank: int | None = None,
         marks: tuple[str, ...] = (),
     ) -> Cell:
-        """Return a cell with a record, to be written; for the arguments see `swap` and `Cell`."""
+        """Return a cell with a record; for the arguments see `swap` and `Cell`."""
         header = self._session.codec.encode(list(self._table.pack(record)))
         return Cell(token or self._session.new_token(), header, body, origin, expires_at, rank, marks)
 
@@ -223,12 +226,15 @@ class Cells(Generic[T]):
         return cells
 
     def search_raw(self, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
-        """Read a page of ranked cells without bodies; may contain more than match. One trip."""
+        """Read a page of ranked cells without bodies, perhaps with others. One trip."""
         cells: Sequence[tuple[str, Cell]] = yield from self._session.store.find_cells(self.shelf, search)
         return cells
 
     def every_raw(self, prefix: str = "") -> Plan[list[tuple[str, Cell]]]:
-        """Read all cells with a key prefix, without bodies, in key order. One trip per 500."""
+        """Read all cells with a key prefix, in key order, without bodies.
+
+        One trip per 500.
+        """
         found: list[tuple[str, Cell]] = []
         while True:
             after = found[-1][0] if found else None
@@ -238,7 +244,7 @@ class Cells(Generic[T]):
                 return found
 
     def swap_raw(self, key: str, expected: str | None, cell: Cell | None) -> Plan[Swapped]:
-        """Replace or empty a cell unless another writer has changed it. Idempotent. One trip."""
+        """Replace or empty a cell unless another writer changed it. Idempotent. One trip."""
         swapped = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
         return check_swapped(expected, swapped, self._name(key))
 
@@ -260,7 +266,10 @@ class Cells(Generic[T]):
             swapped = yield from self.swap_raw(key, swapped.cell.token if swapped.cell else None, cell)
 
     def copy_raw(self, thread_id: str) -> Plan[None]:
-        """Copy all cells, without bodies, to a thread that has none. One trip per 500, and one per cell."""
+        """Copy all cells, without bodies, to a thread that has none.
+
+        One trip per 500, and one per cell.
+        """
         for key, cell in (yield from self.every_raw()):
             yield from self._session.store.swap_cell(Shelf(thread_id, self.shelf.kind), key, None, cell)
 
@@ -281,4 +290,4 @@ def _unpack_namespace(parts: Sequence[Any]) -> list[Any]:
 NODE_CACHE: CellTable[Sequence[str]] = CellTable(
     "cache", "a cached result", lambda parts: [parts], _unpack_namespace, has_body=lambda _: True
 )
-"""Results of nodes (`KeelCache`). Their threads are unknown, so an erasure removes all of them."""
+"""Results of nodes (`KeelCache`); an erasure removes all, as threads are unknown."""

@@ -38,13 +38,13 @@ def prefix_of(tenant: str) -> str:
 
 
 def head_blocks(prefix: str) -> str | None:
-    """Return a prefix of keys of ranked cells up to its second block; `None` if it is shorter."""
+    """Return a prefix of ranked keys up to its second block; `None` if it is shorter."""
     end = prefix.rfind(MARK) + 1 + 2 * BLOCK
     return prefix[:end] if len(prefix) >= end else None
 
 
 def bounds_of(tenant: str) -> tuple[str, str]:
-    """Return the range of names of a tenant's threads: the first, and the end (exclusive)."""
+    """Return the bounds of the names of a tenant's threads, the end excluded."""
     return prefix_of(tenant), f"{MARK}{tenant}{PAST}"
 
 
@@ -54,7 +54,7 @@ def tenant_in(name: str) -> str:
 
 
 def read_tenants(store: Any) -> Plan[Sequence[str]]:
-    """Return the names of all tenants with data in a store (`engine.store.Store`), in order."""
+    """Return the names of all tenants with data in a store, in order."""
     names: list[str] = []
     while True:
         page = yield from store.list_tenants(names[-1] if names else None, _PAGE)

@@ -1,4 +1,4 @@
-"""A thread in memory: the reference for the verbs of a store, as functions of plain data.
+"""A thread in memory: the reference for the verbs, as functions of plain data.
 
 The memory store keeps such threads; the file store builds them from its logs.
 """
@@ -97,7 +97,7 @@ class Thread:
         return self.ids.get((namespace, checkpoint_id))
 
     def head(self, namespace: str) -> Record | None:
-        """Return the newest entry on the trunk of a namespace, or of all if the trunk is empty."""
+        """Return a namespace's newest entry on the trunk, or of all if the trunk is empty."""
         newest = None
         for record in reversed(self.records.values()):
             if record.entry.address.checkpoint_ns == namespace and not record.ghost:
@@ -138,7 +138,7 @@ class Thread:
 
 
 def as_of(thread: Thread, upto: Entry) -> Thread | None:
-    """Return the copy of `Store.copy_thread` up to an entry; `None` if the entry does not exist."""
+    """Return the copy of a thread up to an entry; `None` if the entry does not exist."""
     last = thread.records.get(upto.stamp)
     if last is None or last.ghost:
         return None
@@ -189,7 +189,7 @@ def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
 
 
 def put_time(thread: Thread, new: NewEntry) -> str:
-    """Return the time of a new entry: not before the last entry's, as clocks of hosts differ."""
+    """Return a new entry's time, not before the last entry's: hosts' clocks differ."""
     last = next(reversed(thread.records.values()), None)
     return max(new.updated_at, last.updated_at) if last else new.updated_at
 
@@ -210,7 +210,7 @@ def read_entry(thread: Thread, record: Record) -> Entry:
 
 
 def read_record(thread: Thread, record: Record, channels: Collection[str] | None = None) -> Found:
-    """Return an entry with its writes and its rows (of `channels`, or of all channels)."""
+    """Return an entry with its writes and its rows (of `channels`, or of all)."""
     address, refs = record.entry.address, record.entry.refs
     rows = {
         channel: thread.log(address.checkpoint_ns, channel).find_rows(ref.runs)
@@ -259,7 +259,7 @@ def info_of(name: str, thread: Thread) -> Listed:
 
 
 def selected(thread: Thread, query: Query) -> Iterator[Entry]:
-    """Yield all entries of a thread that match a query, newest first, regardless of pages."""
+    """Yield all entries of a thread that match a query, newest first, ignoring pages."""
     for record in reversed(thread.records.values()):
         address = record.entry.address
         if record.ghost or query.checkpoint_ns not in (None, address.checkpoint_ns):
@@ -278,7 +278,7 @@ def selected(thread: Thread, query: Query) -> Iterator[Entry]:
 
 
 def list_writes(thread_id: str, thread: Thread, after: Writes | None, limit: int) -> list[Writes]:
-    """Return a page of a thread's writes. Their stamps are numbers within their checkpoint."""
+    """Return a page of a thread's writes, with numbers in the checkpoint as stamps."""
     found = [
         Writes(number, Address(thread_id, *place), batch)
         for place, batches in sorted(thread.batches.items())
@@ -312,7 +312,7 @@ def replace_plain(thread: Thread, new: Replacement) -> None:
 
 
 def is_last(thread: Thread | None, stamp: Stamp) -> bool:
-    """Return whether this stamp is that of the newest entry of a thread, ghosts excluded."""
+    """Return whether this is the stamp of a thread's newest entry, ghosts excluded."""
     records = thread.records.values() if thread else ()
     shown = [record.entry.stamp for record in records if not record.ghost]
     return stamp == max(shown, key=sequence_of, default=None)

@@ -1,4 +1,4 @@
-"""The names in the arguments and results of a store's verbs, as data for `engine.layers`.
+"""The names in arguments and results of verbs, as data for `engine.layers`.
 
 A new verb needs a method of `Store` and a line here; a new argument needs one more `SAME` in its line.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from langgraph_keel.engine.names import NameMap
 
 Turn: TypeAlias = Callable[[NameMap, Any, Any], Any]
-"""Translates the names in an argument or a result. Its third argument is the first argument of the verb."""
+"""Translates names in an argument or result, given the verb's first argument."""
 
 _N = NameMap
 
