@@ -126,7 +126,10 @@ class Cells(Generic[T]):
                 return found
 
     def search(self, search: Search) -> Plan[list[tuple[str, Kept[T]]]]:
-        """Read a page of ranked records without bodies, perhaps with others. One trip."""
+        """Read a page of ranked records without bodies. One trip.
+
+        The page may also contain records that do not match.
+        """
         cells = yield from self.search_raw(search)
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
@@ -226,7 +229,10 @@ class Cells(Generic[T]):
         return cells
 
     def search_raw(self, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
-        """Read a page of ranked cells without bodies, perhaps with others. One trip."""
+        """Read a page of ranked cells without bodies. One trip.
+
+        The page may also contain cells that do not match.
+        """
         cells: Sequence[tuple[str, Cell]] = yield from self._session.store.find_cells(self.shelf, search)
         return cells
 
