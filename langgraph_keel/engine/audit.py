@@ -1,4 +1,4 @@
-"""The audit trail: a tamper-evident chain of all events of requests for approval.
+"""The audit trail: a tamper-evident chain of approvals and other acts of persons.
 
 Each event is a *link*: a cell whose key is the event's number, with the hash of the previous link. A link is never
 replaced. The process that fills the cell owns the number; slower processes take the next number, so no lock is needed.

@@ -19,7 +19,7 @@ from langgraph_keel.engine.serde.moved import publish
 T = TypeVar("T")
 
 NEW = 1 << 40
-"""Item number `NEW + n`: the n-th item that the same request appends."""
+"""Item number `NEW + n` is the n-th item of this request; the store numbers it."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -170,8 +170,8 @@ CopyOutcome: TypeAlias = Copied | Occupied | BaseGone
 class Entry:
     """One stored checkpoint without its items.
 
-    `parent` is `None` if the parent does not exist (any more). `updated_at` is only set for `copy_thread`: the ISO time
-    of the copy.
+    `parent` is `None` if readers cannot see the parent (any more). `updated_at` is only set for `copy_thread`: the ISO
+    time of the copy.
     """
 
     address: Address
