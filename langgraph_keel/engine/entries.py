@@ -452,7 +452,7 @@ def pack_batch(
     beside: Sequence[Any] = (),
     places: Iterable[int] | None = None,
 ) -> Batch:
-    """Return the batch of one call, with items of hooks (`beside`)."""
+    """Return the batch of one call, with the items of hooks."""
     heads = [
         [name, WRITES_IDX_MAP.get(name, place)] for place, (name, _) in zip(places or count(), writes, strict=False)
     ]

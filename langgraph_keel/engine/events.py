@@ -24,7 +24,7 @@ class Reading:
         result: The tuple to return; a hook may replace it.
         about: The items that hooks added to its header (`Put.header`).
         batches: Its stored writes, in arrival order.
-        beside: The items that hooks added to its writes (`Writes.beside`), as stored, one per `put_writes` call.
+        beside: The items that hooks added to its writes, as stored, one per `put_writes` call.
         is_revived: Whether `Hook.revive` changed it.
         found: The reply of the store; `None` if the checkpoint was in the memo, or could not be read.
         notes: Values that a hook keeps between two events, under its own key.
