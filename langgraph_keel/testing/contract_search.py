@@ -1,4 +1,4 @@
-"""Ranked cells: several swaps at once, and searches."""
+"""Ranked cells: several swaps in one request, and searches."""
 
 from __future__ import annotations
 
