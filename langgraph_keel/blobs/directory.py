@@ -37,13 +37,16 @@ from langgraph_keel.errors import (
 )
 
 _DEPTH = 3
-"""Parts of an object's name: the folder of the store, that of the thread, and the file."""
+"""Number of parts of an object's name: the store's folder, the thread's, the file."""
 _TRIES = 10
-"""Maximum number of attempts to create a folder that other processes remove while it is empty."""
+"""Attempts to create a folder that other processes remove while it is empty."""
 
 
 class DirectoryObjects:
-    """Keeps objects in a directory, created with the first object. Only its owner may read it."""
+    """Keeps objects in a directory, created with the first object.
+
+    Only its owner may read it.
+    """
 
     exempt: Sequence[str] = ("Backups and copies of the directory of objects (blobs=).",)
 
@@ -132,7 +135,7 @@ class DirectoryObjects:
         return lost
 
     def _make_file(self, name: str, write: Callable[[str, int], None], made: set[str]) -> None:
-        """Create a file under a temporary name, and rename it; add the directories to be synced to `made`."""
+        """Create a file under a temporary name, and rename it; `made` gets directories to sync."""
         within, _, file = name.rpartition("/")
         above, _, last = within.rpartition("/")
         for _ in range(_TRIES):
@@ -197,7 +200,7 @@ class DirectoryObjects:
             return False
 
     def _read(self, name: str, size: int) -> bytes | None:
-        """Return an object's content; empty if it has a different size, `None` if it is missing."""
+        """Return an object's content; empty if the size differs, `None` if it is missing."""
         within, _, file = name.rpartition("/")
         try:
             with self._open(within) as folder:

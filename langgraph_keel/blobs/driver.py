@@ -33,7 +33,7 @@ AT_ONCE = 16
 
 _CLIENT = {"connect_timeout": "5s", "timeout": "120s"}
 _RETRY: Any = {"max_retries": 3}
-"""Three retries, after 0.1 to 15 s: an outage is reported within a minute, not after three (obstore's ten retries)."""
+"""Retries after 0.1 to 15 s. Reports an outage in one minute, not in three (obstore's ten retries)."""
 _forked: list[int] = []
 """Id of the first process that used obstore. A process forked later lacks its threads and would wait for them forever
 (obstore 0.12)."""
@@ -156,7 +156,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _each(work: Callable[[T], Awaitable[S]], items: Iterable[T]) -> list[S]:
-    """Apply a function to all items, some concurrently; the first error cancels the others."""
+    """Apply a function to items concurrently; the first error cancels the others."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> S:

@@ -1,4 +1,4 @@
-"""Requests to the place of the objects, which plans yield in addition to database requests.
+"""Requests to the place of the objects, which plans yield like database requests.
 
 An object is written once, under a new name, and later deleted. It never changes.
 """
@@ -27,21 +27,27 @@ class MakeFolder(ObjectRequest):
 
 @record
 class Upload(ObjectRequest):
-    """Write objects durably. Each is written completely or not at all; after an error, some may exist."""
+    """Write objects durably.
+
+    Each is written completely or not at all; after an error, some may exist.
+    """
 
     bodies: Mapping[str, bytes]
 
 
 @record
 class Fetch(ObjectRequest):
-    """Read objects. The reply omits missing objects, and has `b""` for objects of a different size."""
+    """Read objects.
+
+    The reply omits missing objects, and has `b""` for objects of a different size.
+    """
 
     sizes: Mapping[str, int]
 
 
 @record
 class CopyObjects(ObjectRequest):
-    """Copy objects, each to another name; the reply contains the names of missing objects."""
+    """Copy objects to other names. The reply contains the names of missing objects."""
 
     names: Mapping[str, str]
 

@@ -1,4 +1,4 @@
-"""A store layer that keeps large bodies in objects: rows of values, and writes of tasks.
+"""A store layer that keeps large rows and writes in objects.
 
 The row contains a reference instead (`engine.encoding.bodies.Absent`): the id of the store, a token, the SHA-256 of the
 body, and its size. With a keyring, this layer is below the sealing layer, so the digests are of sealed bytes and reveal
@@ -89,7 +89,7 @@ LIMIT = 1 << 16
 LEAST = 1024
 """Minimum of `blob_limit`, in bytes: a reference takes about a hundred."""
 GRACE = 3_600_000
-"""Milliseconds after which an object without a reference cannot belong to a write in progress."""
+"""Age, in milliseconds, at which an object without a reference is a leftover."""
 WRITES = 500
 """Writes per page."""
 _ROUNDS = 20
@@ -114,7 +114,7 @@ def _milliseconds() -> int:
 
 
 class BlobStore(Layer):
-    """Keeps bodies of more than `limit` bytes in objects, and caches `room` bytes of them."""
+    """Keeps bodies above `limit` bytes in objects, and caches `room` bytes of them."""
 
     def __init__(
         self,
@@ -138,7 +138,10 @@ class BlobStore(Layer):
     # -- writing -----------------------------------------------------------------------------------------------
 
     def write_entry(self, new: NewEntry) -> Plan[Outcome]:
-        """See `Store.write_entry`. One more request for large bodies; the first time, up to two more trips."""
+        """See `Store.write_entry`.
+
+        One more request for large bodies; the first time, up to two more trips.
+        """
         if any(self._is_large(row.body) for rows in new.repacks.values() for row in rows):
             # A large packed row would upload again what objects already contain, and packing only saves space.
             small = {name: [row for row in rows if not self._is_large(row.body)] for name, rows in new.repacks.items()}
@@ -209,7 +212,10 @@ class BlobStore(Layer):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def read_entry(self, address: Address, known: Stamp | None = None) -> Plan[Any]:
-        """See `Store.read_entry`. One more request if an object is needed that is not cached."""
+        """See `Store.read_entry`.
+
+        One more request if an object is needed that is not cached.
+        """
         found: Found | Unchanged | None = yield from self.inner.read_entry(address, known)
         if isinstance(found, Unchanged):
             bodies = yield from self._fetch(_absent_in(address.thread_id, [batch.body for batch in found.batches]))
@@ -217,7 +223,10 @@ class BlobStore(Layer):
         return None if found is None else (yield from self._fill([found]))[0]
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
-        """See `Store.read_values`. One more request for all needed objects that are not cached."""
+        """See `Store.read_values`.
+
+        One more request for all needed objects that are not cached.
+        """
         asked = {entry.stamp: entry for entry in entries}
         found: Sequence[Found] = yield from self.inner.read_values(entries)
         # Only the requested rows, so that no other objects are fetched.
@@ -236,7 +245,7 @@ class BlobStore(Layer):
         return [replace(each, batch=_fill_batch(each.batch, thread_id, bodies)) for each in page]
 
     def _fill(self, found: Sequence[Found]) -> Plan[Sequence[Found]]:
-        """Return entries with bodies in place of references; rows that entries share stay shared."""
+        """Replace references in entries by bodies. Shared rows stay shared."""
         absent: dict[str, Absent] = {}
         for each in found:
             rows = (row.body for of in each.rows.values() for row in of)
@@ -264,7 +273,7 @@ class BlobStore(Layer):
         ]
 
     def _fetch(self, absent: Mapping[str, Absent]) -> Plan[Mapping[str, bytes]]:
-        """Return the bodies of objects by name; for a missing or changed object, a body that reports the loss."""
+        """Return the bodies of objects by name. The body of a lost object reports the loss."""
         bodies = {name: body for name in absent if (body := self._known.get(name)) is not None}
         sizes = {name: each.size for name, each in absent.items() if name not in bodies}
         if not sizes:
@@ -293,7 +302,10 @@ class BlobStore(Layer):
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[None]:
-        """See `Store.remove_entries`. If a thread has objects, the rows to be removed are read first."""
+        """See `Store.remove_entries`.
+
+        If a thread has objects, the rows to be removed are read first.
+        """
         dying: Mapping[RowPlace, str | None] = {}
         writes: Sequence[str | None] = ()
         if (yield from self._list(thread_id)):
@@ -311,7 +323,10 @@ class BlobStore(Layer):
             self._dying.setdefault(thread_id, {}).update(rows)
 
     def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
-        """See `Store.remove_rows`. Deletes their objects, too, and leftovers of failed writes."""
+        """See `Store.remove_rows`.
+
+        Deletes their objects, too, and leftovers of failed writes.
+        """
         removed: int = yield from self.inner.remove_rows(thread_id, live, graph)
         dying = self._dying.pop(thread_id, {})
         # A concurrent write may show a row again, because the entry it builds on still existed.
@@ -350,13 +365,16 @@ class BlobStore(Layer):
             yield from self._sweep(left)
 
     def _sweep(self, left: Collection[str]) -> Plan[None]:
-        """Delete old objects of one folder without references, except those that a copy has written again."""
+        """Delete old, unreferenced objects of a folder, unless a copy has written them again."""
         folder = _folder_in(left)
         mark = yield from self._mark(folder)
         yield from self._remove_marked(mark, self._old((yield self._ask(ListObjects(folder)))).intersection(left))
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`. Deletes its objects afterwards. Recent leftovers stay, as a stray."""
+        """See `Store.delete_thread`.
+
+        Deletes its objects afterwards. Recent leftovers stay, as a stray.
+        """
         if stray := _STRAY.fullmatch(thread_id):
             store = yield from self._find_id()
             if left := self._old((yield self._ask(ListObjects(f"{store.hex()}/{stray[1]}"))) if store else ()):
@@ -374,7 +392,10 @@ class BlobStore(Layer):
         return is_deleted
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
-        """See `Store.list_strays`. Object folders of deleted threads come last, each with its own name."""
+        """See `Store.list_strays`.
+
+        Object folders of deleted threads come last, each with its own name.
+        """
         names: list[str] = []
         if after is None or not _STRAY.fullmatch(after):
             names += yield from self.inner.list_strays(after, limit)
@@ -392,7 +413,10 @@ class BlobStore(Layer):
         return [*names, *(name for name in strays if after is None or name > after)][:limit]
 
     def delete_all(self, limit: int) -> Plan[int]:
-        """See `Store.delete_all`. Objects are deleted first, because the id of their folder is deleted, too."""
+        """See `Store.delete_all`.
+
+        Objects are deleted first, because the id of their folder is deleted, too.
+        """
         if (store := (yield from self._find_id())) is not None:
             listed: Sequence[Listed] = yield self._ask(ListObjects(store.hex()))
             if listed:
@@ -415,7 +439,7 @@ class BlobStore(Layer):
         return listed
 
     def _find_names(self, thread_id: str, upto: Entry | None = None) -> Plan[set[str]]:
-        """Return the names of the objects that a thread, or its past up to an entry, refers to."""
+        """Return the objects that a thread, or its past up to an entry, refers to."""
         # Entries may show rows of earlier ones, so all is read again if one was removed, or written again, during the
         # read.
         graph: Graph = yield from self.inner.read_graph(thread_id)
@@ -450,7 +474,10 @@ class BlobStore(Layer):
     # -- copying -----------------------------------------------------------------------------------------------
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
-        """See `Store.copy_thread`. Objects are copied before the rows, which are read twice, and checked after."""
+        """See `Store.copy_thread`.
+
+        Objects are copied before the rows, which are read twice, and checked after.
+        """
         if (yield from self._find_id()) is not None:
             entries: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
             if entries or (yield from self.inner.list_writes(target, None, 1)):
@@ -488,12 +515,18 @@ class BlobStore(Layer):
         return store
 
     def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`. Omits this layer's kind, which is never sealed, as it is below that layer."""
+        """See `Store.list_kinds`.
+
+        Omits this layer's kind, which is never sealed, as it is below that layer.
+        """
         kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
         return [kind for kind in kinds if kind != OBJECTS.kind]
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
-        """See `Store.read_cells`. Hides this layer's cell: a layer above that finds one has no `blobs=`."""
+        """See `Store.read_cells`.
+
+        Hides this layer's cell: a layer above that finds one has no `blobs=`.
+        """
         return {} if shelf == OBJECTS else (yield from self.inner.read_cells(shelf, keys))
 
     def _find_id(self) -> Plan[bytes | None]:
@@ -537,7 +570,7 @@ def _name_of(absent: Absent, thread_id: str) -> str:
 
 
 def _name_in(thread_id: str, body: bytes) -> str | None:
-    """Return the name of the object that a body refers to; `None` if none, or if it is damaged."""
+    """Return the name of the object that a body refers to, or `None`."""
     if not body.startswith(BLOB):
         return None
     try:
@@ -562,7 +595,7 @@ def _moved(name: str, source: str, target: str) -> str:
 
 
 def _narrow(found: Found, asked: Entry) -> Found:
-    """Return an entry with only the requested rows, if some of its rows are in objects."""
+    """Return an entry with only the requested rows, if any of its rows is in an object."""
     if not any(row.body.startswith(BLOB) for rows in found.rows.values() for row in rows):
         return found
     rows = {name: rows_in(rows, asked.refs[name].runs) for name, rows in found.rows.items() if name in asked.refs}

@@ -1,1 +1,1 @@
-"""Encryption of all stored data: keys, sealing of records, and the sealing store layer."""
+"""Encryption of all stored data: keys, sealing, and the sealing store layer."""

@@ -1,4 +1,4 @@
-"""The data keys that seal records, one for each thread and one for shared records, and the keys that wrap them.
+"""The data keys of threads and of shared records, and the keys that wrap them.
 
 A master key wraps the key of the store (`storekey`), which wraps the keys of threads. Wrapped keys are in cells, the
 only cells that are not sealed. After a renewal of the store's key, a thread gets a new key before its next record is
@@ -80,12 +80,12 @@ class _StoreKeys:
 
     @property
     def marker(self) -> Sealer:
-        """The key that hides the marks of threads: the first shared key, also after a renewal."""
+        """The key that hides the marks of threads: always the first shared key."""
         return [*self.shared.keys.values()][-1].sealer
 
 
 class KeyChest:
-    """Finds and creates the keys of a store, or of a tenant's store; `root` is then the chest of the root store."""
+    """Finds and creates the keys of a store; for a tenant, `root` is the root store's chest."""
 
     def __init__(
         self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
@@ -123,11 +123,17 @@ class KeyChest:
     # -- finding -----------------------------------------------------------------------------------------------
 
     def shared(self) -> Plan[DataKeys]:
-        """Return the keys of shared records. No trip, except the first time: one, and one to create them."""
+        """Return the keys of shared records.
+
+        No trip, except the first time: one, and one to create them.
+        """
         return (yield from self._open_store()).shared
 
     def shared_of(self, ids: Collection[bytes]) -> Plan[DataKeys]:
-        """Return the keys of shared records, including those with these ids. One trip if one is new."""
+        """Return the keys of shared records, including those with these ids.
+
+        One trip if one is new.
+        """
         found = yield from self.shared()
         if set(ids) <= found.keys.keys():
             return found
@@ -141,11 +147,17 @@ class KeyChest:
         return own.shared
 
     def marker(self) -> Plan[Sealer]:
-        """Return the key that hides the marks of threads, which never changes. Trips as for `shared`."""
+        """Return the key that hides the marks of threads, which never changes.
+
+        Trips as for `shared`.
+        """
         return (yield from self._open_store()).marker
 
     def names(self, to_write: bool) -> Plan[Names | None]:
-        """Return the `Names` that hide names; `None` if they are not hidden. Trips as for `shared`."""
+        """Return the `Names` that hide names; `None` if they are not hidden.
+
+        Trips as for `shared`.
+        """
         if self._own is None and not to_write:
             if (cell := (yield from self._read_cell())) is None:
                 return self._no_names
@@ -153,7 +165,10 @@ class KeyChest:
         return (yield from self._open_store()).names
 
     def find(self, thread_id: str) -> Plan[DataKeys | None]:
-        """Return the keys of a thread; `None` if it has none. One trip if they are not cached."""
+        """Return the keys of a thread; `None` if it has none.
+
+        One trip if they are not cached.
+        """
         if (known := self._threads.get(thread_id)) is not None:
             return known
         yield from self._open_store()
@@ -161,7 +176,10 @@ class KeyChest:
         return (yield from self._learn(thread_id, cells[KEY])) if KEY in cells else None
 
     def find_to_seal(self, thread_id: str) -> Plan[DataKeys | None]:
-        """Return the keys of a thread, renewed if the store's are. Up to three trips more than `find`."""
+        """Return the keys of a thread, renewed if the store's are.
+
+        Up to three trips more than `find`.
+        """
         yield from self._open_store_to_seal()
         found = yield from self.find(thread_id)
         if found is None or self._is_renewed(found.current):
@@ -169,14 +187,17 @@ class KeyChest:
         return (yield from self.renew_thread(thread_id))[0]
 
     def make(self, thread_id: str) -> Plan[DataKeys]:
-        """Return the keys that seal a thread's records, created if needed. No trip if cached; two to create."""
+        """Return the keys that seal a thread's records, created if needed.
+
+        No trip if cached; two to create.
+        """
         while (found := (yield from self.find_to_seal(thread_id))) is None:
             own = yield from self._open_store()
             yield from self._swap(thread_id, None, [_new_key(own, thread_id)])
         return found
 
     def keep(self, thread_id: str) -> Plan[None]:
-        """Store the keys of a thread again if it was deleted while its first record was written. One trip."""
+        """Store a thread's keys again if it was deleted during its first write. One trip."""
         keys = self._threads.get(thread_id)
         if keys is not None:
             yield from self._store.swap_cell(Shelf(thread_id, KIND), KEY, None, keys.cell)
@@ -201,7 +222,10 @@ class KeyChest:
             held = swapped
 
     def advance(self, thread_id: str) -> Plan[None]:
-        """Give a thread a new key for new records, as a copy has its earlier ones. Four trips, or more."""
+        """Give a thread a new key for new records, as a copy has its earlier ones.
+
+        Four trips, or more.
+        """
         while (found := (yield from self.find(thread_id))) is not None:
             own = yield from self._open_store()
             cell = _cell_of([_new_key(own, thread_id), *found.keys.values()], thread_id)
@@ -221,7 +245,7 @@ class KeyChest:
             )
 
     def _swap(self, thread_id: str, expected: str | None, keys: Sequence[DataKey]) -> Plan[DataKeys]:
-        """Store the keys of a thread; return the stored keys, which another process may have written."""
+        """Store a thread's keys, and return the stored ones, maybe of another process."""
         cell, shelf = _cell_of(keys, thread_id), Shelf(thread_id, KIND)
         swapped = yield from self._store.swap_cell(shelf, KEY, expected, cell)
         check_swapped(expected, swapped, f"thread {thread_id!r}: its keys")
@@ -244,11 +268,14 @@ class KeyChest:
     # -- the master key ------------------------------------------------------------------------------------------
 
     def read_master(self) -> Plan[str | None]:
-        """Return the name of the master key that the store needs; `None` if nothing is sealed yet. One trip."""
+        """Return the name of the needed master key; `None` if nothing is sealed. One trip."""
         return (yield from self.try_master())[0]
 
     def try_master(self) -> Plan[tuple[str | None, str]]:
-        """Return `read_master`, and why the keyring does not open the store, or an empty string. One trip."""
+        """Return `read_master`, and why the keyring does not open the store, or "".
+
+        One trip.
+        """
         if (cell := (yield from self._read_cell())) is None:
             return None, ""
         stored = parse_cell(cell)
@@ -260,7 +287,10 @@ class KeyChest:
         return stored.master_id, ""
 
     def accepts_plain(self) -> Plan[bool]:
-        """Return whether plain text is read, that is until a migration ends. At most one trip."""
+        """Return whether plain text is read, that is until a migration ends.
+
+        At most one trip.
+        """
         # It is read each time, because an open saver must notice immediately that a migration has ended.
         return self._keyring.migrate and not (yield from self.is_migrated())
 
@@ -273,7 +303,10 @@ class KeyChest:
         return stored.is_ended(self._take(stored).wrappers[stored.id])
 
     def end_migration(self, *, is_ended: bool = True) -> Plan[None]:
-        """Record that the store contains no more plain text, or that it may again. Two trips."""
+        """Record that the store contains no more plain text, or that it may again.
+
+        Two trips.
+        """
         yield from self._open_store()
 
         def end(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -283,7 +316,7 @@ class KeyChest:
         yield from self._change(end)
 
     def rotate(self) -> Plan[tuple[str | None, str]]:
-        """Wrap the store's key with the current master key; return the names of the former and the current one."""
+        """Wrap the store's key with the current master key; return both names, the former first."""
         current = self._keyring.current
 
         def wrap(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -295,7 +328,10 @@ class KeyChest:
     # -- renewing the store's key --------------------------------------------------------------------------------
 
     def begin_renewal(self) -> Plan[bytes | None]:
-        """Give the store and the shared records a new key. Two trips; one if that was done already."""
+        """Give the store and the shared records a new key.
+
+        Two trips; one if that was done already.
+        """
         current = self._keyring.current
 
         def renew(stored: StoreCell, own: _StoreKeys) -> StoreCell | None:
@@ -311,7 +347,10 @@ class KeyChest:
         return (yield from self._look()).id
 
     def renew_thread(self, thread_id: str) -> Plan[tuple[DataKeys | None, bool]]:
-        """Wrap a thread's keys with the store's key, and add a new one if its key is older. Two trips."""
+        """Wrap a thread's keys with the store's key, and renew its key if older.
+
+        Two trips.
+        """
         while True:
             cell: Cell | None = (yield from self._store.read_cells(Shelf(thread_id, KIND), [KEY])).get(KEY)
             if cell is None:
@@ -385,7 +424,7 @@ class KeyChest:
         return (yield from self._store.read_cells(STORE, [KEY])).get(KEY)
 
     def _take(self, stored: StoreCell) -> _StoreKeys:
-        """Return the keys of the store, and cache them unless newer ones are cached: replies may be late."""
+        """Return the keys of the store, cached unless newer keys are, as replies may be late."""
         if stored.tenant != self._tenant:
             raise SealBroken(
                 f"the keys of {_store_of(stored.tenant)} are stored in place of those of {_store_of(self._tenant)}: "
@@ -437,7 +476,7 @@ def _wrap_key(own: _StoreKeys, key: DataKey, thread_id: str | None) -> DataKey:
 
 
 def _parts_of(keys: Sequence[DataKey]) -> list[list[Any]]:
-    """Return keys as they are stored, without the wrapper if it is the store's first key."""
+    """Return the stored form of keys, without the wrapper if it is `FIRST`."""
     return [
         [key.id, key.origin, key.wrapped, *([] if key.wrapper == FIRST else [key.wrapper, key.since])] for key in keys
     ]

@@ -1,4 +1,4 @@
-"""The check of savers without keys, before their first request: refuse an encrypted store."""
+"""The check that refuses an encrypted store to savers without keys."""
 
 from __future__ import annotations
 

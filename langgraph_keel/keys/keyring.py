@@ -29,10 +29,10 @@ class MasterKey(Protocol):
 
     @property
     def id(self) -> str:
-        """Its name, which is stored with each key it wraps: 1 to 64 letters, digits, `.`, `_`, `-`."""
+        """Its name, stored with each wrapped key: 1 to 64 letters, digits, `.`, `_`, `-`."""
 
     def wrap(self, key: bytes, context: bytes) -> bytes:
-        """Return a 32-byte key, encrypted; only `unwrap` with the same context recovers it."""
+        """Encrypt a 32-byte key, so that only `unwrap` with the same context recovers it."""
 
     def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
         """Return the key that was passed to `wrap`. Any exception counts as a failure."""
@@ -130,7 +130,7 @@ class Keyring:
 
     @property
     def refresh(self) -> float:
-        """Seconds for which a saver seals with the keys it knows before it looks for new ones."""
+        """Seconds for which a saver uses known keys before it looks for new ones."""
         return self._refresh
 
     @property
@@ -196,7 +196,9 @@ class Keyring:
         refresh: float = 60,
         hide_names: bool | None = False,
     ) -> Keyring:
-        """Return the keyring in a file, in the format of `from_env`. Lines that begin with `#` are comments.
+        """Return the keyring in a file, in the format of `from_env`.
+
+        Lines that begin with `#` are comments.
 
         Args:
             path: The file.

@@ -115,7 +115,7 @@ class Migrated(NamedTuple):
 
 
 def _sum_up(found: Sequence[MasterKeys]) -> MasterKeys:
-    """Return the most urgent result: one with a fault, else one that is not current, else one with a key."""
+    """Return the most urgent result: with a fault, else not current, else with a key."""
     if faulty := next((each for each in found if each.fault), None):
         return faulty
     return next((each for each in found if not each.is_current), max(found, key=lambda each: each.needed is not None))
@@ -143,7 +143,7 @@ class KeyMethods(Component):
     list, alist = faces(_list)
 
     def _rotate(self) -> Plan[MasterKeys]:
-        """Make the first key of the keyring the master key of the store and all tenants; return the former one.
+        """Make the keyring's first key the master key of all; return the former one.
 
         The master key wraps one small record, so a rotation takes three round trips for a store of any size, and two
         for each tenant. A tenant's saver rotates that tenant's key, in two. An interrupted rotation can be repeated.
@@ -162,7 +162,9 @@ class KeyMethods(Component):
     rotate, arotate = faces(_rotate)
 
     def _renew(self, *, on_progress: Progress | None = None) -> Plan[Renewed]:
-        """Give the store, all tenants and all threads new keys for later writes. Runs continue.
+        """Give the store, all tenants and all threads new keys for later writes.
+
+        Runs continue.
 
         The store's new key is wrapped with the first key of the keyring, so the old master key is no longer needed. It
         wraps the data keys of threads and shared records, each of which gets an additional key for new records.
@@ -247,7 +249,7 @@ class KeyMethods(Component):
     migrate, amigrate = faces(_migrate)
 
     def _stores(self) -> Plan[Sequence[SealedStore]]:
-        """Return the root store and the store of each tenant; for a tenant's saver, only that tenant's."""
+        """Return the root store and all tenants' stores, or only the saver's tenant's."""
         store = self._sealed_store()
         tenants = () if self.engine.session.tenant else (yield from read_tenants(store))
         return [store, *(store.of_tenant(tenant) for tenant in tenants)]
@@ -259,12 +261,15 @@ class KeyMethods(Component):
 
 
 def sealed_store_of(session: Session) -> SealedStore:
-    """Return the sealing layer of a saver with a keyring, which need not be the top layer."""
+    """Return the sealing layer of a saver with a keyring."""
     return cast(Layer, session.store).find(SealedStore)
 
 
 def describe_backups(session: Session, keyring: Keyring | None) -> Plan[Sequence[str]]:
-    """Return sentences about who can read backups after an erasure. At most two round trips."""
+    """Return sentences about who can read backups after an erasure.
+
+    At most two round trips.
+    """
     if keyring is None:
         return ()
     store = sealed_store_of(session)

@@ -1,4 +1,4 @@
-"""Sealing plain-text records of a store, thread by thread, while other processes read and write.
+"""Sealing of a store's plain-text records while other processes read and write.
 
 A record is replaced only if it is still in plain text (`Store.replace_plain`), so a migration may be interrupted and
 run concurrently. It ends when a pass over the whole store finds no plain text.
@@ -116,7 +116,7 @@ def _seal_writes(store: SealedStore, thread_id: str, graph: Graph) -> Plan[int]:
 
 
 def _seal_entries(store: SealedStore, thread_id: str, graph: Graph, nodes: Sequence[Node]) -> Plan[tuple[int, int]]:
-    """Seal the rows of some entries, then the entries, whose headers contain the digests of the rows."""
+    """Seal the rows of some entries, then their headers, which contain digests of the rows."""
     entries = [Entry(node.address, node.parent, node.stamp, node.header, node.refs, node.run_id) for node in nodes]
     found: Sequence[Found] = yield from store.inner.read_values(entries)
     rows = {

@@ -1,4 +1,4 @@
-"""A store layer that hides the names of channels, namespaces, tasks and task paths, which contain names of nodes.
+"""A store layer that hides the names of channels, namespaces, tasks and task paths.
 
 Below the sealing layer, a name becomes a token: AES-SIV (RFC 5297) of the padded name, in URL-safe base64, the same
 everywhere in a store. The root's namespace stays empty. Some keys and tokens of cells are unkeyed hashes of a label, an

@@ -1,4 +1,4 @@
-"""Renewal of the store's key and of each thread's data key, while other processes read and write.
+"""Renewal of a store's keys while other processes read and write.
 
 A renewal may be interrupted, run concurrently, and be repeated: each thread gets its key by compare-and-set.
 """

@@ -1,4 +1,4 @@
-"""Sealing of a single record: AES-256-GCM with a random nonce, bound to the record's place.
+"""Sealing of a record with AES-256-GCM and a random nonce, bound to its place.
 
 A sealed record is a frame of the kind `engine.encoding.bodies.SEALED`: the kind, four bytes that name the data key, a
 nonce of twelve bytes, and the ciphertext with its tag. The *place* of a record is authenticated but not stored in it,
@@ -62,7 +62,7 @@ class Sealer:
 
 
 def place_of(*parts: Any) -> bytes:
-    """Return the place of a record as bytes, unique because each part includes its length."""
+    """Return the place of a record as unique bytes, as each part includes its length."""
     return ormsgpack.packb([_VERSION, *parts])
 
 
@@ -88,7 +88,7 @@ def open_sealed(body: bytes, sealer: Sealer, place: bytes) -> bytes:
 
 
 def padded_size(size: int) -> int:
-    """Return the padded size, at most an eighth more from 64 bytes on (Padmé, PoPETs 2019)."""
+    """Return the padded size (Padmé, PoPETs 2019): at most 1/8 more, from 64 bytes on."""
     if size <= 64:
         return 64
     exponent = size.bit_length() - 1

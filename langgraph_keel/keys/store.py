@@ -1,4 +1,4 @@
-"""A store layer that seals headers, rows of values, writes and cells, each bound to its place.
+"""A store layer that seals headers, rows, writes and cells, bound to their places.
 
 Not sealed are: ids of threads, checkpoints, runs and tasks, names of namespaces and channels (unless `NamelessStore`
 hides them), which items a version shows, keys and tokens of cells, times, and padded sizes. Marks by which threads are
@@ -72,7 +72,7 @@ mapping means that the entry is in plain text."""
 
 
 def _again(read: Callable[Concatenate[SealedStore, P], Plan[T]]) -> Callable[Concatenate[SealedStore, P], Plan[T]]:
-    """Retry a verb once: the thread may have been deleted, or sealed by a migration, in between."""
+    """Retry a verb once, as the thread may have been deleted or migrated in between."""
 
     @wraps(read)
     def twice(self: SealedStore, /, *args: P.args, **more: P.kwargs) -> Plan[T]:
@@ -85,7 +85,10 @@ def _again(read: Callable[Concatenate[SealedStore, P], Plan[T]]) -> Callable[Con
 
 
 class SealedStore(Layer):
-    """Seals the records of another store. In a tenant's store, `root` has the keys of the root store."""
+    """Seals the records of another store.
+
+    In a tenant's store, `root` has the keys of the root store.
+    """
 
     def __init__(
         self, store: Store[Any, Any], keyring: Keyring, tenant: str = "", root: KeyChest | None = None
@@ -252,7 +255,7 @@ class SealedStore(Layer):
         return outcome
 
     def _reseal(self, entry: Entry, keys: DataKeys) -> Plan[Entry]:
-        """Return an entry whose header was changed, sealed with the stored rest of the header. One trip."""
+        """Seal an entry with a changed header, and the stored rest of the header. One trip."""
         query = Query(entry.address.thread_id, entry.address.checkpoint_ns, entry.address.checkpoint_id)
         stored: Sequence[Entry] = yield from self.inner.scan(query)
         if not stored or stored[0].stamp != entry.stamp:
@@ -264,7 +267,10 @@ class SealedStore(Layer):
         return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
 
     def read_threads(self, page: Page) -> Plan[Sequence[Listed]]:
-        """See `Store.read_threads`. One more trip for each thread whose keys are not known."""
+        """See `Store.read_threads`.
+
+        One more trip for each thread whose keys are not known.
+        """
         hidden = replace(page, terms=(yield from self._narrow(page.terms)))
         listed: Sequence[Listed] = yield from self.inner.read_threads(hidden)
         if not page.tolerant:
@@ -299,14 +305,20 @@ class SealedStore(Layer):
         return [replace(each, batch=seals.open_batch(each.batch, each.address)) for each in page]
 
     def list_kinds(self, thread_id: str | None) -> Plan[Sequence[str]]:
-        """See `Store.list_kinds`. Omits the internal kinds, which are not sealed: keys and objects."""
+        """See `Store.list_kinds`.
+
+        Omits the internal kinds, which are not sealed: keys and objects.
+        """
         kinds: Sequence[str] = yield from self.inner.list_kinds(thread_id)
         return [kind for kind in kinds if kind not in (KIND, STORE.kind, OBJECTS.kind)]
 
     # -- tenants -----------------------------------------------------------------------------------------------
 
     def of_tenant(self, tenant: str) -> SealedStore:
-        """See `Store.of_tenant`. Each tenant has a key, which wraps the keys of its threads."""
+        """See `Store.of_tenant`.
+
+        Each tenant has a key, which wraps the keys of its threads.
+        """
         return SealedStore(self._store.of_tenant(tenant), self._keyring, tenant, self.chest)
 
     # -- cells -------------------------------------------------------------------------------------------------
@@ -331,7 +343,10 @@ class SealedStore(Layer):
         return opened
 
     def seal_cell(self, new: Cell, shelf: Shelf, key: str) -> Plan[Cell]:
-        """Return a cell as it is stored: sealed, with hidden marks. No trip if the keys are known."""
+        """Return a cell as it is stored: sealed, with hidden marks.
+
+        No trip if the keys are known.
+        """
         sealed = (yield from self.seals(shelf.thread_id)).cell(new, shelf, key)
         return replace(sealed, marks=(yield from self._hide(new.marks))) if new.marks else sealed
 
@@ -358,7 +373,10 @@ class SealedStore(Layer):
 
     @_again
     def find_cells(self, shelf: Shelf, search: Search) -> Plan[Sequence[tuple[str, Cell]]]:
-        """See `Store.find_cells`. Cells without a header (`is_bare`) are not authenticated."""
+        """See `Store.find_cells`.
+
+        Cells without a header (`is_bare`) are not authenticated.
+        """
         hidden = replace(search, marks=(yield from self._narrow(search.marks)))
         cells: Sequence[tuple[str, Cell]] = yield from self.inner.find_cells(shelf, hidden)
         if search.is_bare:
@@ -374,7 +392,10 @@ class SealedStore(Layer):
     # -- keys and digests --------------------------------------------------------------------------------------
 
     def seals(self, thread_id: str | None) -> Plan[Seals]:
-        """Return the `Seals` to seal records of a thread, or shared ones. No trip if the keys are cached."""
+        """Return the `Seals` to seal records of a thread, or shared ones.
+
+        No trip if the keys are cached.
+        """
         keys = yield from (self.chest.shared_to_seal() if thread_id is None else self.chest.make(thread_id))
         return Seals(self.chest.store_id, keys)
 
@@ -386,17 +407,20 @@ class SealedStore(Layer):
         return tuple(marker.hide(mark) for mark in marks)
 
     def _narrow(self, marks: Sequence[str]) -> Plan[tuple[str, ...]]:
-        """Return the stored form of a list's filter: empty during a migration, as plain text has other marks."""
+        """Return the stored form of a filter; empty in a migration, as plain text has other marks."""
         if marks and (yield from self.chest.accepts_plain()):
             return ()
         return (yield from self._hide(marks))
 
     def _accepts_plain(self, bodies: Iterable[bytes]) -> Plan[bool]:
-        """Return whether some of the records are in plain text, and plain text is accepted."""
+        """Return whether there are plain-text records, and they are accepted."""
         return any(key_in(body) is None for body in bodies) and (yield from self.chest.accepts_plain())
 
     def opener(self, thread_id: str | None, bodies: Sequence[bytes], accepts_plain: bool | None = None) -> Plan[Seals]:
-        """Return the `Seals` to open records of a thread, or shared ones. No trip if the keys are cached."""
+        """Return the `Seals` to open records of a thread, or shared ones.
+
+        No trip if the keys are cached.
+        """
         bodies = [body for body in bodies if not body.startswith(ABSENT)]  # they are not sealed
         found = {key_in(body) for body in bodies}
         names = {name for name in found if name is not None}
@@ -498,7 +522,7 @@ class SealedStore(Layer):
         return sum_items(ref, [*rows, *fresh]) if all(row.body for row in rows) else None
 
     def _goes_on(self, new: NewEntry, channel: str) -> tuple[Ref, Any] | None:
-        """Return the ref and sum that a channel had last, if the new value only appends to it."""
+        """Return the last ref and sum of a channel, if the new value only appends to it."""
         known = self._sums.get((*_namespace(new.address), channel))
         return known if known is not None and _goes_on(known[0], new.refs[channel]) else None
 
@@ -514,7 +538,7 @@ def _goes_on(before: Ref, ref: Ref) -> bool:
 
 
 def _bodies_of(found: Sequence[Found]) -> Iterator[bytes]:
-    """Yield the bodies of some entries, each header first, without bodies kept in objects."""
+    """Yield the bodies of entries, header first, except those kept in objects."""
     for each in found:
         yield each.entry.header
         yield from (row.body for rows in each.rows.values() for row in rows if not row.body.startswith(ABSENT))
@@ -534,7 +558,7 @@ def _keep(remembered: OrderedDict[Any, Any], key: Any, value: Any, most: int = _
 
 
 def sum_items(ref: Ref, rows: Sequence[Row]) -> Any:
-    """Return an SHA-256 object over the items of a channel, in order, which can be extended."""
+    """Return an extensible SHA-256 over the items of a channel, in order."""
     found = hashlib.sha256(bytes([ref.kind]))
     _add_items(found, ref.runs, rows)
     return found
@@ -599,7 +623,7 @@ class Seals:
     # -- checkpoints -------------------------------------------------------------------------------------------
 
     def header(self, frame: bytes, address: Address, parent: str | None, run_id: str | None, digests: Digests) -> bytes:
-        """Return a sealed header that also authenticates the parent, the run and the digests of its entry."""
+        """Return a sealed header, including the parent, the run and the digests."""
         parts = pack([frame, parent, run_id, [[name, *each] for name, each in digests.items()]])
         return self._seal(parts, "entry", address.checkpoint_ns, address.checkpoint_id)
 

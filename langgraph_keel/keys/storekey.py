@@ -1,4 +1,4 @@
-"""The key of a store, which wraps the keys of its threads, and the cell that contains it, wrapped by the master key.
+"""The key of a store, which wraps the keys of its threads, and its cell.
 
 A renewed store has a new key, which wraps the earlier keys. These open data keys that are not wrapped again yet.
 """
@@ -106,7 +106,7 @@ class StoreCell:
         return keys
 
     def renew(self, keys: Mapping[bytes, Sealer], master: MasterKey) -> tuple[StoreCell, Sealer]:
-        """Return a copy with a new key, and that key, which must still wrap the shared data keys."""
+        """Return a copy with a new key, and the key, which must wrap the shared keys next."""
         key, was_ended = Sealer(token_bytes(KEY_BYTES)), self.is_ended(keys[self.id])
         names = self.open_names(keys[self.id])
         new = replace(self, id=token_bytes(_ID_BYTES), is_renewing=True)

@@ -30,7 +30,9 @@ AT_ONCE = 100
 @publish
 @dataclass(frozen=True, slots=True)
 class TenantReceipt:
-    """Receipt of the deletion of a tenant. It is not stored; the audit trail keeps counts and the hash.
+    """Receipt of the deletion of a tenant.
+
+    It is not stored; the audit trail keeps counts and the hash.
 
     Attributes:
         tenant: The tenant.
@@ -118,7 +120,7 @@ def delete_tenant(
 
 
 def _look_at(theirs: Session, dry_run: bool, tell: Tell) -> Plan[tuple[int, int]]:
-    """Count threads and checkpoints, and let features forget threads that will be deleted."""
+    """Count threads and checkpoints, and let features forget threads to be deleted."""
     threads = checkpoints = 0
     size, after = THREADS, None
     while size == THREADS:

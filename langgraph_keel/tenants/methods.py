@@ -1,4 +1,7 @@
-"""`saver.tenants`: list and delete tenants. A tenant's saver is `saver.for_tenant(name)`."""
+"""`saver.tenants`: list and delete tenants.
+
+A tenant's saver is `saver.for_tenant(name)`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests for authors of backends: the contract as a test class, a state machine, and fault injection.
+"""Tests for authors of backends: contract, state machine, and fault injection.
 
     from langgraph_keel.testing import SaverContract, SaverMachine
 

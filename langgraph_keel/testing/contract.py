@@ -1,4 +1,6 @@
-"""The contract of a backend as a test class: subclass it, define how your store is opened, and run pytest.
+"""The contract of a backend as a test class.
+
+Define how your store is opened, and run pytest.
 
     class TestMongo(SaverContract):
         @pytest.fixture
@@ -42,4 +44,7 @@ class SaverContract(
     WritesContract,
     ReadingContract,
 ):
-    """All parts of the contract. While writing a backend, you can also subclass the parts one by one."""
+    """All parts of the contract.
+
+    While writing a backend, you can also subclass the parts one by one.
+    """

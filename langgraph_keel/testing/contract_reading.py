@@ -1,4 +1,4 @@
-"""Reading, listing, exact and compact storage of values, and invalid or unusual input."""
+"""Reading, listing, exact and compact storage, and invalid or unusual input."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class ReadingContract(RigFixtures):
         assert [id_of(found) for found in rig.face.list(at())] == ["1f0-11:00", "1f0-12:00"]
 
     def test_what_others_do_to_a_checkpoint_that_is_known_is_seen(self, warm: Rig) -> None:
-        """A saver that knows a checkpoint reads only data that may have changed, but always reads that."""
+        """A saver that knows a checkpoint still reads all data that may have changed."""
         other = warm.open()
         first, second = warm.author().follow([STATE, STATE | {"count": 2}])
         other.put_writes(second, [("a", "of another")], "task")
@@ -358,7 +358,7 @@ class ReadingContract(RigFixtures):
         assert [info.thread_id for info in warm.face.saver.threads(limit=1)] == ["old"]
 
     def test_a_host_whose_clock_is_behind_moves_no_thread_back(self, rig: Rig) -> None:
-        """Times of a thread never go back: not by a write, a write of a subgraph, or a prune of later checkpoints."""
+        """Times never go back: not by a write, also of a subgraph, and not by a prune."""
         early, noon, late = (f"2026-01-02T{hour}:00:00+00:00" for hour in ("08", "12", "16"))
         rig.author("other").put({}, ts="2026-01-02T10:00:00+00:00")
         author, inner = rig.author("t"), rig.author("t", "inner:1")
@@ -635,7 +635,7 @@ class ValuesContract(RigFixtures):
         assert exact(listed) == exact([*reversed(states)])
 
     def test_savers_that_know_different_versions_pack_nothing_away(self, warm: Rig) -> None:
-        """A saver that knows an older version would pack the items of other savers' rows differently."""
+        """Savers that know different versions would pack the same items differently."""
         old = warm.author(face=warm.open())
         states = [chat(n) for n in range(1, 33)]
         old.follow([{"list": state} for state in states])

@@ -16,7 +16,7 @@ from langgraph_keel.testing.machine import TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, exact, id_of, values_of
 
 SECRETS = [f"{n}-{UUID(int=n * 0x1234567890ABCDEF1234567)}" + "-x5Jq8#Vz" * 4 for n in range(9)]
-"""Texts that are long enough for an own item and too short to be compressed, so they are visible in raw bytes."""
+"""Texts that are visible in raw bytes: separate items, too short to be compressed."""
 
 LONG = "größer/" * 100
 """An id that cannot be used unchanged as a file name or in an index."""
@@ -34,7 +34,7 @@ def task(n: int) -> str:
 
 
 def called(rig: Rig, ns: str, *outer: RunnableConfig) -> RunnableConfig:
-    """Write the checkpoint of a subgraph that was called at these checkpoints, the outermost first."""
+    """Write a subgraph's checkpoint, called at these checkpoints, outermost first."""
     outers = ["", *("|".join(ns.split("|")[: n + 1]) for n in range(ns.count("|")))]
     parents = {name: id_of(config) for name, config in zip(outers, outer, strict=True)}
     author = rig.author("t", ns)
@@ -178,7 +178,7 @@ class RemovalContract(RigFixtures):
         assert [values_of(found) for found in rig.face.list(at())] == [{"a": "1"}]
 
     def test_finished_subgraph_calls_go_and_others_stay(self, rig: Rig) -> None:
-        """Call namespaces of finished steps are removed; persistent ones, and those of the latest step, stay."""
+        """Call namespaces of finished steps are removed; persistent and latest ones stay."""
         trunk = rig.author()
         old = trunk.put({"n": 1})
         called(rig, f"node:{task(1)}", old)

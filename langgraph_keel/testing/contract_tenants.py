@@ -19,7 +19,7 @@ OWN, SHARED, RANKED = Shelf("t", "own"), Shelf(None, "own"), Shelf(None, "ranked
 
 
 def views_of(rig: Rig) -> dict[str, Face]:
-    """Return a face for threads without a tenant and one for each tenant; an empty dict if there are no tenants."""
+    """Return a face for no tenant and for each one; empty if there are no tenants."""
     saver = rig.face.saver
     try:
         return {who: rig.on(saver.for_tenant(who) if who else saver) for who in WHO}
@@ -28,7 +28,10 @@ def views_of(rig: Rig) -> dict[str, Face]:
 
 
 def fill(rig: Rig, face: Face, who: str) -> None:
-    """Write two threads of a tenant, one of them a stray, and cells. Only the values differ between tenants."""
+    """Write two threads of a tenant, one of them a stray, and cells.
+
+    Only the values differ between tenants.
+    """
     author = rig.author(face=face)
     author.put({"a": who, "list": [who]}, checkpoint_id="00000001", metadata={"run_id": "r"})
     author.put({"a": who, "list": [who, "more"]}, checkpoint_id="00000002", metadata={"run_id": "r"})
@@ -64,7 +67,10 @@ def read_all(face: Face) -> dict[str, Any]:
 
 
 class TenantContract(RigFixtures):
-    """`of_tenant` and `list_tenants`. A store without tenants must raise a named error."""
+    """`of_tenant` and `list_tenants`.
+
+    A store without tenants must raise a named error.
+    """
 
     def test_what_each_tenant_has_is_its_own(self, rig: Rig) -> None:
         """With equal names of threads, and a tenant whose name is a prefix of another's."""

@@ -37,7 +37,7 @@ LATER = "put later, and nobody's business in the fork"
 
 
 def walked(saver: KeelSaver, config: RunnableConfig) -> Any:
-    """Return the history as found by the inherited walk, with one `get_tuple` after the other."""
+    """Return the history as found by the inherited walk with `get_tuple`."""
     return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=config, channels=CHANNELS))
 
 
@@ -47,7 +47,7 @@ def history(rig: Rig, config: RunnableConfig) -> Any:
 
 
 def step(rig: Rig, author: Author, n: int, *, snapshot: bool = False, **metadata: Any) -> RunnableConfig:
-    """Write a checkpoint without values of its delta channels, and the writes of its tasks to them."""
+    """Write a checkpoint without delta values, and its tasks' writes to them."""
     values: dict[str, Any] = {"plain": n}
     if snapshot:
         values["items"] = DeltaSnapshot([f"all before {n}", "x" * 100])
@@ -71,7 +71,7 @@ def of(told: Any, *channels: str) -> Any:
 
 
 def assert_found(rig: Rig, config: RunnableConfig, before: Any) -> None:
-    """Check that a history is unchanged, both as found by the saver and by a walk along the parents."""
+    """Check that a history is unchanged, for the saver and for a walk along parents."""
     for found in (history(rig, config), walked(rig.face.saver, config)):
         assert of(found, "items", "other") == of(before, "items", "other")
 
@@ -113,7 +113,7 @@ class DeltaContract(RigFixtures):
         assert history(rig, configs[-1]) == walked(rig.face.saver, configs[-1])
 
     def test_a_circle_of_parents_ends(self, rig: Rig) -> None:
-        """No graph creates one, but a checkpoint may be written again with one of its descendants as parent."""
+        """No graph creates one, but a descendant may become a parent when written again."""
         author = rig.author()
         first, second = (author.put({"plain": n}, checkpoint_id=f"c{n}") for n in (1, 2))
         rig.continuing(second).put({"plain": 3}, checkpoint_id="c1")
@@ -260,7 +260,10 @@ class DeltaContract(RigFixtures):
 
 
 def step_after(author: Author, n: int) -> dict[str, Any]:
-    """Write the checkpoint of step `n` after a snapshot; return its values. The third step changes it."""
+    """Write the checkpoint of step `n` after a snapshot; return its values.
+
+    The third step changes it.
+    """
     values: dict[str, Any] = {"plain": n}
     snapshot = {"items": DeltaSnapshot(LONG)}
     updates = int(n == 3)
@@ -335,7 +338,10 @@ def eight_steps(rig: Rig) -> list[RunnableConfig]:
 
 
 def with_memory(rig: Rig) -> list[RunnableConfig]:
-    """Write five checkpoints. The second and third call a subgraph with a memory and one without."""
+    """Write five checkpoints.
+
+    The second and third call a subgraph with a memory and one without.
+    """
     root, memory, call = rig.author(), rig.author("t", MEMORY), rig.author("t", CALL)
     configs = []
     for n in range(5):
@@ -528,7 +534,7 @@ class TravelContract(RigFixtures):
         assert remembered(rig) == {"seen": 2}
 
     def test_memories_before_a_step_that_is_run_again(self, rig: Rig) -> None:
-        """LangGraph's own replay starts with a copy of the old checkpoint as its child, with the same step."""
+        """LangGraph's replay starts with a copy of the checkpoint as its child, same step."""
         configs = with_memory(rig)
         step_of = rig.face.read(configs[2]).metadata["step"]
         copy = rig.continuing(configs[2]).put(state(3), metadata={"source": "fork", "step": step_of})
@@ -614,7 +620,7 @@ class TravelContract(RigFixtures):
 
 
 def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:
-    """Write eight checkpoints with subgraphs, branches and writes; return them, and the data at each write."""
+    """Write eight checkpoints with subgraphs, branches, writes; return all, and the data."""
     root, memory = rig.author(), rig.author("t", MEMORY)
     configs, then = [], []
     for n in range(8):
@@ -634,7 +640,7 @@ def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:
 
 
 def as_it_was(rig: Rig, thread: str, config: RunnableConfig) -> list[Any]:
-    """Return all visible data of a fork, without the origin noted in its latest checkpoint."""
+    """Return all visible data of a fork, except the origin in its latest checkpoint."""
     (*latest, (kind, metadata), writes), *rest = told(rig, thread)
     origin = {"keel_forked_from": {"thread_id": "t", "checkpoint_id": id_of(config)}}
     assert metadata[-1:] == exact(origin)[1]
@@ -869,7 +875,7 @@ Told = list[tuple[str, tuple[Any, ...], Any]]
 
 
 def told_changes(rig: Rig, before: RunnableConfig, after: RunnableConfig) -> Told:
-    """Return the edits between two checkpoints: kind, place, and the new value (for a removal, the old one)."""
+    """Return edits between checkpoints: kind, place, new (or removed) value."""
     found = rig.face.diff(before, after)
     return [
         (edit.kind, edit.path, exact(edit.before if edit.kind == "removed" else edit.after)) for edit in found.edits

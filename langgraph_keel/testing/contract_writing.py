@@ -1,4 +1,4 @@
-"""Pending writes, two savers on one store, round trips, and faults such as lost replies."""
+"""Pending writes, two savers on one store, round trips, and faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES: list[dict[str, Any]] = [
     {"n": 0, "list": chat(9, 800), "tree": dict(reversed(TREE.items()))},
     *({"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 36)),
 ]
-"""States of which the later ones have much in common, and nothing in common with the first."""
+"""States. All except the first have much in common."""
 LAST = f"{len(STATES):08}"
 
 CHANGES: dict[str, Callable[[Face], object]] = {
@@ -157,7 +157,7 @@ class WritesContract(RigFixtures):
 
 
 class ConflictContract(RigFixtures):
-    """Lost updates, branches, and the memo of a saver while other savers change the store."""
+    """Lost updates, branches, and memos while other savers change the store."""
 
     def test_the_second_of_two_runs_is_refused(self, warm: Rig) -> None:
         base = warm.author().put({"list": chat(3)})

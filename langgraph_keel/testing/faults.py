@@ -128,7 +128,7 @@ class AsyncTappedDriver:
 
 
 def with_tap(saver: KeelSaver, tap: Tap) -> KeelSaver:
-    """Return a copy of a saver that sends through a tap on both faces, and shares store and memo."""
+    """Return a copy of a saver, with shared store and memo, that sends through a tap."""
     engine = saver.engine
     driver, async_driver = TappedDriver(engine.driver, tap), AsyncTappedDriver(engine.async_driver, tap)
     return with_engine(saver, engine.with_drivers(driver, async_driver))

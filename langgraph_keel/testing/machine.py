@@ -1,4 +1,4 @@
-"""The state machine: random histories on a backend, with both faces and two savers, compared with the oracle.
+"""The state machine: random histories on a backend, compared with the oracle.
 
 class MongoMachine(SaverMachine):
     def make_backend(self):
@@ -54,7 +54,7 @@ def chat(count: int, start: int = 0) -> list[Any]:
 
 
 def _changed(value: dict[str, Any], *changes: tuple[Sequence[str], Any]) -> dict[str, Any]:
-    """Return a copy with the values at these paths set, or deleted if the value is `...`."""
+    """Return a copy with values at these paths set, or deleted if `...`."""
     result = deepcopy(value)
     for (*path, key), new in changes:
         place = result
@@ -333,7 +333,7 @@ def tree_edits() -> st.SearchStrategy[Edit]:
 
 
 def channel_edits() -> st.SearchStrategy[Edit]:
-    """Return changes to other channels, which appear, disappear and take any kind of value."""
+    """Return changes to other channels, which appear, disappear and change type."""
     channel = st.sampled_from(["x", "y"])
     value = st.one_of(scalars(), st.lists(elements(), max_size=3), st.dictionaries(texts(), scalars(), max_size=3))
     return st.one_of(
@@ -372,7 +372,10 @@ def _ordered(checkpoint: Any) -> dict[str, Any]:
 
 
 class SaverMachine(RuleBasedStateMachine):
-    """Random runs, forks, writes, copies and removals. Subclass it and define `make_backend`."""
+    """Random runs, forks, writes, copies and removals.
+
+    Subclass it and define `make_backend`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -431,7 +434,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, place=PLACES, changes=edits())
     def step_in_place(self, face: int, place: Place, changes: list[Edit]) -> None:
-        """A run continues with the same objects it wrote before, and changes them in place."""
+        """A run continues with the objects it wrote before, and changes them in place."""
         checkpoint_id, state = self.live.get(place, ("", {}))
         if self.oracle.ids(place)[:1] == [checkpoint_id]:
             self._put(face, place, at(*place, checkpoint_id), self._edited(state, changes))
@@ -536,7 +539,10 @@ class SaverMachine(RuleBasedStateMachine):
 
     @rule(face=FACES_OF_TWO, thread=THREADS, age=st.integers(0, 60))
     def rewind(self, face: int, thread: str, age: int) -> None:
-        """A checkpoint becomes the latest again. The saver chooses the checkpoint of the subgraph."""
+        """A checkpoint becomes the latest again.
+
+        The saver chooses the checkpoint of the subgraph.
+        """
         ids = self.oracle.ids((thread, ""))
         if ids:
             self.faces[face].rewind(at(thread, "", ids[age % len(ids)]))

@@ -1,4 +1,4 @@
-"""The rig of the contract: a backend under test, called through a face, and an author who writes checkpoints.
+"""The rig of the contract: a backend behind a face, and an author of checkpoints.
 
 A face calls a saver, blocking or asynchronously. It requests its saver for every call, so a test can use a new saver
 each time (with an empty memo, as in another process). Ids and times are counters.
@@ -27,7 +27,7 @@ _PLAIN = frozenset({type(None), bool, int, float, bytes})
 
 
 class Face(ABC):
-    """The reading and writing methods of `KeelSaver`, called on the saver that `opener` returns."""
+    """The methods of `KeelSaver`, called on the saver that `opener` returns."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
@@ -43,7 +43,7 @@ class Face(ABC):
 
     @abstractmethod
     def verb(self, name: str, *args: Any) -> Any:
-        """Call a verb of the store below the saver, for behaviour that no method of the saver exposes."""
+        """Call a verb of the store, for behaviour that no method of the saver exposes."""
 
     @abstractmethod
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
@@ -161,10 +161,16 @@ FACES: Mapping[str, type[Face]] = {"sync": SyncFace, "async": AsyncFace}
 
 
 class StoreUnderTest(Protocol):
-    """The interface that the author of a backend implements. The backend closes its own resources."""
+    """The interface that the author of a backend implements.
+
+    The backend closes its own resources.
+    """
 
     def open(self, **options: Any) -> KeelSaver:
-        """Return a new saver with an empty memo, on the same stored data. `options` as for `KeelSaver`."""
+        """Return a new saver with an empty memo, on the same stored data.
+
+        `options` as for `KeelSaver`.
+        """
         ...
 
     def wipe(self) -> None:
@@ -172,12 +178,15 @@ class StoreUnderTest(Protocol):
         ...
 
     def raw(self) -> bytes:
-        """Return all live data, read directly: names, headers, row bodies and writes, joined."""
+        """Return all live data, read directly: names, headers, rows and writes, joined."""
         ...
 
 
 def at(thread: Any = "t", ns: str | None = "", checkpoint_id: str | None = None) -> RunnableConfig:
-    """Return a hand-made config. It does not continue a run, so writing with it never conflicts."""
+    """Return a hand-made config.
+
+    It does not continue a run, so writing with it never conflicts.
+    """
     values: dict[str, Any] = {"thread_id": thread}
     if ns is not None:
         values["checkpoint_ns"] = ns
@@ -215,7 +224,7 @@ def values_of(found: CheckpointTuple) -> dict[str, Any]:
 
 
 def exact(value: Any) -> Any:
-    """Return a form of `value` that also compares types, the order of keys, and the sign of zero."""
+    """Return a form of a value that compares types, key order, and the sign of zero."""
     kind = type(value)
     # The usual types first, and no call for a text: comparing whole histories took two fifths of the time in memory.
     if kind is str:
@@ -263,7 +272,9 @@ class Author:
         written: Sequence[str] | None = None,
         **changes: Any,
     ) -> RunnableConfig:
-        """Put the next checkpoint; return its config. Other keys of the run's config stay, as in LangGraph.
+        """Put the next checkpoint; return its config.
+
+        Other keys of the run's config stay, as in LangGraph.
 
         The channels in `written` get new versions; by default all channels that have a version.
         """

@@ -1,4 +1,4 @@
-"""Stored bytes: packed elements, the frames around them, and the rows of an item log.
+"""Stored bytes: packed elements, frames, and the rows of an item log.
 
 *Frame*: one byte for its kind (`0x00` raw, `0x01` one zstandard frame with its content size in the header), four bytes
 of checksum (the low half of the XXH3-64 of the rest, seeded with the first byte, big endian), and the rest. The
@@ -51,9 +51,9 @@ _SIZED: dict[int, tuple[int, int, int]] = {
 }
 
 MAX_BYTES = 1 << 30
-"""Default limit, in bytes, of the approximate memory of a stored value; also SQLite's limit for a row."""
+"""Default memory limit of a stored value, in bytes; also SQLite's limit for a row."""
 MOST_MEMORY = 200
-"""Approximate maximum memory, in bytes, per packed byte: an empty deque takes 800 for five."""
+"""Maximum memory, in bytes, per packed byte: an empty deque takes about 800 for five."""
 _MOST_BUT_CONTAINERS = 40
 _CHUNK = 1 << 20
 WIDE = 4096
@@ -68,7 +68,7 @@ ZSTD = b"\x01"
 HEAD = 5
 """Size of the kind and the checksum of a frame, in bytes."""
 WORTHWHILE = 4096
-"""Size in bytes below which compression costs more than it saves: each call of zstandard releases the GIL."""
+"""Size in bytes below which compression is not worthwhile, as zstandard releases the GIL."""
 MAX_CONTENT = 1 << 30
 """Default limit of a frame's content, 1 GiB. A larger size indicates damage or an attack."""
 
@@ -86,7 +86,7 @@ ABSENT = (BLOB, LOST)
 OPAQUE = (SEALED, BLOB)
 """First bytes of bodies that stores keep unchanged."""
 SMALL = 4096
-"""Maximum size, in bytes, of a frame compressed with the dictionary, which does not help larger ones."""
+"""Maximum size, in bytes, of a frame that is compressed with the dictionary."""
 SHRUNK = 1 << 20
 """Maximum content of a small body, in bytes. A small frame with more, highly repetitive content is kept as it is."""
 
@@ -116,7 +116,7 @@ def array_header(n: int) -> bytes:
 
 
 def _measure(data: bytes, at: int) -> tuple[int, int]:
-    """Return the size, without parts, and the number of parts of an element with a length field."""
+    """Return the size without parts, and the number of parts, by the length field."""
     sized = _SIZED.get(data[at])
     if sized is None:
         raise CorruptStore(f"stored bytes contain {data[at]:#x}, which msgpack never uses")
@@ -155,7 +155,7 @@ def split_array(content: bytes) -> list[bytes]:
 
 
 def _cost(first: int) -> int:
-    """Return an object's memory in addition to its payload, by the first byte of its element."""
+    """Return an object's memory without its payload, by its element's first byte."""
     if first in _CONTAINERS or 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:  # lists, dicts, leaves and records
         return MOST_MEMORY
     if 0xCA <= first <= 0xD3:  # numbers
@@ -168,7 +168,7 @@ _ALIKE = {cost: bytes(first for first in range(256) if _COSTS[first] == cost) fo
 
 
 def takes_more(data: bytes, limit: int) -> bool:
-    """Return whether the objects in packed bytes would take more than about `limit` bytes of memory.
+    """Return whether packed objects would take more than about `limit` bytes of memory.
 
     The length decides most cases, and the number of bytes that may begin a list or a dict (1 ns a byte) most others.
     Otherwise the elements are walked.
@@ -185,7 +185,7 @@ def takes_more(data: bytes, limit: int) -> bool:
 
 
 def memory_of(data: bytes, most: int) -> int:
-    """Return the approximate memory of the objects in packed bytes, counted (0.2 µs an element) up to `most`."""
+    """Estimate the memory of packed objects, up to `most` (0.2 µs an element)."""
     at, end, taken, fixed, costs = 0, len(data), 0, _FIXED, _COSTS
     for _ in range(_MOST_COUNTED):
         if at >= end or taken > most:
@@ -281,7 +281,7 @@ def _check(body: bytes, kind: bytes, rest: memoryview) -> None:
 
 @record
 class Absent:
-    """A reference that replaces a body which is kept in an object outside of the store."""
+    """A reference to a body that is kept in an object outside of the store."""
 
     store: bytes  # 8 bytes that identify the store that wrote the object
     token: bytes  # 8 bytes that identify the object among those of its thread
@@ -292,7 +292,7 @@ class Absent:
 
 
 def absent_frame(absent: Absent) -> bytes:
-    """Return the stored form of a reference; with a reason, the placeholder for readers."""
+    """Return the stored form of a reference, or, with a reason, a reader's placeholder."""
     kind = LOST if absent.reason else BLOB
     data = absent.store + absent.token + absent.digest + struct.pack(">QI", absent.size, absent.count)
     data += absent.reason.encode(errors="replace")
@@ -313,7 +313,7 @@ def read_absent(body: bytes) -> Absent | None:
 
 
 def refuse_absent(body: bytes) -> StoreError:
-    """Return the error for decoding a body in an object that is lost or not accessible."""
+    """Return the error for decoding a body in a lost or inaccessible object."""
     absent = read_absent(body)
     assert absent is not None
     if absent.reason:
@@ -384,7 +384,7 @@ def numbers_of(runs: Sequence[Run]) -> list[int]:
 
 
 def resolve(runs: Sequence[Run], first: int) -> tuple[Run, ...]:
-    """Replace numbers of new items by real ones, starting with `first`, and join adjacent runs."""
+    """Number new items in runs, starting with `first`, and join adjacent runs."""
     if len(runs) == 1:
         ((lo, hi),) = runs
         return ((lo, hi),) if lo < NEW else ((lo - NEW + first, hi - NEW + first),)
@@ -428,7 +428,7 @@ def content_of(row: Row, opener: Callable[[bytes], bytes] = open_frame) -> bytes
 
 
 def raw_item(row: Row) -> bytes | None:
-    """Return a row's single item if its frame is intact, small and raw; else use `content_of`."""
+    """Return a row's single item if its frame is intact, small and raw; else `None`."""
     body = row.body
     if type(body) is bytes and body[:1] == RAW and len(body) <= HUGE_ROW:  # too small to exceed the memory limit
         content = body[HEAD:]
@@ -438,7 +438,10 @@ def raw_item(row: Row) -> bytes | None:
 
 
 def rows_of(payloads: Sequence[bytes], lo: int = NEW, alone: float = inf) -> tuple[Row, ...]:
-    """Distribute items to rows, numbered from `lo`. An item of more than `alone` bytes gets its own row."""
+    """Distribute items to rows, numbered from `lo`.
+
+    An item of more than `alone` bytes gets its own row.
+    """
     if len(payloads) == 1:
         return (Row(lo, 1, body_of(payloads)),)
     stretches = _stretches(payloads, alone)
@@ -489,7 +492,7 @@ def rows_in(rows: Sequence[Row], runs: Sequence[Run]) -> Sequence[Row]:
 
 
 def are_all(rows: Sequence[Row], runs: Sequence[Run]) -> bool:
-    """Return whether rows, in order, contain exactly the items of `runs`, a single run."""
+    """Return whether ordered rows contain exactly the items of `runs`, a single run."""
     at, stop = runs[0] if len(runs) == 1 else (0, -1)
     for row in rows:
         if row.lo != at:
@@ -518,14 +521,14 @@ def weight_of(rows: Sequence[Row]) -> int:
 
 @record
 class Loose:
-    """The end of a log that is still in small rows: items `[lo, hi)` of `nbytes` bytes."""
+    """The end of a log still in small rows: items `[lo, hi)` of `nbytes` bytes."""
 
     lo: int = 0
     hi: int = 0
     nbytes: int = 0
 
     def within(self, runs: Sequence[Run]) -> Loose:
-        """Return itself if a version with these runs uses all of its items, otherwise `NOTHING`.
+        """Return itself if a version with these runs uses all items, else `NOTHING`.
 
         A packed row must not bring back items that the version no longer contains.
         """
@@ -556,7 +559,7 @@ def pack_rows(rows: Sequence[Row], loose: Loose) -> tuple[Sequence[Row], tuple[R
 
 
 def loose_end(rows: Sequence[Row], runs: Sequence[Run]) -> Loose:
-    """Return the loose end of a version with these runs, so that its rows are packed in due time."""
+    """Return the loose end of a version with these runs."""
     if not runs:
         return NOTHING
     (start, hi), nbytes = runs[-1], 0

@@ -45,7 +45,7 @@ from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import CorruptStore
 
 SPLIT = 512
-"""Size in bytes below which a value is a leaf, because a path into it would save nothing."""
+"""Size in bytes below which a value is a leaf, as a path into it saves nothing."""
 LONG = 1024
 """Length from which a text is kept, so that only the changed slice is stored."""
 DEEPEST = 32
@@ -53,7 +53,7 @@ DEEPEST = 32
 SPAN = 64
 """Maximum number of neighbouring leaves covered by one digest."""
 PROVED = 1 << 16
-"""Maximum size, in bytes, of a node covered by one digest, so that it fits in the processor's cache."""
+"""Maximum size, in bytes, of a node covered by one digest, to fit in the CPU cache."""
 SNAPSHOT_EVERY = 2048
 """Bytes of a snapshot per delta that may be read; at least `FEW` deltas."""
 FEW = 64
@@ -134,7 +134,7 @@ def is_text(value: Any) -> bool:
 
 
 def parts_of(value: Any, codec: Codec) -> tuple[tuple[str, ...] | None, Sequence[Any], int] | None:
-    """Return the names, the parts and the shell of a container; `None` if a value is a leaf."""
+    """Return the names, parts and shell of a container; `None` if it is a leaf."""
     kind = type(value)
     if kind is list:
         return None, value, 0
@@ -230,7 +230,7 @@ def _stretches(count: int, parts: Mapping[int, Part]) -> Iterator[tuple[int, int
 
 
 def value_of(part: Part) -> Any:
-    """Return the value of a part that contains only long texts, in fresh containers; else `None`."""
+    """Return the value of a part that has only long texts, copied; else `None`."""
     if isinstance(part, Text):
         return part.value
     if part.spans or part.kind not in (dict, list):
@@ -250,7 +250,7 @@ def is_same(part: Part, value: Any) -> bool:
 
 
 class Replaced(Exception):
-    """Raised if edits cannot express the change of a container, which must be set as a whole."""
+    """Raised if edits cannot express a change, so that the container must be set."""
 
 
 def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part:
@@ -359,7 +359,7 @@ def _compare_span(
 
 
 def _compare_part(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part | None:
-    """Compare one part, or set it as a whole; return the new part, `None` if it is a leaf."""
+    """Compare one part, or set it; return the new part, `None` if it is a leaf."""
     if is_same(part, value):
         return part
     within: Edits = []
@@ -404,7 +404,7 @@ def _compare_one(
     parts: dict[int, Part],
     codec: Codec,
 ) -> None:
-    """Compare the old part at a position, if there was one, with a value; add the new part."""
+    """Compare the old part at a position, if any, with a value; add the new part."""
     if was is not None and was in node.parts:
         part = _compare_part(node.parts[was], value, path, edits, codec)
     else:
@@ -443,7 +443,7 @@ def _compare_lists(node: Node, value: list[Any], path: Path, edits: Edits, codec
 
 
 def _pairs(node: Node, ids: tuple[str, ...] | None, values: Sequence[Any], codec: Codec) -> list[tuple[int, int]]:
-    """Return pairs of old and new positions of elements in unchanged order, matched by id or content."""
+    """Match elements by id or content; return old and new positions, both ascending."""
     if ids is not None and node.names is not None:
         old: Sequence[Any] = node.names
         new: Sequence[Any] = ids
@@ -463,7 +463,7 @@ def _mark_of(value: Any, codec: Codec) -> int:
 
 
 def _find_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest ascending subsequence of pairs sorted by new position (patience sorting)."""
+    """Return the longest ascending subsequence of pairs (patience sorting)."""
     ends: list[int] = []  # the lowest end of the subsequences of each length
     last: list[int] = []  # the pair that ends them
     before: list[int] = []

@@ -1,4 +1,4 @@
-"""Stored forms of channel values: in the header, a piece table, a tree (`trees.py`), or one item."""
+"""Stored forms of channel values: header, piece table, tree (`trees.py`), one item."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from langgraph_keel.engine.serde.unread import is_lost
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 TRIES = 3
-"""Attempts to compare a value that another thread is changing, before it is stored as a whole."""
+"""Attempts to compare a value that another thread is changing. Then it is stored as a whole."""
 SHORT = 64
 """Maximum length of a text in the header, in characters."""
 PATIENCE = 2
-"""Decodings of a value before copies are prepared, which may take four times as long as decoding."""
+"""Decodings of a value before copies are prepared, at up to four times the cost."""
 SOON = 3
 """If this many later versions contain a value, copies are prepared immediately."""
 COPIED = 1 << 19
@@ -80,7 +80,7 @@ FEW = 8
 
 @record
 class KnownList:
-    """The memo of a list that a process stored or read: enough to store the next version as a difference."""
+    """The memo of a list, enough to store the next version as a difference."""
 
     ref: Ref
     rows: Sequence[Row]  # without new ones
@@ -94,7 +94,7 @@ class KnownList:
     fresh: tuple[Row, ...] = ()  # the rows of `payloads`
 
     def with_number(self, first: int) -> KnownList:
-        """Return the memo of the list once the new elements have numbers, starting with `first`."""
+        """Return the memo once the new elements have numbers, starting with `first`."""
         fresh = number_rows(self.fresh, first)
         loose = self.loose.extend(fresh, self.payloads)
         rows, runs = (*self.rows, *fresh), resolve(self.ref.runs, first)
@@ -103,7 +103,7 @@ class KnownList:
 
 
 def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return `value` as the version after `known`, and the packed rows that should replace small ones."""
+    """Return the version after `known`, and packed rows that should replace small ones."""
     if known is None:
         return _write_list(value, codec.marks(value), codec)
     same = _same_blocks(value, known)
@@ -127,7 +127,7 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
 
 
 def _same_blocks(value: list[Any], known: KnownList) -> int:
-    """Return the number of leading elements proved unchanged: whole blocks, or all known elements."""
+    """Return the number of leading elements proved unchanged: whole blocks, or all."""
     same = 0
     for proof in known.proofs:
         packed = pack_elements(value[same : same + BLOCK]) if proof else None
@@ -139,7 +139,7 @@ def _same_blocks(value: list[Any], known: KnownList) -> int:
 
 
 def _same_end(value: list[Any], same: int, known: KnownList) -> int:
-    """Return the start of the trailing elements proved unchanged, in a list of unchanged length."""
+    """Return the start of trailing elements proved unchanged, if the length is equal."""
     stop, count = len(known.proofs) * BLOCK, len(value)
     if count != len(known.hashes) or same >= stop or known.tail is None or pack_elements(value[stop:]) != known.tail:
         return count
@@ -232,7 +232,7 @@ def _append_elements(
 def _rearrange(
     value: list[Any], same: int, stop: int, marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return the version after `known` in which elements from `same` to `stop` may have changed."""
+    """Return the version in which elements from `same` to `stop` may have changed."""
     runs, changed = _pieces(hashes, known)
     debt = known.debt + RUN_COST * len(runs)
     if marks and debt > sum(map(len, marks)) * len(value) // len(marks) + 4096:
@@ -247,7 +247,10 @@ def _rearrange(
 
 
 def rebase_list(whole: KnownList, known: KnownList, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
-    """Return a list that was encoded without a base as the version after `known`. See `next_version`."""
+    """Return a list that was encoded without a base as the version after `known`.
+
+    See `next_version`.
+    """
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
     rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
@@ -263,7 +266,7 @@ def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) ->
 
 
 def _pieces(hashes: array[int], known: KnownList) -> tuple[tuple[Run, ...], list[int]]:
-    """Find each element among the known ones; return the runs, and the positions of elements not found."""
+    """Find elements among known ones; return runs, and positions of new elements."""
     most = min(len(hashes), len(known.hashes))
     start = _count_equal(hashes, known.hashes, most)
     stop = len(hashes) - _count_equal(reversed(hashes), reversed(known.hashes), most - start)
@@ -341,7 +344,7 @@ class KnownWhole:
 
 @record
 class KnownRows:
-    """The memo of a value that was read, without the fingerprints needed to find changes."""
+    """The memo of a value that was read, without fingerprints to find changes."""
 
     ref: Ref
     rows: Sequence[Row]
@@ -374,7 +377,7 @@ def without_bodies(known: Known) -> Known | None:
 
 
 def is_inline(value: Any) -> bool:
-    """Return whether a value is small enough to be stored in the headers of its entries."""
+    """Return whether a value is small enough to be stored in headers."""
     kind = type(value)
     if kind is str:
         return len(value) <= SHORT
@@ -382,7 +385,7 @@ def is_inline(value: Any) -> bool:
 
 
 def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
-    """Return a value as the version after `known`, and packed rows that should replace small ones."""
+    """Return the version after `known`, and packed rows that should replace small ones."""
     if type(value) in (str, bytes) and known is not None and _known_value(known) is value:
         return known, ()
     if isinstance(known, KnownRows):
@@ -430,7 +433,10 @@ def _text_of(value: Any) -> str | bytes | None:
 
 
 def rebase(whole: Known, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
-    """Return a value that was encoded without a base as the version after `known`. See `next_version`."""
+    """Return a value that was encoded without a base as the version after `known`.
+
+    See `next_version`.
+    """
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
@@ -467,7 +473,7 @@ class Version:
     nbytes: int = 0
 
     def is_as_decoded(self, codec: Codec) -> bool:
-        """Return whether decoding gives the same result: it is the same codec, and the classes are unchanged."""
+        """Return whether codec and classes are unchanged, so that decoding gives the same."""
         if codec is not self.codec:
             return False
         return not self.classes or all(codec.revives(*each) for each in self.classes.items())
@@ -500,7 +506,7 @@ class Version:
         return Version(self.codec, refs, fixed, copiers, left, seen, self.classes, nbytes)
 
     def keep(self, values: dict[str, Any], decoded: Mapping[str, Any], later: Mapping[str, Ref]) -> Version:
-        """Add the decoded values to `values`; return this version with copiers of those that are read often.
+        """Add decoded values to `values`; return a version with copiers for frequent ones.
 
         A mutable value gets a copier when it is decoded for the third time, or if a version that is read `later` also
         contains it. So a single read of a thread does not pay for copiers. Values of third-party serializers get none,
@@ -548,7 +554,9 @@ def _nbytes_of(copies: Copies | int | None) -> int:
 
 
 class Unpacker:
-    """Decodes rows. Versions decoded by one unpacker share decompressed rows and copies of equal values.
+    """Decodes rows.
+
+    Versions decoded by one unpacker share decompressed rows and copies of equal values.
 
     Args:
         codec: Decodes the items.
@@ -623,13 +631,16 @@ class Unpacker:
         return content
 
     def value(self, ref: Ref, rows: Sequence[Row]) -> Any:
-        """Return the value of a ref as fresh objects. Inline values are in the header, not in rows."""
+        """Return the value of a ref as fresh objects.
+
+        Inline values are in the header, not in rows.
+        """
         return _value_of(ref.kind, self.items(ref.runs, rows))
 
     def version(
         self, refs: Mapping[str, Ref], inline: dict[str, Any], rows: Mapping[str, Sequence[Row]], where: Address
     ) -> dict[str, Any]:
-        """Return all values of a checkpoint, in order, with copies of values that several versions have."""
+        """Return all values of a checkpoint, in order, copying values of several versions."""
         place = where.thread_id, where.checkpoint_ns
         later, version = self._later.get((*place, where.checkpoint_id), {}), self._versions.get(place)
         if version is None and not any(later.get(name) == ref for name, ref in refs.items() if ref.runs):
@@ -649,7 +660,7 @@ class Unpacker:
         return found
 
     def _decode_together(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-        """Decode the values of channels together; return none if one is damaged, to find out which.
+        """Decode the values of channels together; return none if one is damaged.
 
         For a state of 50 channels, this takes 150 µs instead of 890. Most channels have one item in one row.
         """
@@ -740,7 +751,7 @@ def remember(value: Any, ref: Ref, rows: Sequence[Row]) -> KnownRows:
 def known_values(
     channels: Mapping[str, Known], version: Version, unpacker: Unpacker, where: Address
 ) -> tuple[dict[str, Any], Version]:
-    """Return fresh values of channels from memory, and the version with additional copiers.
+    """Return fresh values from memos, and the version with additional copiers.
 
     Texts, and containers of only texts, are remembered themselves. Other values are decoded from rows, or copied.
     """
@@ -760,7 +771,7 @@ def _known_value(known: Known) -> Any:
 
 
 def _look_at(known: KnownRows, codec: Codec) -> Known | None:
-    """Return the full memo of a value that was read before; `None` if it cannot be decoded."""
+    """Return the full memo of a value that was read; `None` if it cannot be decoded."""
     try:
         return learn(Unpacker(codec).value(known.ref, known.rows), known.ref, known.rows, codec)
     except (ValueRefused, CorruptStore):

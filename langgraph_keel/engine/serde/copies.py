@@ -1,4 +1,4 @@
-"""Fresh copies of a value that was decoded once, which is faster than decoding it again (README of the engine).
+"""Fresh copies of a value that was decoded once, faster than decoding it again.
 
 Preparing copies takes up to four times as long as decoding, so it is done only for values that are requested again.
 The value was decoded only to be copied, and is a tree: it contains no object twice.
@@ -29,9 +29,9 @@ _FIXED = frozenset(
 DEEPEST = 32
 """Maximum nesting of a copied value; deeper values are decoded each time."""
 _CONTAINER, _PART = 200, 40
-"""Approximate memory of a container and its copier, and of each of its parts, in bytes."""
+"""Approximate memory of a container with its copier, and of each part, in bytes."""
 _NAME = 100
-"""Size in bytes up to which a key counts as a name: a single object shared by many dicts."""
+"""Size in bytes up to which a key counts as a name, an object shared by many dicts."""
 
 
 class Uncopied(Exception):
@@ -39,7 +39,10 @@ class Uncopied(Exception):
 
 
 class Copies:
-    """Makes fresh copies of a decoded value. Raises `Uncopied` if that takes more than `most` bytes."""
+    """Makes fresh copies of a decoded value.
+
+    Raises `Uncopied` if that takes more than `most` bytes.
+    """
 
     __slots__ = ("_most", "classes", "copier", "nbytes", "value")
 

@@ -1,4 +1,4 @@
-"""Stored names of Keel's own classes: public classes belong to the package, whatever their module."""
+"""Stored names of Keel's own classes. Public ones use the package's name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OWN = frozenset({(PACKAGE, name) for name in _PUBLIC.split()}) | {
     (f"{PACKAGE}.history.records", "Change"),
     (f"{PACKAGE}.history.records", "ToolUse"),
 }
-"""Data classes that a state may contain: public ones by the package's name, others by their modules.
+"""Keel's data classes that a state may contain, by module and name.
 
 These names are stored. From 0.1.0 on, a moved class must keep its old name, too.
 """
 
 
 def publish(named: T) -> T:
-    """Publish a class or function as the package's own, by setting `__module__` and adding it to the package.
+    """Publish a class or function as the package's own, by setting `__module__`.
 
     Annotations are resolved first, because pydantic and LangGraph look up their names in `__module__`.
     """

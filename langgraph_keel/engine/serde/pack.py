@@ -59,7 +59,10 @@ Form: TypeAlias = Callable[[Any], Any]
 
 
 class Describer:
-    """Describes values that msgpack does not support. `admit` may refuse a class (`UnstorableValue`)."""
+    """Describes values that msgpack does not support.
+
+    `admit` may refuse a class (`UnstorableValue`).
+    """
 
     __slots__ = ("_admit", "_forms")
 
@@ -95,7 +98,7 @@ class Describer:
 
 
 describe = Describer(lambda cls: None).describe
-"""Returns the form of a value of any class, for comparing values, not for storing them."""
+"""Returns the form of a value of any class, only for comparing values."""
 
 
 def _refuse(value: Any) -> Any:
@@ -115,7 +118,7 @@ def name_of(kind: type) -> str:
 
 
 class _MessageKind:
-    """A message class: its code, its number of fields, and the last set of names with its packed form."""
+    """A message class: its code, its number of fields, and the last set of names."""
 
     __slots__ = ("code", "count", "names_set")
 

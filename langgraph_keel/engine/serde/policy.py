@@ -95,7 +95,10 @@ _NAMESPACES = tuple((kind, vars(kind)["__dict__"].__get__) for kind in (type, Mo
 
 
 class TypePolicy:
-    """Decides which classes may be stored and revived; if strict, only `types` and plain data."""
+    """Decides which classes may be stored and revived.
+
+    A strict policy allows only `types` and plain data.
+    """
 
     __slots__ = ("_classes", "_is_strict", "_known", "_moved", "is_listed", "names", "note", "shows")
 
@@ -241,7 +244,7 @@ def _keep(unread: Unread) -> Unread:
 
 
 def _warn_at(text: str, cls: type) -> None:
-    """Warn at the current line of the script, or at the class if a library's thread stores the value."""
+    """Warn at the current line of the script, or at the class in a library's thread."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__") != "__main__":
         frame = frame.f_back

@@ -22,7 +22,7 @@ _classes: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
 
 def find_schema_class(module: str, qualname: str) -> type | None:
-    """Return the class of this name in the state annotations of any graph; `None` if there is none.
+    """Return the class of this name in the annotations of any graph, or `None`.
 
     For a name not found before, Python's collector visits all objects, which takes about 10 ms per 100,000 objects.
     """
@@ -38,12 +38,15 @@ def find_schema_class(module: str, qualname: str) -> type | None:
 
 
 def is_unnamed(module: str, qualname: str) -> bool:
-    """Return whether no graph names a class; `False` if the time for searching is used up."""
+    """Return whether no graph names a class; `False` if search time is used up."""
     return (module, qualname) not in _classes and _patience.is_left() and find_schema_class(module, qualname) is None
 
 
 class _Patience:
-    """Time limit of searches, as stored bytes with many names could stop a program: 1 s, then 10 % of the time."""
+    """Limits searches to one second, then to a tenth of the time.
+
+    Otherwise stored bytes with many names could stop a program.
+    """
 
     def __init__(self) -> None:
         self._since = monotonic()
@@ -91,7 +94,7 @@ def _annotations_of(graph: Any) -> Iterator[Any]:
 
 
 def _classes_in(annotations: Iterable[Any]) -> Iterator[type]:
-    """Yield the classes in annotations and, recursively, in the annotations of these classes."""
+    """Yield the classes in annotations and, recursively, in their annotations."""
     left, seen = list(annotations), {}
     while left:
         annotation = left.pop()

@@ -1,4 +1,4 @@
-"""Keel's serializer: a value is read back equal and with the same type, or refused with its type's name.
+"""Keel's serializer, which reads values back exactly, or refuses them by type.
 
 Packing runs in C if msgpack supports the value; `pack.describe` handles all other values. ormsgpack does not support
 three kinds of data, and does not call the describer for them: dict keys that are not plain str, lone surrogates, and
@@ -86,7 +86,7 @@ _SEED = int.from_bytes(urandom(8), "big")
 
 @publish
 class KeelSerializer:
-    """A LangGraph serializer (`SerializerProtocol`) that keeps every type and runs nothing on load.
+    """A LangGraph serializer that keeps every type and runs no code on load.
 
     These classes may be revived: plain data of Python, LangGraph, LangChain and Keel; classes in the state annotations
     of graphs in this process; and classes whose values this process has stored.
@@ -179,7 +179,10 @@ class KeelSerializer:
         return self.unpack(packed)
 
     def pack(self, value: Any) -> bytes:
-        """Return `value` as one self-delimiting msgpack element. Raises like `dumps_typed`."""
+        """Return `value` as one self-delimiting msgpack element.
+
+        Raises like `dumps_typed`.
+        """
         return self._encode(value)
 
     def unpack(self, data: bytes) -> Any:
@@ -189,7 +192,7 @@ class KeelSerializer:
         return _Decoding(self._policy).run(data)
 
     def pack_item(self, value: Any) -> bytes:
-        """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`."""
+        """Return an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`."""
         return self.item_of(value, self.pack(value))
 
     def item_of(self, value: Any, data: bytes) -> bytes:
@@ -201,7 +204,10 @@ class KeelSerializer:
         return b"\x92\x00" + data
 
     def unpack_items(self, body: bytes, loads: Callable[[tuple[str, bytes]], Any] | None = None) -> list[Any]:
-        """Return fresh objects for a packed array of items. `loads` reads foreign items, `[2, type, bytes]`."""
+        """Return fresh objects for a packed array of items.
+
+        `loads` reads foreign items, `[2, type, bytes]`.
+        """
         policy, items = self._policy, _Decoding(self._policy).run(body)
         if type(items) is not list:
             raise CorruptStore("stored items are not an array")
@@ -227,7 +233,7 @@ def too_large(limit: int) -> str:
 
 
 def build_encoder(describe: Form) -> Callable[[Any], bytes]:
-    """Return a function that packs a value as one msgpack element, or raises `UnstorableValue`."""
+    """Return a function that packs a value as one element, or raises `UnstorableValue`."""
 
     def encode(value: Any) -> bytes:
         try:
@@ -242,11 +248,14 @@ def build_encoder(describe: Form) -> Callable[[Any], bytes]:
 
 
 encode = build_encoder(describe)
-"""Packs a value of any class as one msgpack element, for comparing values, not for storing them."""
+"""Packs a value of any class as one msgpack element, only for comparing values."""
 
 
 def pack_unchecked(value: Any) -> bytes | None:
-    """Pack a value in one pass; `None` if that fails. Differs from `encode` for values with bytearrays."""
+    """Pack a value in one pass; `None` if that fails.
+
+    Differs from `encode` for values with bytearrays.
+    """
     try:
         data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
     except TypeError:
@@ -261,13 +270,13 @@ def pack_plain(value: Any) -> bytes | None:
 
 
 def pack_elements(values: list[Any]) -> bytes | None:
-    """Pack the elements of a list like `pack_unchecked`, and join them; `None` if that fails."""
+    """Pack and join the elements of a list; `None` as from `pack_unchecked`."""
     data = pack_unchecked(values)
     return None if data is None else data[len(array_header(len(values))) :]
 
 
 def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
-    """Join packed values to the result of `pack_elements`; `None` if they contain bytes."""
+    """Join packed values like `pack_elements`; `None` if they contain bytes."""
     data = b"".join(packed)
     return None if _may_hold_bytes(data) and _holds(values, _BYTES) else data
 
@@ -290,7 +299,7 @@ def _encode_rewritten(value: Any, describe: Form) -> bytes:
 
 
 def _rewrite(value: Any, describe: Form, depth: int) -> Any:
-    """Return a value in plain terms, including records, that ormsgpack packs without loss."""
+    """Return a value in terms that ormsgpack packs without loss, including records."""
     kind = type(value)
     if depth > _MAX_DEPTH:
         raise UnstorableValue(name_of(kind), _TOO_DEEP)
@@ -323,7 +332,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _holds(value: Any, wanted: frozenset[type]) -> bool:
-    """Return whether a value that was just packed contains a value of the wanted types."""
+    """Return whether a packable value contains values of the wanted types."""
     level = [value]  # by levels, because a separate search of each of 500 records took longer than packing them
     while True:
         kinds = set(map(type, level))
@@ -594,7 +603,7 @@ class Codec:
         return isinstance(self.serde, KeelSerializer) and self.serde._policy.revives(cls, shape)
 
     def plain_error(self, error: Any) -> Any:
-        """Return the stored form of a task's error: text, as in LangGraph; unchanged with a foreign serializer."""
+        """Return the stored form of an error: text, or the error for a foreign serializer."""
         return repr(error) if isinstance(self.serde, KeelSerializer) and isinstance(error, BaseException) else error
 
     def fingerprint(self, value: Any) -> bytes:
@@ -606,7 +615,10 @@ class Codec:
             return self.pack_item(value)
 
     def marks(self, values: list[Any]) -> list[bytes]:
-        """Return the fingerprint of each element. Joined, a prefix of elements is a prefix of the bytes."""
+        """Return the fingerprint of each element.
+
+        Joined, a prefix of elements is a prefix of the bytes.
+        """
         try:
             return list(map(self._encode, values))
         except UnstorableValue:
@@ -636,22 +648,31 @@ def _show_absent(absent: Absent) -> bytes:
 
 
 def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
-    """Pass an allowlist through the layers of a serializer. Unchanged if it does not support allowlists."""
+    """Pass an allowlist through the layers of a serializer.
+
+    Unchanged if it does not support allowlists.
+    """
     return _change_innermost(serde, "with_msgpack_allowlist", extra)
 
 
 def with_placeholders(serde: SerializerProtocol, note: OnUnread | None = None) -> SerializerProtocol:
-    """Return a serializer that reads placeholders, also through layers. Unchanged if unsupported."""
+    """Return a serializer that reads placeholders, also through layers.
+
+    Unchanged if unsupported.
+    """
     return _change_innermost(serde, "with_placeholders", note)
 
 
 def with_moved_classes(serde: SerializerProtocol, moved: Mapping[tuple[str, str], Named]) -> SerializerProtocol:
-    """Return a serializer that knows moved classes, also through layers. Unchanged if unsupported."""
+    """Return a serializer that knows moved classes, also through layers.
+
+    Unchanged if unsupported.
+    """
     return _change_innermost(serde, "with_moved_classes", moved) if moved else serde
 
 
 def _change_innermost(serde: SerializerProtocol, name: str, argument: Any) -> SerializerProtocol:
-    """Return a serializer after calling a method of it, or of the innermost `serde` that it wraps.
+    """Call a method of a serializer, or of the innermost `serde` that it wraps.
 
     LangGraph's own function supports one wrapper and only warns for others. The graph's models then become dicts.
     """

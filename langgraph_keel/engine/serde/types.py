@@ -1,4 +1,4 @@
-"""The kinds of stored values, and the facts about each class that is stored by name.
+"""The kinds of stored values, and the facts about classes stored by name.
 
 Inspecting a class and setting attributes on a bare object never run code of the class, because stored bytes can cause
 both.
@@ -39,7 +39,7 @@ FACTORIES: dict[str, type] = {
 }
 
 REQUIRED: Any = ...
-"""The default of required fields: msgpack cannot pack it, so a message without the field is refused."""
+"""Default of required fields. msgpack cannot pack it, so a message without the field is refused."""
 
 _AI: dict[str, Any] = {"tool_calls": [], "invalid_tool_calls": [], "usage_metadata": None}
 _CHUNK: dict[str, Any] = {"tool_call_chunks": [], "chunk_position": None}
@@ -90,7 +90,7 @@ _FIXED = frozenset({BaseExceptionGroup, ExceptionGroup})
 _HEAP_TYPE = 1 << 9  # in `type.__flags__`: a class created at run time
 
 MOST_ALIKE = 256
-"""Maximum number of set members or dict keys with the same hash, because a lookup compares all of them."""
+"""Maximum number of set members or dict keys with the same hash. A lookup compares all of them."""
 
 
 class Leaf(IntEnum):
@@ -114,7 +114,9 @@ class Leaf(IntEnum):
 
 
 class Record(IntEnum):
-    """Ext codes at the start of an array that define the meaning of the rest. Never renumber.
+    """Ext codes at the start of an array that define the meaning of the rest.
+
+    Never renumber.
 
     An array is used instead of an Ext with packed bytes, so that the parts are packed and unpacked in C with the rest,
     and the depth is limited for the whole value, not for each record.
@@ -212,7 +214,7 @@ def are_spread(keys: Collection[Any]) -> bool:
 
 
 def is_names(names: Iterable[Any]) -> bool:
-    """Return whether all names are plain `str`, as other objects could run code when hashed."""
+    """Return whether all names are `str`, as hashing other objects could run code."""
     return {str}.issuperset(map(type, names))
 
 
@@ -247,7 +249,7 @@ def error_of(cls: type) -> Any:
 
 
 _extends = type.__subclasscheck__
-"""A replacement for `issubclass`, which would visit up to thousands of subclasses of a model, and run their code."""
+"""Replaces `issubclass`, which may visit thousands of subclasses and run their code."""
 
 
 def _can_be_bare(cls: type, base: Any) -> bool:

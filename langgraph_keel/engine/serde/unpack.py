@@ -1,4 +1,4 @@
-"""Values from the leaves and records of `pack`, without imports and without code of classes (see the README).
+"""Values from the leaves and records of `pack`, without running code of classes.
 
 A builder may raise any exception for damaged parts; `serializer` translates it.
 """
@@ -72,7 +72,10 @@ _MADE_OF_TEXT: dict[str, Any] = {
 
 
 class Mark:
-    """The first element of a record. Builds its object, or shows the parts of a refused one as plain data."""
+    """The first element of a record.
+
+    Builds its object, or shows the parts of a refused one as plain data.
+    """
 
     __slots__ = ("build", "show")
 
@@ -102,7 +105,7 @@ def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
 
 
 def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
-    """Return the message of an item, or a placeholder if the fields differ in this LangChain."""
+    """Return the message of an item, or a placeholder if LangChain's fields differ."""
     try:
         return message_of(item)
     except RefusedType as error:
@@ -113,7 +116,7 @@ def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
 
 
 def message_of(item: list[Any]) -> Any:
-    """Return the message described by `[mark or tag, class code, fields, names set(, extra, private)]`."""
+    """Return the message of `[mark or tag, code, fields, names set(, extra, private)]`."""
     cls, fields, order = _FIELDS[item[1]]
     state, names = item[2], item[3]
     if type(state) is not dict or type(names) is not list or item[1] < 0:
@@ -154,7 +157,7 @@ def _no_fit(shape: Shape, missing: Iterable[str], unknown: Iterable[str]) -> Ref
 
 
 def _join_fields(shape: Shape, fields: dict[str, Any], rest: dict[str, Any], absent: list[str]) -> dict[str, Any]:
-    """Return the attributes of an object, after checking that its fields are those of its class."""
+    """Return an object's attributes after checking its fields against the class."""
     _check_state(fields)
     if fields.keys() == shape.fields and not rest and not absent:
         return fields
@@ -303,7 +306,7 @@ def _enum(data: bytes, policy: TypePolicy) -> Any:
 
 
 def _flag(cls: Any, shape: Shape, number: list[str]) -> Any:
-    """Return the combination of flags with this number, using code of `Flag`, not of the class."""
+    """Return a combination of flags, using code of `Flag` and not of the class."""
     value = int(number[0])
     if not issubclass(cls, Flag):
         raise CorruptStore(f"{shape.qualname} does not support combinations")
@@ -331,7 +334,7 @@ def _extension(record: list[Any], policy: TypePolicy) -> Any:
 
 
 def _new_builtin(cls: type, base: Any, content: Any) -> Any:
-    """Return a bare `cls` with the content of its builtin `base`, set with the base's methods."""
+    """Return a bare object with the content of its builtin base, set by base methods."""
     _check_type(content, _CONTENT_TYPES.get(base, list))
     if base in (set, frozenset):
         _check_spread(content)
@@ -379,7 +382,7 @@ def _number(value: Any) -> int:
 
 
 def _check_type(value: Any, *kinds: type) -> None:
-    """Raise an error unless a value has one of these types, as constructors may run code of other types."""
+    """Raise an error unless a value has one of these types, whose code is safe to run."""
     if type(value) not in kinds:
         raise CorruptStore(f"found a {type(value).__name__} instead of a {kinds[0].__name__}")
 
@@ -403,7 +406,7 @@ def _aware(record: list[Any], policy: TypePolicy) -> Any:
 
 
 def _fraction(record: list[Any], policy: TypePolicy) -> Fraction:
-    """Return a stored fraction without reducing it, which would take minutes for long numbers."""
+    """Return a fraction without reducing it, which may take minutes for long numbers."""
     _, numerator, denominator = record
     if _number(denominator) < 1:
         raise CorruptStore("the denominator of a stored fraction is not positive")
@@ -501,7 +504,7 @@ def _from_buffer(described: Any, shape: list[int], order: str, data: bytes) -> A
 
 
 def _is_description(described: Any) -> bool:
-    """Return whether a description of a dtype is safe: numpy would read attributes of other objects."""
+    """Return whether a dtype's description has only types that numpy reads safely."""
     if type(described) in (list, tuple):
         return all(map(_is_description, described))
     return type(described) in (str, int)

@@ -19,7 +19,7 @@ LOST = "langgraph_keel.blobs", "Lost"
 
 @publish
 class Unread:
-    """Placeholder for a stored value that may not be revived (`saver.raw`, `saver.diff`, `saver.timeline`).
+    """Placeholder for a stored value that may not be revived, as in `saver.raw`.
 
     It cannot be stored.
 
@@ -45,7 +45,7 @@ class Unread:
 
     @property
     def stored(self) -> Any:
-        """The stored value as plain data: fields by name for a data object, `None` for a secret."""
+        """The stored value as plain data: fields by name, or `None` for a secret."""
         return self._show(self._parts)
 
     @property
