@@ -92,5 +92,5 @@ def test_a_list_item_or_an_entry_is_a_sentence() -> None:
 
 
 def test_raises_needs_a_condition() -> None:
-    text = "Read.\n\nRaises:\n    NotFound: If it does not exist,\n        or has expired.\n    StoreBusy: Locked by others."
+    text = "Read.\n\nRaises:\n    NotFound: If it is gone,\n        or has expired.\n    StoreBusy: Locked by others."
     assert unconditional_raises([Text("here", text)]) == ["here StoreBusy: Locked by others."]
