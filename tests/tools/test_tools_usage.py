@@ -275,7 +275,7 @@ def test_a_policy_whose_name_is_misspelt_is_warned_of(
             tool_graph(cache, [tool(search), tool(search_b)], script).invoke(hello(), thread(q))
     told = [record.getMessage() for record in caplog.records]
     assert told == (
-        ["tool 'search' has no policy of its own, but 'serch' has, which is no tool: is that misspelt?"] * warned
+        ["tool 'search' has no policy, but 'serch', which is not a tool, has one: is that name misspelt?"] * warned
     )
 
 
