@@ -144,8 +144,8 @@ def _digest(body: bytes) -> str:
 def ask_person(call: Call, doubt: Doubtful, answers: Answers, original: Original) -> tuple[str, Any]:
     """Ask a person; return the decision and the result, if any. For `original` see `find_original`."""
     question = question_of(call, doubt, original)
-    # LangGraph replays all answers of a task at every attempt, so an answer to an earlier question could be mistaken for
-    # one to this question. So only the first question about a call may be answered without naming the attempt.
+    # LangGraph replays all answers of a task at every attempt. An answer to an earlier question could then be mistaken
+    # for one to this question. So only the first question about a call may be answered without naming the attempt.
     needs_name = is_same_call(doubt.record, call.record) and doubt.record.before == UNKNOWN
     while True:
         answer = answers.ask(question)
