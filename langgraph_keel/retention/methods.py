@@ -434,7 +434,7 @@ def delete_and_scrub(
     except KeelError as error:
         # The threads are already deleted, and the receipt must show that.
         problem = (
-            "the space of deleted data is not cleaned yet: call saver.retention.reclaim_space(full=True). "
+            "the space of deleted data is not cleaned yet. Call saver.retention.reclaim_space(full=True). Reason: "
             f"{error}"
         )
         return replace(receipt, problems=(*receipt.problems, problem))

@@ -1,1 +1,1 @@
-"""Summaries: what takes old messages out of a conversation, keeps them, and puts them back."""
+"""Summaries: removes old messages from a conversation, archives them, and restores them."""

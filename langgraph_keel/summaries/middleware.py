@@ -1,4 +1,4 @@
-"""The middleware for `langchain.agents.create_agent`. Imported only when it is asked for."""
+"""The middleware for `langchain.agents.create_agent`. Imported only on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KeelSummarization(AgentMiddleware[Any, Any]):
 
     @property
     def name(self) -> str:
-        """What the agent's graph calls it."""
+        """The name in the agent's graph."""
         return str(self._node.name)
 
     def before_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:

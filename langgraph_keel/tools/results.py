@@ -114,7 +114,7 @@ def shorten(result: Any, reference: str, limit: int) -> Any:
         if not isinstance(message, ToolMessage) or not isinstance(text, str) or len(data) <= limit:
             return message
         whole = {"reference": reference, "sha256": sha256(data).hexdigest(), "bytes": len(data)}
-        shown = f"{text[:_PREVIEW]}\n[... {len(data):,} bytes in total; full result: {reference}]"
+        shown = f"{text[:_PREVIEW]}\n[... {len(data):,} bytes in all; full result: {reference}]"
         about = {**message.response_metadata, REFERENCE: whole}
         return message.model_copy(update={"content": shown, "artifact": None, "response_metadata": about})
 
@@ -217,7 +217,7 @@ def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tup
     decision = str(given.get("decision")).strip().lower()
     if decision not in ("retry", "done", "skip"):
         raise InvalidInput(
-            f"{answer!r} does not settle a tool call whose outcome is unknown: resume with 'retry', 'skip', 'done', or "
+            f"{answer!r} is not an answer to a tool call of unknown outcome: resume with 'retry', 'skip', 'done', or "
             "{'decision': 'done', 'result': 'the result of the tool'}"
         )
     if given.get("attempt", "" if needs_name else attempt) != attempt:

@@ -136,8 +136,8 @@ def test_on_one_line(memory_box: Box) -> None:
     (hit,) = memory_box.call("search", "said 1")
     assert str(hit) == f"{entry.id[:12]} #1  m1  ai: said 1"
     done = memory_box.call("restore", graph, [entry, "m0"])
-    assert str(done) == "2 messages put back"
-    assert str(memory_box.call("restore", graph)) == "2 messages put back, 2 in the state already"
+    assert str(done) == "2 messages restored"
+    assert str(memory_box.call("restore", graph)) == "2 messages restored, 2 already in the state"
     for one in (entry, hit, done):
         assert str(one) in repr(one)
         assert len(repr(one)) < 130
