@@ -85,7 +85,7 @@ def _wanted(key: str) -> str:
 def removal(config: RunnableConfig, messages: Sequence[BaseMessage], *, channel: str, by: By, **known: Any) -> Removal:
     """Describe messages for removal (`known`: other fields), under an id that is stable over runs."""
     if not messages:
-        raise InvalidInput("there is no message to remove and archive")
+        raise InvalidInput("there is nothing to archive: no message is removed")
     given, metadata = configurable(config), config.get("metadata") or {}
     namespace = str(given.get("checkpoint_ns") or "")
     if METADATA_NODE in metadata:  # inside a task: the last part of the namespace names the task

@@ -27,7 +27,7 @@ from langgraph_keel.tools.results import mark_replay, reference_of, shorten
 
 _ONCE = "a person had a part in this call, and the ledger keeps only the last such call"
 _NEVER = "the ledger contains no call of it in this thread"
-_CHANGED = "the thread called it with the same arguments, but its changed schema adds other defaults"
+_CHANGED = "the thread called it with the same arguments, but its schema has changed and adds other defaults"
 
 
 class Playback:

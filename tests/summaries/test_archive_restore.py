@@ -237,7 +237,7 @@ def test_what_cannot_be_restored() -> None:
         grown(graph)
         before = state_of(graph)
         for unknown in ("m99", "", "0" * 24, ["m0", "nothing"]):
-            with pytest.raises(NotFound, match="no part and no message"):
+            with pytest.raises(NotFound, match="no part or message"):
                 archive.restore(graph, unknown)
         other = StateGraph(TypedState)
         other.add_node("n", lambda state: {})
